@@ -1,5 +1,6 @@
 """What all tests share: golden files with a switch to renew them, and a way to call the command line."""
 
+import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +21,31 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile("search", deadline=None, print_blob=True, suppress_health_check=SLOW)
 hypothesis.settings.load_profile("recycle")
 
+ONE_IN = 12
+"""Of the long tests, so many times fewer are run for each commit."""
+
 GOLDENS = Path(__file__).parent / "goldens"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--renew-goldens", action="store_true", help="write the golden files instead of comparing")
+    parser.addoption(
+        "--sample", metavar="SEED", help=f"of the tests marked long, run one in {ONE_IN}, drawn by this seed"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the long tests that are not drawn."""
+    seed = config.getoption("--sample")
+    if seed is None:
+        return
+    left_out = [
+        each
+        for each in items
+        if each.get_closest_marker("long") and random.Random(f"{seed} {each.nodeid}").randrange(ONE_IN)
+    ]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [each for each in items if each not in set(left_out)]
 
 
 @pytest.fixture

@@ -157,6 +157,7 @@ def test_every_command_of_the_documents_is_here_and_every_benchmark_has_one():
     assert {each.split()[0] for each in shown()} == programs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", SMALL)
 def test_it_comes_to_its_end_with_its_figures(command, folder):
     small = SMALL[command]

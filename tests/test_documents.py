@@ -48,7 +48,7 @@ LOOKED_AT = {
     "python scripts/make_schedules.py": "tests/test_schedules.py compares what it writes",
     "python scripts/make_figures.py": "tests/view/test_svg.py compares what it writes",
     "python scripts/make_map.py": "tests/test_architecture.py compares what it writes",
-    "PYTHONPATH=$PWD/.megatron-0.17.1 pytest": "a part of scripts/test",
+    "PYTHONPATH=$PWD/.megatron-0.18.2 pytest": "as tests/megatron/test_other_releases.py does",
     "eval": "tests/test_help.py completes words",
     "pip install": "tests/test_package.py installs a wheel",
     "pkill": "tests/survival kills workers, by their process",
@@ -172,6 +172,7 @@ def test_verbs_and_options_exist(command, tmp_path, monkeypatch):
     verb.make_context(command.words[1], [word for word in command.words[2:] if word != "--reproduce"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", TO_RUN, ids=" ".join)
 def test_what_takes_seconds_is_run(words, inputs, tmp_path, monkeypatch, run):
     shutil.copytree(inputs, tmp_path / "here", symlinks=True)

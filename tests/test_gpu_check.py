@@ -39,6 +39,7 @@ def test_each_part_is_a_row_of_a_table():
     assert nccl.startswith("| `nccl` | left out | no GPU here; ")
 
 
+@pytest.mark.long
 @NONE
 @pytest.mark.parametrize(
     ("part", "found"),
@@ -61,6 +62,7 @@ def test_a_part_that_goes_on_a_cpu_is_run(part, found):
     assert detail.startswith(found)
 
 
+@pytest.mark.long
 @NONE
 @needs_training
 @pytest.mark.timeout(600)

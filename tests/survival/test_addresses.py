@@ -41,6 +41,7 @@ def test_a_run_finds_its_hosts(networks, own_name, master, more, start, tmp_path
         assert "iteration 3/3" in ranks[0].output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("networks", "own_name"), [([IPV6, IPV4], ""), ([IPV6], OWN_NAME)], ids=["both", "debian-ipv6"]
 )

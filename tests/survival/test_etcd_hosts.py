@@ -80,6 +80,7 @@ def test_what_all_members_have_lost_is_written_again_and_the_first_host_may_die_
         wait_until(lambda: iterations(run, "W1_0") > made + 2)
 
 
+@pytest.mark.long
 def test_a_first_host_that_is_cut_off_with_its_member_trains_no_further(served, undisturbed):
     three, ranks, run = served
     three[0].pull_plug()

@@ -43,6 +43,7 @@ def three():
         yield found
 
 
+@pytest.mark.long
 def test_a_run_of_torchrun_over_three_hosts_outlives_one_of_them(three, start, tmp_path, undisturbed):
     ranks = (2, 1, 1)
     nodes = [
@@ -90,6 +91,7 @@ def test_a_host_that_is_cut_off_writes_nothing_and_ends_when_it_hears_that_the_o
     assert ranks[0].ended() == 128 + signal.SIGTERM, ranks[0].output
 
 
+@pytest.mark.long
 def test_a_run_of_srun_ends_well_on_all_hosts(three, start, tmp_path):
     """What srun sets is simulated."""
     arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=3)]
@@ -127,6 +129,7 @@ def test_a_host_that_is_told_to_end_leaves_between_two_iterations(three, start, 
     assert ranks[0].ended() == 128 + signal.SIGTERM, ranks[0].output
 
 
+@pytest.mark.long
 def test_a_worker_that_crashes_on_a_healthy_host_comes_back_by_itself(three, start, tmp_path):
     arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=20_000), "--restarts", "1"]
     ranks = [start(arguments, host, by_hand(rank, 2, "host1", 29500)) for rank, host in enumerate(three[:2])]

@@ -158,6 +158,7 @@ def host():
     made.__exit__()
 
 
+@pytest.mark.long
 def test_a_host_that_loses_its_network_is_fenced_and_leaves_when_the_link_returns(
     tmp_path, reference, text, monkeypatch, host
 ):

@@ -110,6 +110,7 @@ def test_a_host_with_all_servers_of_a_stage_and_its_keeper_is_lost(start, tmp_pa
     assert all(each.endswith("from the keeper of host1 (10.77.0.1)") for each in sources)
 
 
+@pytest.mark.long
 def test_all_trainers_of_the_job_are_lost_and_a_new_start_goes_on_from_the_keepers(start, tmp_path, undisturbed):
     with hosts(2) as found:
         ranks = started_apart(start, found, words(tmp_path))

@@ -62,6 +62,7 @@ def begin(container, name, variables, changes):
     return words, given
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 def test_its_commands_train_when_the_first_pod_starts_last_and_its_node_is_lost(manifest, start, tmp_path):

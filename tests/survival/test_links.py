@@ -49,6 +49,7 @@ def test_two_hosts_between_which_the_link_is_cut_are_named_and_the_run_goes_on_w
     assert "died" not in ranks[0].output
 
 
+@pytest.mark.long
 def test_a_link_that_loses_large_packets_is_named(three, tmp_path):
     found, ranks = three
     found[2].lose_large_packets(600)
@@ -58,6 +59,7 @@ def test_a_link_that_loses_large_packets_is_named(three, tmp_path):
     assert goes_on(ranks[0], tmp_path / "run")
 
 
+@pytest.mark.long
 def test_a_view_that_two_hosts_cannot_build_because_they_do_not_reach_each_other_is_left_by_one(three, tmp_path):
     found, ranks = three
     found[1].cut_link(found[2])

@@ -115,6 +115,7 @@ def test_layers_move_after_a_death_and_back_at_the_return(tmp_path, reference, p
     assert home.startswith("move layers, which gains")
 
 
+@pytest.mark.long
 def test_a_death_in_the_middle_of_a_move_is_one_as_any_other(tmp_path, reference, patient, monkeypatch):
     hold = HeldChunks.hold
 
@@ -148,6 +149,7 @@ def clear_speeds(monkeypatch):
     monkeypatch.setattr(pacing, "shares_of", clear)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("patient", "clear_speeds")
 def test_a_server_that_is_too_slow_to_help_gives_its_layers_away(tmp_path, reference, monkeypatch):
     hold = HeldChunks.hold

@@ -65,12 +65,14 @@ def test_a_slow_server_is_not_declared_dead(tmp_path):
     assert result.deaths == {}
 
 
+@pytest.mark.long
 def test_one_instruction_may_last_longer_than_the_silence_that_means_death(tmp_path):
     result = Scenario(tmp_path, iterations=8, busy=NAME, durations=IMPATIENT).run()
     result.require_kept(*lives(), iterations=8)
     assert [each.epoch for each in result.views] == [0]
 
 
+@pytest.mark.long
 def test_a_start_that_takes_longer_than_silence_is_waited_for(tmp_path):
     result = Scenario(tmp_path, iterations=4, late={"W0_0#0": 1.5 * IMPATIENT.silence}, durations=IMPATIENT).run()
     result.require_kept(*lives(), iterations=4)
@@ -168,6 +170,7 @@ def test_a_failure_while_the_store_is_lost_is_the_end_with_a_clear_message(tmp_p
     assert {status for status, _ in result.ends.values()} == {STOPPED}
 
 
+@pytest.mark.long
 def test_a_failure_together_with_the_store_is_the_end_too(tmp_path):
     both = Once(
         lambda event: isinstance(event, IterationLine) and event.step == 3,
@@ -199,6 +202,7 @@ def test_a_replacement_is_let_in_and_all_is_as_before(tmp_path):
     assert without.period > first.period
 
 
+@pytest.mark.long
 def test_everybody_can_be_replaced_in_turn(tmp_path):
     places = [(Server.parse(name), 5 + 40 * number) for number, name in enumerate(EVERYBODY)]
     faults = [each for server, step in places for each in rejoin(server, step, step + 5)]

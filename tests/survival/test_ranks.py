@@ -100,6 +100,7 @@ def test_exact_sums_over_ranks_have_the_same_bits(tmp_path, doom):
     assert broken.losses() == whole.losses()
 
 
+@pytest.mark.long
 def test_a_server_comes_back_with_all_its_ranks(tmp_path, reference, doom, monkeypatch):
     wait_between(ForReturn(Server(1, 0)), monkeypatch.setattr)
     doom["W1_0", 1] = 40
@@ -141,6 +142,7 @@ def apart(start, tmp_path):
     return [start(arguments, None, by_hand(rank, 4, "127.0.0.1", port)) for rank in range(4)]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_ranks_that_were_started_apart_come_back_together(apart):
     apart[0].wait_for("iteration 5/")

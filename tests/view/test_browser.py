@@ -302,6 +302,7 @@ def test_names_from_files_stay_text(open_page):
     assert shown.title.startswith(SCRIPT)
 
 
+@pytest.mark.long
 def test_many_boxes_are_painted_as_pixels(open_page):
     many = small(pipelines=48, stages=4, micro_batches=24, failed=(DEAD,))
     shown = open_page(Panel("many", chart_of(many), timeline(many)))
@@ -312,6 +313,7 @@ def test_many_boxes_are_painted_as_pixels(open_page):
     assert tip(shown).startswith("0F0.0 on W0_0")
 
 
+@pytest.mark.long
 def test_groups_of_too_many_servers_are_folded_and_the_dead_are_named(open_page):
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.by import By

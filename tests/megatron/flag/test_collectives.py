@@ -15,6 +15,8 @@ from recycle.megatron.flag.call_results import content_of
 from recycle.runtime.errors import ConnectionLost, RunError
 from tests.megatron.flag.live_servers import groups_of, in_order, live_ranks, live_servers, small_jobs
 
+pytestmark = pytest.mark.usefixtures("let_go")
+
 JOB = paper_job(pipelines=2, stages=2)
 RANKS = in_order(JOB)
 

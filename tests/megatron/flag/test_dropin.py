@@ -65,6 +65,7 @@ def test_a_stock_checkpoint_is_resumed_under_the_flag(dataset, stock, saved):
     assert resumed.trained == {number: stock.trained[number] for number in (5, 7, 8)}
 
 
+@pytest.mark.long
 def test_tensor_parallel_bf16_recompute_and_a_loss_per_token(dataset):
     settings = (
         *("--tensor-model-parallel-size", 2, "--bf16", "--calculate-per-token-loss"),
@@ -76,6 +77,7 @@ def test_tensor_parallel_bf16_recompute_and_a_loss_per_token(dataset):
     assert without == pytest.approx(whole, rel=1e-4)
 
 
+@pytest.mark.long
 def test_dropout_and_cyclic_data_are_the_same_whoever_is_dead_and_timers_go_on(dataset):
     settings = (
         *("--hidden-dropout", 0.1, "--attention-dropout", 0.1, "--dataloader-type", "cyclic"),

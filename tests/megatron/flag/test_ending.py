@@ -11,6 +11,8 @@ from recycle.megatron.flag.ending import Ending
 from recycle.runtime.execute.notices import Notices
 from tests.megatron.flag.live_servers import live_ranks
 
+pytestmark = pytest.mark.usefixtures("let_go")
+
 LOST, QUIET, TOLD = Notices(unprotected=1), Notices(), Notices(leaving=(1, 0))
 
 

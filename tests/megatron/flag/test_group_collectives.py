@@ -18,6 +18,8 @@ from recycle.runtime.launch.local import launch
 from recycle.runtime.net.process_groups import make_replaceable_groups
 from tests.megatron.flag.live_servers import LiveServer, groups_of, in_order
 
+pytestmark = pytest.mark.usefixtures("let_go")
+
 JOB = paper_job(pipelines=2, stages=2)
 RANKS = in_order(JOB)
 

@@ -18,6 +18,8 @@ from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions
 from tests.megatron.flag.live_servers import PATIENCE, dead_sets, in_threads
 
+pytestmark = pytest.mark.usefixtures("let_go")
+
 STEP = 5
 
 

@@ -46,6 +46,7 @@ def test_it_is_for_the_released_files():
         assert hashlib.sha256(content).hexdigest() == expected, f"{name} is another file than the patch is for"
 
 
+@pytest.mark.long
 @needs_training
 @pytest.mark.timeout(1200)
 def test_a_patched_tree_has_the_flag_and_trains_with_it_and_without(tree, tmp_path, monkeypatch):

@@ -73,7 +73,13 @@ def survive(dataset, pace, victims, *settings, apart=1, rejected="", **job):
     return survived
 
 
-@pytest.mark.parametrize("virtual", [(), ("--num-layers-per-virtual-pipeline-stage", 1)], ids=["plain", "virtual"])
+@pytest.mark.parametrize(
+    "virtual",
+    [
+        pytest.param((), marks=pytest.mark.long, id="plain"),
+        pytest.param(("--num-layers-per-virtual-pipeline-stage", 1), id="virtual"),
+    ],
+)
 def test_a_server_of_each_stage_comes_back_in_turn_and_nothing_changes(dataset, staged, pace, virtual):
     """From stock's checkpoint, because stock Megatron begins with other parameters where there are virtual stages."""
     stock, folder = staged
@@ -83,7 +89,7 @@ def test_a_server_of_each_stage_comes_back_in_turn_and_nothing_changes(dataset, 
     assert all_of(survived) == stock, victims
 
 
-@pytest.mark.parametrize("kept", [(), KEPT], ids=["plain", "kept"])
+@pytest.mark.parametrize("kept", [pytest.param((), marks=pytest.mark.long, id="plain"), pytest.param(KEPT, id="kept")])
 def test_an_iteration_that_megatron_makes_again_changes_nothing(dataset, pace, kept):
     stock = train(dataset, *CALM, script="rejecting_gpt.py", told={"PACE": str(pace), "REJECT": "3,6"})
     again = survive(dataset, pace, [], *CALM, *kept, rejected="3,6")
@@ -92,8 +98,11 @@ def test_an_iteration_that_megatron_makes_again_changes_nothing(dataset, pace, k
 
 @pytest.mark.parametrize(
     ("settings", "rejected"),
-    [((), "3"), (KEPT, "3"), (("--iterations-to-skip", 3, 4), "")],
-    ids=["rejected", "rejected and kept", "skipped"],
+    [
+        pytest.param((), "3", marks=pytest.mark.long, id="rejected"),
+        pytest.param(KEPT, "3", id="rejected and kept"),
+        pytest.param(("--iterations-to-skip", 3, 4), "", marks=pytest.mark.long, id="skipped"),
+    ],
 )
 def test_who_comes_back_after_an_iteration_that_was_made_again_or_skipped_changes_nothing(
     dataset, pace, settings, rejected

@@ -65,6 +65,7 @@ def test_who_comes_back_holds_its_shards(dataset, stock, tmp_path, monkeypatch):
     assert losses(survived) == stock
 
 
+@pytest.mark.long
 def test_both_holders_of_a_shard_are_killed_and_it_comes_from_memory(dataset, stock):
     kept, when = ("--recycle-keep-in-memory", "copies=1"), random.uniform(0, 0.3)
     # Somebody is left, who needs nobody to come back.
@@ -74,6 +75,7 @@ def test_both_holders_of_a_shard_are_killed_and_it_comes_from_memory(dataset, st
     assert losses(survived) == stock, when
 
 
+@pytest.mark.long
 def test_the_shards_of_divided_experts_are_not_lost_either(dataset, tmp_path, monkeypatch):
     """Three servers of two ranks: the first dies when it has written its part, and another one between two shards."""
     divided = (*SHARDED, "--global-batch-size", 24, "--num-experts", 4, "--expert-model-parallel-size", 2)

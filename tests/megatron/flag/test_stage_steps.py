@@ -51,7 +51,9 @@ def require_same(folder, other):
 
 @needs_training
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("divided", [(), DIVIDED], ids=["stages", "ranks"])
+@pytest.mark.parametrize(
+    "divided", [pytest.param((), id="stages"), pytest.param(DIVIDED, marks=pytest.mark.long, id="ranks")]
+)
 def test_stages_that_step_on_their_own_train_what_megatron_trains_to_the_bit(dataset, tmp_path, divided):
     settings = (*ON, *divided, *SELDOM, "--clip-grad", 0, "--lr-decay-style", "linear", "--lr-warmup-iters", 3)
     together = train(dataset, *settings, *TO_FILE, tmp_path / "together", iterations=LENGTH)
@@ -68,6 +70,7 @@ def whole(dataset, tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 @needs_training
 @pytest.mark.timeout(1200)
 def test_with_exact_sums_neither_deaths_nor_waiting_change_a_bit(dataset, whole, tmp_path):
@@ -116,6 +119,7 @@ def test_who_comes_back_steps_on_its_own_like_all_others_to_the_bit(dataset, who
     require_same(tmp_path / "survived", whole)
 
 
+@pytest.mark.long
 @needs_training
 @pytest.mark.timeout(1200)
 def test_stages_wait_for_each_other_only_where_something_is_looked_at(dataset):

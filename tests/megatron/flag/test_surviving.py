@@ -92,7 +92,7 @@ def test_killed_at_any_moment_nothing_changes_and_the_checkpoint_loads_in_stock(
     "accidents",
     [
         # The norm of the third step, which the same server's peers have taken already or wait for.
-        "3:norm:3",
+        pytest.param("3:norm:3", marks=pytest.mark.long),
         # The second micro-batch of the first evaluation, and then the first server in a forward pass.
         "2:evaluation:2,1:forward:30",
         # The first rank, in the middle of the file that it writes: its peer has to write it anew.
@@ -110,7 +110,11 @@ def test_killed_in_the_middle_of_something(dataset, stock, tmp_path, accidents, 
 
 
 @pytest.mark.parametrize(
-    ("format", "point", "parallel"), [("torch", "save", ()), ("torch_dist", "written", ("--sequence-parallel",))]
+    ("format", "point", "parallel"),
+    [
+        ("torch", "save", ()),
+        pytest.param("torch_dist", "written", ("--sequence-parallel",), marks=pytest.mark.long),
+    ],
 )
 def test_a_server_of_two_ranks_dies_with_one_of_them_and_nothing_changes(
     dataset, stock, tmp_path, monkeypatch, format, point, parallel
@@ -137,6 +141,7 @@ def test_a_server_of_two_ranks_dies_with_one_of_them_and_nothing_changes(
     assert resumed["trained", 9] == expected["trained", 9]
 
 
+@pytest.mark.long
 def test_a_group_of_experts_dies_with_one_of_its_ranks_and_nothing_changes(dataset, tmp_path, monkeypatch):
     """Its servers are two of Megatron's pipelines each; the first rank dies in the checkpoint that all write."""
     divided = ("--num-experts", 4, "--expert-model-parallel-size", 2)
@@ -162,6 +167,7 @@ def test_a_group_of_experts_dies_with_one_of_its_ranks_and_nothing_changes(datas
     assert resumed["trained", 5] == stock["trained", 5]
 
 
+@pytest.mark.long
 def test_experts_that_are_split_as_well_as_divided_die_together_and_nothing_changes(dataset):
     """Stock Megatron cannot gather their tokens over gloo, so the same job without a death is what is compared with."""
     split = ("--num-experts", 4, "--expert-model-parallel-size", 2, "--tensor-model-parallel-size", 2)
@@ -175,6 +181,7 @@ def test_experts_that_are_split_as_well_as_divided_die_together_and_nothing_chan
     assert losses(survived) == undisturbed, (victim, when)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("virtual", "sharded"),
     [
@@ -199,6 +206,7 @@ def test_with_virtual_stages_a_death_changes_nothing(dataset, stock, tmp_path, v
     assert ("trained", LENGTH) in found
 
 
+@pytest.mark.long
 def test_killed_in_a_save_to_which_all_contribute_the_checkpoint_loads_in_stock_with_half_the_ranks(
     dataset, stock, tmp_path, monkeypatch
 ):
@@ -247,6 +255,7 @@ def test_who_was_killed_comes_back_and_is_a_full_member(dataset, tmp_path, monke
     assert ("trained", long) in resumed
 
 
+@pytest.mark.long
 def test_with_dropout_and_cyclic_data_and_stages_of_unequal_size_a_death_changes_nothing(dataset, tmp_path):
     """By plans that were made ahead of time."""
     settings = ("--hidden-dropout", 0.1, "--attention-dropout", 0.1, "--dataloader-type", "cyclic")
@@ -259,6 +268,7 @@ def test_with_dropout_and_cyclic_data_and_stages_of_unequal_size_a_death_changes
     assert losses(survived) == nearly(whole)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(IGNORES_RAMP_UP, reason="this release ignores --rampup-batch-size; what took its place is refused")
 def test_where_batches_grow_while_a_server_is_dead_and_when_it_is_back_nothing_changes(dataset, tmp_path, monkeypatch):
     """From 2 to 8 micro-batches per pipeline; Megatron makes a checkpoint whenever there are more."""
@@ -276,6 +286,7 @@ def test_where_batches_grow_while_a_server_is_dead_and_when_it_is_back_nothing_c
     assert sorted(int(each.name[5:]) for each in tmp_path.glob("iter_*")) == [10, 17, 22, 26, 30, 33, 42]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [
@@ -301,6 +312,7 @@ def test_without_a_server_of_a_stage_the_run_ends_with_one_line(dataset, monkeyp
     assert lines[0].startswith("recycle: no live server of stage 1 is left")
 
 
+@pytest.mark.long
 def test_all_servers_of_a_stage_are_killed_and_the_job_goes_on_from_memory(dataset, stock, tmp_path, monkeypatch):
     """The others wait for one of them, and go back a step, out of what comes after it: a line, or an evaluation.
 
@@ -318,6 +330,7 @@ def test_all_servers_of_a_stage_are_killed_and_the_job_goes_on_from_memory(datas
     assert losses(survived) == stock
 
 
+@pytest.mark.long
 def test_all_servers_of_a_stage_of_experts_are_killed_while_batches_grow_and_nothing_changes(dataset):
     """What is made again has as large a batch as it had, and what experts report counts once."""
     settings = ("--num-layers-per-virtual-pipeline-stage", 1, "--num-experts", 4, "--disable-bias-linear")
@@ -341,6 +354,7 @@ def balances(printed):
     return {(number, place): float(each) for number, line in found.items() for place, each in enumerate(line)}
 
 
+@pytest.mark.long
 def test_a_stage_of_ranks_that_hold_shards_is_killed_and_the_job_goes_on_from_memory(dataset, stock):
     """Whoever goes back steps its shards again together with those who are back with all their ranks."""
     kept = (*RETURNING, "--recycle-keep-in-memory", "copies=1")
@@ -407,6 +421,7 @@ def test_started_by_hand_nothing_changes_when_a_worker_dies_and_a_host_is_lost_a
     assert losses(survived) == stock
 
 
+@pytest.mark.long
 @pytest.mark.skipif(bool(missing_etcd()), reason=missing_etcd())
 def test_with_etcd_the_first_process_may_die_with_the_store_come_back_and_leave(dataset, stock, tmp_path):
     port = free_port()

@@ -41,7 +41,15 @@ def store():
     process.join()
 
 
-@pytest.mark.parametrize("asks", [signal.SIGTERM, signal.SIGUSR2, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "asks",
+    [
+        signal.SIGUSR2,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+    ],
+    ids=lambda number: number.name,
+)
 def test_the_signal_that_megatron_takes_ends_a_run_with_a_checkpoint(tmp_path, monkeypatch, asks):
     """Sent to one rank."""
     dataset, slow, saved = make_dataset(tmp_path / "text"), tmp_path / "slow", tmp_path / "saved"
@@ -106,6 +114,7 @@ def test_leaving_losing_the_store_and_ending_lose_nothing(store, tmp_path):
         assert float(told.trained[iteration][0]) == pytest.approx(float(loss), rel=1e-5)
 
 
+@pytest.mark.long
 def test_a_death_while_the_store_is_lost_ends_the_run_with_the_name_of_the_server(store, tmp_path):
     with trained_alone(store, tmp_path) as (ranks, _):
         ranks[1].wait_for(" iteration        2/", 300)

@@ -55,6 +55,7 @@ def test_training_without_a_server_is_the_same_training(tied, failed):
         )
 
 
+@pytest.mark.long
 def test_a_middle_stage_and_two_stages_at_once_can_lose_a_server():
     job = paper_job(pipelines=3, stages=3, micro_batches=3, limit=4, released=0)
     options = msgspec.structs.replace(OPTIONS, layers=3)

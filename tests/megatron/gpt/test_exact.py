@@ -82,8 +82,20 @@ def plan_of(job, *failed, mode=Mode()):  # noqa: B008 - immutable
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"bf16": True, "per_token_loss": True, "optimizer": "sgd", "decay": "cosine", "warm_up": 2, "decay_steps": 5}],
-    ids=["AdamW", "bf16, tokens, SGD and a schedule"],
+    [
+        pytest.param({}, marks=pytest.mark.long, id="AdamW"),
+        pytest.param(
+            {
+                "bf16": True,
+                "per_token_loss": True,
+                "optimizer": "sgd",
+                "decay": "cosine",
+                "warm_up": 2,
+                "decay_steps": 5,
+            },
+            id="bf16, tokens, SGD and a schedule",
+        ),
+    ],
 )
 def test_every_plan_ends_with_the_same_bits(tmp_path, monkeypatch, changes):
     job = paper_job(pipelines=3, stages=2, micro_batches=2, released=0)
@@ -108,7 +120,7 @@ def test_a_run_that_stopped_goes_on_with_the_same_bits_without_a_server(tmp_path
 PLACED = msgspec.structs.replace(MODEL, layers=4)
 
 
-@pytest.mark.parametrize("form", ["v-shaped", "interleaved:2"])
+@pytest.mark.parametrize("form", [pytest.param("v-shaped", marks=pytest.mark.long), "interleaved:2"])
 def test_whichever_server_holds_a_stage_the_bits_are_the_same(tmp_path, form):
     whole = run(tmp_path / "whole", plan_of(paper_job(pipelines=2, micro_batches=2, released=0)), PLACED)
     assert whole.states.keys() == {f"stage-{each}/tensor-0" for each in range(4)}
@@ -117,6 +129,7 @@ def test_whichever_server_holds_a_stage_the_bits_are_the_same(tmp_path, form):
         assert run(tmp_path / str(place), plan_of(job, *failed), PLACED) == whole
 
 
+@pytest.mark.long
 def test_a_checkpoint_serves_every_placement_of_its_stages(tmp_path):
     standard = plan_of(paper_job(pipelines=2, micro_batches=2, released=0))
     placed = plan_of(placed_job("v-shaped", micro_batches=2), "W0_1")
@@ -129,6 +142,7 @@ def test_a_checkpoint_serves_every_placement_of_its_stages(tmp_path):
         assert first.losses | second.losses == whole.losses
 
 
+@pytest.mark.long
 def test_a_model_that_is_cut_in_another_way_goes_on_from_a_checkpoint(tmp_path):
     # The order in which the norm is put together follows the stages, so nothing is clipped.
     model = msgspec.structs.replace(PLACED, dropout=0.0, clip=None)
@@ -150,6 +164,7 @@ def test_a_model_that_is_cut_in_another_way_goes_on_from_a_checkpoint(tmp_path):
 PATIENT = Durations(beat=0.05, silence=60.0, hang=60.0, rebuild=20.0, answer=60.0)
 
 
+@pytest.mark.long
 def test_a_server_of_several_stages_dies_in_the_midst_and_another_one_is_replaced(tmp_path, monkeypatch):
     wait_between(ForReturn(Server(0, 0), first=5), monkeypatch.setattr)
     plan = plan_of(placed_job("v-shaped", micro_batches=2))
@@ -168,7 +183,9 @@ def test_a_server_of_several_stages_dies_in_the_midst_and_another_one_is_replace
 LENGTH = 24
 
 
-@pytest.mark.parametrize("clip", [0.3, 10.0], ids=["each step clips", "nothing clips"])
+@pytest.mark.parametrize(
+    "clip", [pytest.param(0.3, marks=pytest.mark.long, id="each step clips"), pytest.param(10.0, id="nothing clips")]
+)
 def test_failures_and_rejoins_at_random_moments_leave_no_trace(tmp_path, monkeypatch, clip):
     back = {"W0_0": 5, "W1_1": 9, "W2_0": 13}
     for name, step in back.items():

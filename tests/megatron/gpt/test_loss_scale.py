@@ -114,6 +114,7 @@ def test_failures_leave_no_trace(tmp_path, monkeypatch):
     assert broken == whole
 
 
+@pytest.mark.long
 def test_a_run_that_stopped_goes_on_with_its_scale(tmp_path):
     whole = run(tmp_path / "whole", plan_of(JOB), HALF, 14)
     first = run(tmp_path / "parts", plan_of(JOB), HALF, 7)

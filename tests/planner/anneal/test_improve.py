@@ -126,6 +126,7 @@ def test_without_failures_the_number_of_pipelines_makes_no_difference(pipelines)
     assert found.progress.value == value(problem, found.programs) == 2201 == lower_bound(problem).value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("failures", "ratio"), [(1, 1.015), (2, 1.015), (8, 1.03)])
 def test_a_thousand_servers_with_tight_memory_and_latency_stay_close_to_the_bound(failures, ratio):
     job = uneven(64)

@@ -52,6 +52,7 @@ def answer(build, problem, target):
     return solver.status_name(solver.solve(timeline.model))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("failed", "mode", "limit", "released", "expected"), TABLE)
 def test_every_number_of_the_table_is_proved(failed, mode, limit, released, expected):

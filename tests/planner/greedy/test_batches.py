@@ -61,6 +61,7 @@ def test_fault_free_pipelines_of_equal_costs_meet_the_bound(stages, micro_batche
     assert value(problem, schedule_large(problem)) == lower_bound(problem).value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("limit", "latency", "failures", "ratio"),
     [(32, 0, 1, 1.0), (32, 0, 8, 1.01), (16, 0, 1, 1.01), (16, 0, 8, 1.02), (32, 1, 1, 1.01), (32, 1, 8, 1.01)],

@@ -189,6 +189,7 @@ def test_who_waits_for_the_other_end_stops_when_told_to(door, board):
     assert not follower.arrived
 
 
+@pytest.mark.long
 def test_who_serves_is_left_as_it_was(door):
     """Threads, connections and memory, whether services end well or not."""
     peer = Stage(1)
