@@ -109,6 +109,7 @@ SWITCHES = (
     "--fim-data",
     "--moe-router-force-load-balancing",
     "--enable-ft-package",
+    "--full-validation",
     "--log-straggler",
 )
 """Options that are off unless they are given."""
