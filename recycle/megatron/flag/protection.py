@@ -136,6 +136,8 @@ class Protection(NamedTuple):
             where that told this process to end.
         """
         workers: list[int] = []
+        # Signals that came after a worker was forked and before its process was known.
+        unheard: list[int] = []
         refused: list[int] = []
         inherited = {number: signal.getsignal(number) for number in (*TAKEN, asks)}
         endpoint, (server, place) = self.endpoint, self.place(rank)
@@ -151,13 +153,21 @@ class Protection(NamedTuple):
 
             connect, token = endpoint.connect_alone, endpoint.token
             sparing = endpoint.sparing(partial(set_title, "relay"))
-            status = run_agent(member, worker, connect, token, DURATIONS, workers.append, place, sparing)
+            unheard.clear()
+            status = run_agent(member, worker, connect, token, DURATIONS, begin, place, sparing)
             workers.clear()
             if status == REFUSED:
                 refused.append(status)
             return status
 
+        def begin(worker: int) -> None:
+            workers.append(worker)
+            while unheard:
+                tell_to_leave(worker, unheard.pop())
+
         def pass_on(number: int) -> bool:
+            if not workers:
+                unheard.append(number)
             for worker in workers:
                 tell_to_leave(worker, number)
             return True

@@ -26,6 +26,7 @@ from recycle.control.tcp_store import listen, serve
 from recycle.control.view import Member, ServerRank
 from recycle.errors import UserError
 from recycle.job import Server
+from recycle.megatron.flag import protection as protection_module
 from recycle.megatron.flag.flags import REFUSED, find_flags
 from recycle.megatron.flag.protection import Protection, find_protection
 from recycle.runtime.launch import meeting
@@ -519,6 +520,31 @@ def test_the_work_hears_the_signal_that_megatron_takes_for_the_end(address, asks
         rank.process.kill()
         rank.process.join()
         signal.signal(signal.SIGHUP, hung_up)
+
+
+@pytest.mark.parametrize(("asks", "sent"), [(signal.SIGTERM, signal.SIGTERM), (signal.SIGUSR2, signal.SIGUSR2)])
+def test_the_work_hears_a_signal_that_comes_before_its_agent_knows_its_process(address, monkeypatch, asks, sent):
+    begun, told = CONTEXT.Event(), CONTEXT.SimpleQueue()
+    run_agent = protection_module.run_agent
+
+    def run_slow_agent(member, body, connect, token, durations, began, *others):
+        def begin(worker):
+            begun.wait()
+            os.kill(os.getpid(), sent)
+            began(worker)
+
+        return run_agent(member, body, connect, token, durations, begin, *others)
+
+    def work(_):
+        signal.signal(asks, lambda number, _: told.put(number))
+        begun.set()
+        while told.empty():
+            time.sleep(0.01)
+
+    monkeypatch.setattr(protection_module, "run_agent", run_slow_agent)
+    rank = Rank(address, secrets.token_hex(4), work, asks=asks)
+    assert rank.ended() == 0
+    assert told.get() == sent
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
