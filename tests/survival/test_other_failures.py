@@ -190,6 +190,16 @@ def rejoin(server=VICTIM, kill=3, join=6):
     return fault(Kind.KILL, kill, server), fault(Kind.JOIN, join, server)
 
 
+def test_who_is_to_come_back_while_the_store_is_lost_comes_back_with_it(tmp_path):
+    kill, join = rejoin(kill=3, join=7)
+    loss = Fault(Kind.STORE_LOSS, step=6)
+    scenario = Scenario(tmp_path, kill, loss, join, until=settled(epoch=2), durations=IMPATIENT)
+    result = scenario.run()
+    result.require_fired(kill, loss, join)
+    result.require_kept(*lives(W1_0=1))
+    assert "the store is lost: W1_0 is started again when it is back" in result.texts("warning")
+
+
 def test_a_replacement_is_let_in_and_all_is_as_before(tmp_path):
     faults = rejoin()
     scenario = Scenario(tmp_path, *faults, until=settled(epoch=2))

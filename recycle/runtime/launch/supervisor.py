@@ -34,6 +34,7 @@ from recycle.runtime.launch.host_keeper import HostKeeper
 from recycle.runtime.launch.messages import ErrorMessage, FailureMessage, ReportMessage
 from recycle.runtime.launch.news import News
 from recycle.runtime.launch.outcome import before_run, is_over, live_elsewhere, ranks_at_end, was_kept
+from recycle.runtime.launch.replacements import Replacements
 from recycle.runtime.launch.report_channel import Received, ReportInbox
 from recycle.runtime.launch.restarts import Restarts, has_crashed
 from recycle.runtime.launch.risks import risks
@@ -84,6 +85,12 @@ class Supervisor:
         self._ended: dict[Participant, int] = {}
         # Members whose end was answered with another life, or with none.
         self._crashed: set[Member] = set()
+        self._replacements = Replacements(
+            self._connect,
+            lambda each: self._fork_server.start_server(str(each), self._port),
+            lambda server, text: self._news.tell(InstantLine("warning", now(), str(server), text)),
+            setting.durations.silence,
+        )
         self._struck: set[Member] = set()  # by the launcher, and perhaps nobody has heard of it yet
         self._began, self._step, self._has_trained = 0.0, setting.step, False
         self._faults = list(setting.faults.of_launcher())
@@ -133,6 +140,7 @@ class Supervisor:
             self._learn(event)
         self._do_faults()
         self._mend_store()
+        self._board = self._replacements.look(self._board if self._store_due is None else None) or self._board
         self._follow_ranks()
         if self._setting.meeting is None and self._board is not None and self._store_due is None:
             self._call_off.tell_elsewhere(self._board, members_of(self._agents))
@@ -201,6 +209,9 @@ class Supervisor:
             if has_crashed(event.status) and participant.member not in self._crashed:
                 self._crashed.add(participant.member)
                 self._replace_crashed(participant.member)
+
+    def _connect(self) -> Board:
+        return Board(self._setting.endpoint(self._port, self._token).connect(), self._token)
 
     def _open_board(self) -> None:
         setting = self._setting
@@ -335,17 +346,13 @@ class Supervisor:
         return [pids[each] for each in alive] if all(each in pids for each in alive) else None
 
     def _start_replacement(self, server: Server) -> None:
-        """Start a new life of a server."""
-        try:
-            if self._board is None or self._store_due is not None:
-                raise StoreLost("its process is gone")
-            life = Member(server, self._board.joining.new_incarnation(server))
-        except StoreLost:
-            text = f"{server} cannot be replaced while the store is lost"
-            self._news.tell(InstantLine("warning", now(), str(server), text))
-            return
-        for each in Participant.all_of(life, self._setting.ranks):
-            self._fork_server.start_server(str(each), self._port)
+        """Start a new life of a server, as soon as there is a store."""
+
+        def lives(board: Board) -> Sequence[Participant]:
+            life = Member(server, board.joining.new_incarnation(server))
+            return Participant.all_of(life, self._setting.ranks)
+
+        self._replacements.want(server, lives)
 
     def _replace_crashed(self, member: Member) -> None:
         """Start a server again, as often as it may be; the last one of a stage always, if there is a checkpoint."""
@@ -366,13 +373,15 @@ class Supervisor:
 
     def _start_again(self, member: Member) -> None:
         """Start the next life of a server: all that is to be started of it here."""
-        meeting = self._setting.meeting
-        if meeting is None or self._board is None or self._store_due is not None:
+        if self._setting.meeting is None:
             self._start_replacement(member.server)
             return
-        life = self._board.joining.next_life(member)
-        for each in self._setting.own:
-            self._fork_server.start_server(str(each._replace(member=life)), self._port)
+
+        def lives(board: Board) -> Sequence[Participant]:
+            life = board.joining.next_life(member)
+            return [each._replace(member=life) for each in self._setting.own]
+
+        self._replacements.want(member.server, lives)
 
     def _follow_ranks(self) -> None:
         """Where a rank that was started apart has crashed and is started again, so is this one's rank of its server."""
