@@ -18,6 +18,7 @@ import msgspec
 from recycle.control.addresses import listen_at, place
 from recycle.control.clock import clock_name
 from recycle.control.errors import ControlError
+from recycle.control.open_files import REST, SHORT
 from recycle.runtime.launch.messages import HelloMessage, Message, WelcomeMessage, decode, encode
 
 LONGEST_HELLO = 200
@@ -89,8 +90,11 @@ class ReportInbox:
         while True:
             try:
                 accepted, _ = self._socket.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if error.errno not in SHORT:
+                    return
+                time.sleep(REST)
+                continue
             # Who is slow to prove that it has the token, or never does, keeps nobody else waiting.
             threading.Thread(target=self._read, args=(Connection(accepted.detach()),), daemon=True).start()
 

@@ -1,5 +1,6 @@
 """What the launcher is told, by whom it is told, and who is not let in."""
 
+import errno
 import os
 import socket
 import time
@@ -8,6 +9,7 @@ from multiprocessing.connection import Client, Listener
 
 import pytest
 
+from harness.refusing_listener import RefusingListener
 from recycle.control.errors import ControlError
 from recycle.runtime.launch.messages import FailureMessage, HelloMessage, ReportMessage, WelcomeMessage, encode
 from recycle.runtime.launch.report_channel import LauncherConnection, ReportInbox
@@ -39,6 +41,17 @@ def test_what_is_told_arrives_in_order_with_who_told_it(inbox):
         send(each)
     sender = HelloMessage("W0_1#2", 77)
     assert [inbox.take(120) for _ in range(4)] == [(sender, each) for each in (sender, *messages)]
+
+
+def test_who_is_not_accepted_for_want_of_descriptors_is_accepted_later(monkeypatch):
+    inbox = ReportInbox("127.0.0.1", "token")
+    refusals = [OSError(errno.EMFILE, os.strerror(errno.EMFILE))]
+    monkeypatch.setattr(inbox, "_socket", RefusingListener(inbox._socket, refusals))
+    inbox.open()
+    LauncherConnection(inbox.address, "token", "W0_0#0", 1)(STILL_THERE)
+    assert next_report(inbox).sender.name == "W0_0#0"
+    assert not refusals
+    inbox.close()
 
 
 def test_without_the_token_nobody_is_let_in(inbox):
