@@ -32,7 +32,7 @@ from harness.hostile_runs import ITERATIONS, SERVERS, UGLY, Run, loss_problems, 
 from harness.hostile_scenes import Kind, Scene
 from harness.processes import send_signal
 
-PATIENCE, MOST = 150.0, 8
+PATIENCE, MOST = 300.0, 8
 """Seconds after which a run that has not ended has hung, and how many ways of a kind count when one is drawn."""
 
 
@@ -178,9 +178,10 @@ def ending(run: Run, status: int | None) -> tuple[str, list[str]]:
     came = "ended" if run.iteration else "refused"
     if status in (-signal.SIGKILL, -signal.SIGHUP):
         return came, []
-    problems = [] if said and last_line(run) == said[-1] else [f"its last line is not plain: {last_line(run)}"]
-    if came == "refused" and len(said) > 1:
-        problems.append(f"{len(said)} lines in place of one: {' / '.join(said)[:300]}")
+    problems = [] if said and run.lines[-1][1] == said[-1] else [f"its last line is not plain: {last_line(run)}"]
+    reasons = [text for text in said if " waits for " not in text]
+    if came == "refused" and len(reasons) > 1:
+        problems.append(f"{len(reasons)} lines in place of one: {' / '.join(reasons)[:300]}")
     return came, problems
 
 

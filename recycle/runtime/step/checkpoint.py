@@ -344,4 +344,5 @@ def _cause(error: BaseException) -> str:
     if failures:
         inner = next(iter(failures.values()))
         return _cause(inner[0] if isinstance(inner, tuple) else inner)
-    return plain(str(error)) or type(error).__name__
+    said = error.strerror if isinstance(error, OSError) else ""
+    return said or plain(str(error)) or type(error).__name__
