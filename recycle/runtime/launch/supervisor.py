@@ -110,6 +110,8 @@ class Supervisor:
                     self._fork_server.start_server(str(each), self._port)
                 while not self._is_over():
                     self._look()
+                for received in self._inbox.take_rest():
+                    self._hear(received)
             self._require_kept()
             for fault in self._fired.unfired(setting.faults):
                 self._news.remark(f"{fault}: it did not happen, because its server or its instruction was not there")
@@ -124,10 +126,8 @@ class Supervisor:
 
     def _look(self) -> None:
         """Take in what has happened since the last look, or happens in a moment, and do what is due."""
-        received = self._inbox.take(LOOK if self._is_busy else REST)
-        while received is not None:
+        for received in self._inbox.take_all(LOOK if self._is_busy else REST):
             self._hear(received)
-            received = self._inbox.take(0)
         while (event := self._fork_server.next_event(0)) is not None:
             self._learn(event)
         if text := self._standstill.news():
