@@ -31,6 +31,7 @@ from harness.hostile_kinds import KINDS
 from harness.hostile_runs import ITERATIONS, SERVERS, UGLY, Run, loss_problems, recorded, words_of, write_inputs
 from harness.hostile_scenes import Kind, Scene
 from harness.processes import send_signal
+from recycle.control.joinfile import JOIN_FILE
 
 PATIENCE, MOST = 300.0, 8
 """Seconds after which a run that has not ended has hung, and how many ways of a kind count when one is drawn."""
@@ -151,7 +152,7 @@ def judge(kind: Kind, scene: Scene, expected: Mapping[float, float], *, killed: 
     if came == "trained" and scene.is_heard:
         lacks = [step for step in range(1, ITERATIONS + 1) if step not in run.shown]
         problems += [f"no line of {len(lacks)} iterations, first {lacks[0]}"] if lacks else []
-    elif came == "ended" and (kept or kind.resumes(scene)):
+    elif came == "ended" and (kind.resumes(scene) or (kept and (scene.output / JOIN_FILE).is_file())):
         came = "ended, resumed"
         again = scene.start("--resume")
         status = again.end(PATIENCE)
