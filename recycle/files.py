@@ -58,6 +58,21 @@ def write_whole(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def require_temporary_folder() -> None:
+    """See that there is a folder for temporary files, without which torch cannot be imported.
+
+    Raises:
+        UserError: none can be written.
+    """
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise UserError(
+            f"TMPDIR is {os.environ.get('TMPDIR', 'not set')}: no temporary file can be written there, in /tmp, "
+            "/var/tmp, /usr/tmp or this folder; make room, or set TMPDIR to a folder that can be written"
+        ) from error
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

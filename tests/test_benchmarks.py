@@ -104,6 +104,7 @@ SMALL = {
     "configurations TREE": Small("", r" +1  configurations"),
     "example_scripts TREE": Small("", r"1 jobs read, 1 run and 1 survive; "),
     "ends": Small("train-undisturbed", r"\| train-undisturbed \| 0 \| 150 of 150 "),
+    "hostile": Small("--moments 1 --seed 1 --kind folder", r"seed 1: 0 of 1 moments failed"),
     "exact": Small("--pairs 1 --hidden 32 --sequence 16 --micro-batch-size 1", r"processor +plain +[\d.]+ ms, exact"),
 }
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from harness.examples import paper_plan
+from harness.paths import python_path
 from recycle.job import Server
 from recycle.plan.document import save_plan
 from tests.test_cli import PAPER
@@ -219,3 +220,16 @@ def test_what_is_not_installed_is_named_with_what_brings_it(tmp_path, module, wo
     assert ended.returncode == 2, ended.stderr
     last = ended.stderr.splitlines()[-1]
     assert last == f"recycle: {module} is not installed: pip install 'recycle-pipeline[{extra}]' brings it"
+
+
+def test_without_a_folder_for_temporary_files_training_is_refused_in_one_line(tmp_path):
+    size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2", "--iterations", "1"]
+    # No process may write a byte, as where all disks are full.
+    words = ["prlimit", "--fsize=0:0", "--", sys.executable, "-m", "harness.scripts.train", "train", *size]
+    variables = {**os.environ, "PYTHONPATH": python_path(), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    said = done.stderr.splitlines()
+    assert said[-1].startswith(f"recycle: TMPDIR is {tmp_path}: no temporary file can be written there, ")
+    assert "Traceback" not in done.stderr

@@ -37,9 +37,9 @@ def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> No
     from recycle.runtime.net.gloo.releases import untried_release
 
     plan, output = run.plan, run.folder
-    make, mover = planning_of(run)
+    planning = planning_of(run)
     if meeting is not None and meeting.start.rank > 0:
-        train(run, ignore, make, faults, meeting, mover)
+        train(run, ignore, planning.make, faults, meeting, planning.mover)
         return
     console = make_console(error=True)
     console.print(describe_job(plan.job), markup=False)
@@ -51,7 +51,7 @@ def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> No
         console.print(f"torch      {untried}", markup=False)
     with shown(run, console) as watch:
         try:
-            train(run, watch, make, faults, meeting, mover)
+            train(run, watch, planning.make, faults, meeting, planning.mover)
         except ProcessFailed as failure:
             with BestEffort(str(output / "failure.txt"), partial(console.print, markup=False)):
                 write_whole(output / "failure.txt", f"{failure}\n{failure.detail}".encode())

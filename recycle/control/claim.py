@@ -16,8 +16,9 @@ import msgspec
 
 from recycle.control.agent import die_with_parent
 from recycle.control.awaiting import Awaiting
-from recycle.control.errors import ControlError, StoreLost
+from recycle.control.errors import ControlError, StoreLost, StoreSilent
 from recycle.control.etcd_cluster import MARK, EtcdCluster
+from recycle.control.etcd_gateway import PATIENCE
 from recycle.control.etcd_store import EtcdStore
 
 RENEWAL = 1.0
@@ -25,6 +26,9 @@ RENEWAL = 1.0
 
 LOOK = 0.1
 """Seconds between two looks for one."""
+
+SOON = 2.0
+"""Seconds in which etcd answers at the start of a run, or a line says that the run waits for it."""
 
 _KEY = "claim"
 
@@ -51,6 +55,7 @@ class HeldClaim:
         origin: what the processes of this start have in common.
         silence: seconds without a sign of life after which a run has ended.
         returns: whether this may be the claim of a start that goes on, and has lost the process that held it.
+        say: tells the user what this process waits for.
 
     Attributes:
         cluster: with the scope of this start.
@@ -59,8 +64,16 @@ class HeldClaim:
         ControlError: a run of that name goes on, or etcd cannot be used.
     """
 
-    def __init__(self, cluster: EtcdCluster, origin: str, silence: float, *, returns: bool = False) -> None:
-        cluster = _identified(cluster)
+    def __init__(
+        self,
+        cluster: EtcdCluster,
+        origin: str,
+        silence: float,
+        *,
+        returns: bool = False,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        cluster = _identified(cluster, say)
         claim = _take(cluster, Claim(secrets.token_hex(8), origin), silence, returns=returns)
         self.cluster = msgspec.structs.replace(cluster, scope=claim.scope)
         self._process = _renew_below(cluster, claim)
@@ -87,9 +100,13 @@ def _at_start() -> Iterator[None]:
 
 
 @_at_start()
-def _identified(cluster: EtcdCluster) -> EtcdCluster:
+def _identified(cluster: EtcdCluster, say: Callable[[str], None]) -> EtcdCluster:
     """The same and no other cluster, whoever answers at its addresses later."""
-    return msgspec.structs.replace(cluster, identity=EtcdStore(cluster).identity)
+    try:
+        return msgspec.structs.replace(cluster, identity=EtcdStore(cluster, patience=SOON).identity)
+    except StoreSilent:
+        say(f"waits for {cluster}, which does not answer yet")
+    return msgspec.structs.replace(cluster, identity=EtcdStore(cluster, patience=PATIENCE - SOON).identity)
 
 
 @_at_start()
@@ -129,7 +146,7 @@ def find_claim(
     Raises:
         ControlError: nobody has claimed it, another run has the name, or etcd cannot be used.
     """
-    cluster = _identified(cluster)
+    cluster = _identified(cluster, say)
     store, deadline, awaiting = EtcdStore(cluster), time.monotonic() + patience, Awaiting(say)
     # What was left by a run that has ended is never renewed.
     first = store.get(_KEY)

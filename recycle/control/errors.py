@@ -11,5 +11,9 @@ class StoreLost(RuntimeError):
     """The store cannot be used any more: the run can go on, but no failure can be survived until it is back."""
 
 
+class StoreSilent(StoreLost):
+    """Nothing has answered for as long as it was waited for; what answers and refuses is lost at once."""
+
+
 class StoreErased(StoreLost):
     """The store answers, and what the run has written there is gone."""

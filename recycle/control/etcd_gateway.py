@@ -18,7 +18,7 @@ from weakref import finalize
 
 import msgspec
 
-from recycle.control.errors import ControlError, StoreLost
+from recycle.control.errors import ControlError, StoreLost, StoreSilent
 from recycle.control.etcd_cluster import EtcdCluster
 from recycle.control.hanging_up import close_with
 
@@ -112,7 +112,8 @@ class Gateway:
             request: its arguments.
 
         Raises:
-            StoreLost: nobody answers, or lets this user in.
+            StoreSilent: no member answers.
+            StoreLost: it does not let this user in, or cannot do its work.
             ControlError: etcd does not do this.
         """
         begin, silent = time.monotonic(), False
@@ -128,7 +129,7 @@ class Gateway:
                 self.close()
                 silent |= isinstance(error, (TimeoutError, _Unavailable))
                 if time.monotonic() - begin > self._patience:
-                    raise StoreLost(f"{self._cluster} does not answer: {self._why(error, silent)}") from error
+                    raise StoreSilent(f"{self._cluster} does not answer: {self._why(error, silent)}") from error
                 self._member = next(self._members)
                 if attempt % len(self._cluster.members) == 0:
                     time.sleep(PAUSE)

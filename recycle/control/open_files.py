@@ -4,6 +4,12 @@ import errno
 import os
 import resource
 
+REST = 0.1
+"""Seconds until a connection is accepted that could not be."""
+
+SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
+"""Why one connection is not accepted, where the next one may be."""
+
 
 def allow_most() -> None:
     """Let this process, and what it starts, have as many open as the system allows at all."""

@@ -7,6 +7,7 @@ look-up costs little however large the job is.
 
 import zipfile
 from collections.abc import Iterable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Annotated
 
@@ -126,16 +127,17 @@ class Catalogue:
     Args:
         path: where it is.
         job: the job that it must have been made for; None to take what it holds.
+        held: whether all of it is read now: then it can be used on both sides of a fork, and outlives its file.
 
     Raises:
         UserError: it cannot be read.
         PlanFileError: it is no catalogue of this version, or was made for another job.
     """
 
-    def __init__(self, path: Path, job: Job | None = None) -> None:
+    def __init__(self, path: Path, job: Job | None = None, *, held: bool = False) -> None:
         self.path = path
         try:
-            self.archive = zipfile.ZipFile(path)
+            self.archive = zipfile.ZipFile(BytesIO(path.read_bytes()) if held else path)
             self.index = decode(self.archive.read(INDEX), Index, FORMAT, VERSION, str(path))
             self.references = decode_references(self.archive.read(REFERENCES), str(path))
         except OSError as error:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Protocol, assert_never
 
 from recycle.control.addresses import listen_at
+from recycle.control.open_files import REST, SHORT
 from recycle.state.channel import (
     Ask,
     Channel,
@@ -119,8 +120,12 @@ def serve(
             assert isinstance(key.fileobj, socket.socket), "nothing else is registered"
             try:
                 connection, _ = key.fileobj.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if error.errno not in SHORT:
+                    return
+                # It is accepted when a descriptor is free again; what is kept stays.
+                time.sleep(REST)
+                continue
             threading.Thread(target=keeper.attend, args=(connection,), name="a trainer", daemon=True).start()
 
 

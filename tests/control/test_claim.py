@@ -3,6 +3,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
 import pytest
 
 from recycle.control.claim import RENEWAL, HeldClaim, find_claim
@@ -112,11 +113,22 @@ def test_a_run_whose_first_process_is_gone_is_still_a_run_and_may_have_it_back(
 
 
 def test_nobody_waits_for_etcd_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recycle.control.claim.EtcdStore", partial(EtcdStore, patience=0.5))
+    monkeypatch.setattr("recycle.control.claim.SOON", 0.1)
+    monkeypatch.setattr("recycle.control.claim.PATIENCE", 0.2)
     nobody = EtcdCluster((("127.0.0.1", 1),))
-    for attempt in (lambda: HeldClaim(nobody, "mine", SILENCE), lambda: find_claim(nobody, "mine", 120)):
+    for attempt in (partial(HeldClaim, nobody, "mine", SILENCE), partial(find_claim, nobody, "mine", 120)):
+        said: list[str] = []
         with pytest.raises(ControlError, match=r"store: etcd at 127.0.0.1:1 does not answer: .*see whether it runs"):
-            attempt()
+            attempt(say=said.append)
+        assert said == ["waits for etcd at 127.0.0.1:1, which does not answer yet"]
+
+
+def test_etcd_that_refuses_is_not_waited_for(keys: EtcdCluster) -> None:
+    said: list[str] = []
+    stranger = msgspec.structs.replace(keys, user="somebody", password="nothing")
+    with pytest.raises(ControlError, match=r"store: .*it asks for no user and no password"):
+        HeldClaim(stranger, "mine", SILENCE, say=said.append)
+    assert not said
 
 
 def test_etcd_that_is_lost_while_a_run_starts_is_one_line(keys: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:

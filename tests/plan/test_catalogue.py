@@ -14,6 +14,7 @@ from recycle.plan.mode import Mode
 from recycle.planner import catalogue as making
 from recycle.planner.catalogue import failure_vectors, make_catalogue
 
+FORK = multiprocessing.get_context("fork")
 JOB = paper_job(released=0)
 
 
@@ -48,6 +49,26 @@ def test_a_look_up_gives_a_legal_plan_in_the_names_that_were_asked_for(catalogue
     for server in plan.programs:
         assert found.program(server) == plan.programs[server]
         assert found.plan_of(server) == msgspec.structs.replace(plan, programs={server: plan.programs[server]})
+
+
+def test_one_that_is_held_outlives_its_file_and_serves_both_sides_of_a_fork(tmp_path, catalogue_file):
+    path = tmp_path / "held.zip"
+    path.write_bytes(catalogue_file.read_bytes())
+    catalogue, expected = Catalogue(path, JOB, held=True), Catalogue(catalogue_file, JOB).look_up([Server(1, 2)]).plan()
+    path.unlink()
+    looks = [FORK.Process(target=look_up_often, args=(catalogue, dead)) for dead in (Server(0, 0), Server(1, 3))]
+    for each in looks:
+        each.start()
+    for _ in range(20):
+        assert catalogue.look_up([Server(1, 2)]).plan() == expected
+    for each in looks:
+        each.join()
+        assert each.exitcode == 0
+
+
+def look_up_often(catalogue, dead):
+    for _ in range(20):
+        assert tuple(catalogue.look_up([dead]).plan().dead) == (dead,)
 
 
 def test_a_migration_is_suggested_where_it_saves_time(catalogue_file):

@@ -1,3 +1,4 @@
+import errno
 import multiprocessing
 import os
 import signal
@@ -9,6 +10,7 @@ from contextlib import closing
 import pytest
 
 from harness.bad_memory import flip
+from harness.refusing_listener import RefusingListener
 from recycle.control.joinfile import new_token
 from recycle.state.checksum import cut
 from recycle.state.client import KeeperClient, send
@@ -79,6 +81,16 @@ def process(token):
 def client(token, process):
     with closing(KeeperClient(keeper_address(token), token, "here")) as opened:
         yield opened
+
+
+def test_a_keeper_without_a_free_descriptor_keeps_what_it_has(token):
+    listener = RefusingListener(listen(token), [OSError(errno.EMFILE, os.strerror(errno.EMFILE))])
+    threading.Thread(target=serve, args=([listener], token, LIMIT), daemon=True).start()
+    with closing(KeeperClient(keeper_address(token), token, "here")) as client:
+        put(client, part(), data := content())
+        assert get(client, part()) == (b"head", data)
+        client.dismiss()
+    listener.close()
 
 
 def test_what_was_put_is_there_for_another_process_after_its_trainer_was_killed(token, client):

@@ -11,6 +11,7 @@ from recycle.faults.menu import Fault, Kind
 from recycle.job import Server
 from recycle.record.recording import InstantLine, IterationLine, ViewLine
 from recycle.runtime.execute.injection import EXIT_STATUS
+from recycle.runtime.launch import standstill
 from tests.survival.emulated import EVERYBODY, IMPATIENT, Doom, Once, Scenario, lives, never, settled
 
 VICTIM, OTHER = Server(1, 0), Server(2, 1)
@@ -21,13 +22,17 @@ def fault(kind, step=3, server=VICTIM, **fields):
     return Fault(kind, (server,), step=step, **fields)
 
 
-def test_a_hung_worker_is_noticed_by_its_missing_heartbeat(tmp_path):
+def test_a_hung_worker_is_noticed_by_its_missing_heartbeat(tmp_path, monkeypatch):
+    monkeypatch.setattr(standstill, "FIRST", 0.2)
+    monkeypatch.setattr(standstill, "LONGER", 0)
     stop = fault(Kind.STOP)
     result = Scenario(tmp_path, stop, durations=IMPATIENT).run()
     result.require_fired(stop)
     result.require_kept(*lives("W1_0"), iterations=12)
     assert result.deaths[NAME].noticed == "heartbeat"
     assert result.deaths[NAME].reason.startswith("has given no sign of life for")
+    # Whoever looks on hears of it before.
+    assert any(text.startswith("nothing has happened for") for text in result.texts("warning"))
 
 
 def test_who_wakes_up_after_it_was_declared_dead_leaves_by_itself(tmp_path):

@@ -19,7 +19,7 @@ from recycle.job import Server
 from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.keeping import keeper_setting
 from recycle.megatron.gpt.run import Run
-from recycle.megatron.gpt.training import serve_member
+from recycle.megatron.gpt.training import serve_member, with_catalogue
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.all_ranks import serve_all_ranks
 from recycle.runtime.launch.claiming import end_for_first
@@ -72,7 +72,7 @@ def attend_run(
     place, number = divmod(meeting.start.rank, run.ranks)
     server = View.of(run.plan).servers[place]
     access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks), take_over)
-    planning = make_planning(run)
+    planning = with_catalogue(make_planning(run), run)
     if meeting.is_late:
         raise RunError(f"the run goes on already: recycle join {folder} --server {server} brings {server} back to it")
     if seat is not None:
@@ -114,6 +114,7 @@ def join_run(run: Run, server: Server | None, planning: Planning, address: str |
     Raises:
         UserError: the run cannot be joined.
     """
+    planning = with_catalogue(planning, run)
     path = run.folder / JOIN_FILE
     door = JoinFile.read(path)
     try:

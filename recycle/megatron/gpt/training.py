@@ -145,6 +145,7 @@ def _train_protected(
     faults: Faults,
     meeting: RollCall | None,
 ) -> None:
+    planning = with_catalogue(planning, run)
     setting = Setting(
         job=run.plan.job,
         view=view,
@@ -165,6 +166,17 @@ def _train_protected(
     Supervisor(setting, partial(serve_member, run, text, planning, faults), watch).run()
 
 
+def with_catalogue(planning: Planning, run: Run) -> Planning:
+    """What plans, with the run's catalogue. It is read before processes are forked: they need it when its file is gone.
+
+    Raises:
+        UserError: it cannot be read, or is of another job.
+    """
+    if run.catalogue is None:
+        return planning
+    return planning._replace(catalogue=Catalogue(run.catalogue, run.plan.job, held=True))
+
+
 def serve_member(
     run: Run,
     text: TokenText,
@@ -179,7 +191,7 @@ def serve_member(
     Args:
         run: what to do.
         text: that it trains on.
-        planning: what plans when servers fail, for which no catalogue has a plan.
+        planning: what plans when servers fail, with the run's catalogue.
         faults: what goes wrong on purpose.
         member: which life of which server this is.
         door: how it reaches the run.
@@ -221,7 +233,6 @@ def _work(run: Run, text: TokenText, planning: Planning, faults: Faults, member:
         if member.incarnation:
             reporter.tell(InstantLine("warning", now(), str(member.server), f"{member.server} is started again"))
         trained = GptServer(run, member.server, text, reporter, keep=True, rank=door.rank, device=device)
-        catalogue = None if run.catalogue is None else Catalogue(run.catalogue, run.plan.job)
         mine = faults.of_worker(member.server, member.incarnation) if door.rank.is_first else ()
         hooks: list[Hooks] = []
         if mine:
@@ -244,7 +255,7 @@ def _work(run: Run, text: TokenText, planning: Planning, faults: Faults, member:
             trained.trainee._replace(kept=keeping),
             door.endpoint,
             run.durations,
-            Plans(run.plan, catalogue, planning.make, planning.mover),
+            Plans(run.plan, planning.catalogue, planning.make, planning.mover),
             reporter,
             hooks,
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from recycle.files import require_temporary_folder
 from recycle.megatron.shared.missing import stand_in_for_triton
 from recycle.megatron.shared.patching import replace
 from recycle.runtime.device import spare_cuda
@@ -58,7 +59,11 @@ def import_megatron() -> None:
     """Import Megatron for processes that will fork those that compute.
 
     Where torch is built for the CPU only, who imports Megatron after this finds its functions as they are written.
+
+    Raises:
+        UserError: there is no folder for temporary files.
     """
+    require_temporary_folder()
     spare_cuda()
     if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
         _import_uncompiled()

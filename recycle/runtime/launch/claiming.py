@@ -40,7 +40,7 @@ def claimed(
         name: of the run, where the user gives none and this process is alone.
         silence: seconds without a sign of life after which a run has ended.
         patience: how long to wait for the first process, in seconds.
-        say: tells the user for whom this process waits.
+        say: tells the user what this process waits for.
         returns: whether a first process that comes again, to a run that goes on without it, takes part in that.
 
     Yields:
@@ -59,7 +59,7 @@ def claimed(
     if start is not None and start.rank > 0:
         yield find_claim(cluster, _origin(start), patience, say)
         return
-    claim = HeldClaim(cluster, _origin(start), silence, returns=returns)
+    claim = HeldClaim(cluster, _origin(start), silence, returns=returns, say=say)
     over = True
     try:
         yield claim.cluster

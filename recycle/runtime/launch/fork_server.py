@@ -9,7 +9,8 @@ import multiprocessing
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Literal
 
@@ -17,6 +18,7 @@ import msgspec
 
 from recycle.control.agent import die_with_parent
 from recycle.control.tcp_store import listen, serve
+from recycle.errors import RunFailed
 from recycle.runtime.launch.detached import detach_keeper
 from recycle.runtime.launch.signals import ignore_signals
 from recycle.runtime.launch.title import set_title
@@ -105,10 +107,15 @@ class ForkServer:
         self._ask(ForkRequest("server", name, port))
 
     def next_event(self, timeout: float) -> ForkEvent | None:
-        """What happened next, or None when nothing has happened for so many seconds."""
-        if not self._channel.poll(timeout):
-            return None
-        return msgspec.json.decode(self._channel.recv_bytes(), type=ForkEvent)
+        """What happened next, or None when nothing has happened for so many seconds.
+
+        Raises:
+            RunFailed: the fork server has ended.
+        """
+        with _in_run():
+            if not self._channel.poll(timeout):
+                return None
+            return msgspec.json.decode(self._channel.recv_bytes(), type=ForkEvent)
 
     def end(self) -> None:
         """End all its processes but a keeper, and itself."""
@@ -117,7 +124,20 @@ class ForkServer:
         os.waitpid(self.pid, 0)
 
     def _ask(self, request: ForkRequest) -> None:
-        self._channel.send_bytes(msgspec.json.encode(request))
+        with _in_run():
+            self._channel.send_bytes(msgspec.json.encode(request))
+
+
+@contextmanager
+def _in_run() -> Iterator[None]:
+    """Without the fork server there is no run: all that it has forked die with it."""
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        raise RunFailed(
+            "the fork server has ended, and all servers of this machine with it; go on with --resume, and give the "
+            "run more memory, descriptors or processes if the system has refused them"
+        ) from error
 
 
 class _Host:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from recycle.control.participant import Participant
+from recycle.job import Server
 from recycle.record.best_effort import BestEffort
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Event, EventFile
@@ -30,6 +31,10 @@ class News:
         """Record something, and show it."""
         self._file.write(event)
         self._watch(event)
+
+    def remark(self, text: str, server: Server | None = None) -> None:
+        """Tell, as a warning, of something in the run, or in one server of it."""
+        self.tell(InstantLine("warning", now(), None if server is None else str(server), text))
 
     def tell_failure(self, participant: Participant, message: FailureMessage) -> None:
         """A process has failed: tell of it, and write down where that was."""

@@ -7,7 +7,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
@@ -18,6 +18,7 @@ import msgspec
 from recycle.control.addresses import listen_at, place
 from recycle.control.clock import clock_name
 from recycle.control.errors import ControlError
+from recycle.control.open_files import REST, SHORT
 from recycle.runtime.launch.messages import HelloMessage, Message, WelcomeMessage, decode, encode
 
 LONGEST_HELLO = 200
@@ -29,6 +30,9 @@ LONGEST_SILENCE = 10_000
 
 
 MICROSECONDS = 1e6
+
+LAST = 2.0
+"""Seconds that the last messages of a run may take to be read. They wait to be, where the launcher was stopped."""
 
 
 class Received(NamedTuple):
@@ -67,6 +71,7 @@ class ReportInbox:
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self._key = token.encode()
         self._received: queue.SimpleQueue[Received] = queue.SimpleQueue()
+        self._readers: list[threading.Thread] = []
 
     def open(self) -> None:
         """Start to listen. It is apart from the constructor because threads do not survive a fork."""
@@ -79,6 +84,20 @@ class ReportInbox:
         except queue.Empty:
             return None
 
+    def take_all(self, timeout: float) -> Iterator[Received]:
+        """All messages that are there, or come while those are dealt with; waits so many seconds for a first one."""
+        received = self.take(timeout)
+        while received is not None:
+            yield received
+            received = self.take(0)
+
+    def take_rest(self, timeout: float = LAST) -> Iterator[Received]:
+        """All that was said by those who have ended; what others say after so many seconds is not waited for."""
+        deadline = time.monotonic() + timeout
+        for each in self._readers:
+            each.join(max(0.0, deadline - time.monotonic()))
+        yield from self.take_all(0)
+
     def close(self) -> None:
         """Stop listening."""
         with suppress(OSError):  # it may not be listening
@@ -89,10 +108,15 @@ class ReportInbox:
         while True:
             try:
                 accepted, _ = self._socket.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if error.errno not in SHORT:
+                    return
+                time.sleep(REST)
+                continue
             # Who is slow to prove that it has the token, or never does, keeps nobody else waiting.
-            threading.Thread(target=self._read, args=(Connection(accepted.detach()),), daemon=True).start()
+            reader = threading.Thread(target=self._read, args=(Connection(accepted.detach()),), daemon=True)
+            reader.start()
+            self._readers = [*(each for each in self._readers if each.is_alive()), reader]
 
     def _read(self, connection: Connection) -> None:
         with connection, suppress(AuthenticationError, EOFError, OSError, msgspec.DecodeError):

@@ -40,6 +40,7 @@ from recycle.runtime.launch.restarts import Restarts, has_crashed
 from recycle.runtime.launch.risks import risks
 from recycle.runtime.launch.setting import RunAccess, Setting
 from recycle.runtime.launch.signals import EndSignals
+from recycle.runtime.launch.standstill import Standstill
 from recycle.runtime.recover.view_reports import now
 
 LOOK, REST = 0.02, 0.2
@@ -76,8 +77,7 @@ class Supervisor:
         self._inbox.open()
         self._news = News(setting.folder, f"{setting.job.name}, the launcher", watch)
         self._fired = FiredFile(setting.folder / FIRED, self._news.warn)
-        self._port = 0
-        self._store_pid = 0
+        self._port = self._store_pid = 0
         self._store_due: float | None = None
         self._board: Board | None = None
         self._agents: dict[Participant, int] = {}
@@ -88,7 +88,7 @@ class Supervisor:
         self._replacements = Replacements(
             self._connect,
             lambda each: self._fork_server.start_server(str(each), self._port),
-            lambda server, text: self._news.tell(InstantLine("warning", now(), str(server), text)),
+            lambda server, text: self._news.remark(text, server),
             setting.durations.silence,
         )
         self._struck: set[Member] = set()  # by the launcher, and perhaps nobody has heard of it yet
@@ -100,6 +100,7 @@ class Supervisor:
         self._restarts = Restarts(setting.restarts)
         self._signals = EndSignals(lambda: self._began > 0)
         self._call_off = CallOff(self._signals, self._news.tell)
+        self._standstill = Standstill(setting.durations.hang)
 
     def run(self) -> None:
         """Wait for the end of the run.
@@ -117,10 +118,11 @@ class Supervisor:
                     self._fork_server.start_server(str(each), self._port)
                 while not self._is_over():
                     self._look()
+                for received in self._inbox.take_rest():
+                    self._hear(received)
             self._require_kept()
             for fault in self._fired.unfired(setting.faults):
-                text = f"{fault}: it did not happen, because its server or its instruction was not there"
-                self._news.tell(InstantLine("warning", now(), None, text))
+                self._news.remark(f"{fault}: it did not happen, because its server or its instruction was not there")
             if setting.meeting is not None:
                 setting.meeting.leave(0)
                 setting.meeting.dismiss(ranks_at_end(setting.endpoint(self._port, self._token), setting.servers))
@@ -132,12 +134,12 @@ class Supervisor:
 
     def _look(self) -> None:
         """Take in what has happened since the last look, or happens in a moment, and do what is due."""
-        received = self._inbox.take(LOOK if self._is_busy else REST)
-        while received is not None:
+        for received in self._inbox.take_all(LOOK if self._is_busy else REST):
             self._hear(received)
-            received = self._inbox.take(0)
         while (event := self._fork_server.next_event(0)) is not None:
             self._learn(event)
+        if text := self._standstill.news():
+            self._news.remark(text)
         self._do_faults()
         self._mend_store()
         self._board = self._replacements.look(self._board if self._store_due is None else None) or self._board
@@ -180,7 +182,7 @@ class Supervisor:
             kept = (directory := self._keeper.directory) is not None and directory.survival(1) == 1
             held = [units_of(self._setting.job, each) for each in self._setting.servers]
             for text in risks(meeting.hosts, held, self._setting.ranks, etcd=meeting.cluster is not None, kept=kept):
-                self._news.tell(InstantLine("warning", now(), None, text))
+                self._news.remark(text)
             meeting.admit(self._token, self._inbox.address)
 
     def _await_store(self) -> None:
@@ -195,11 +197,11 @@ class Supervisor:
                 self._store_pid, self._port = event.pid, event.port
             else:
                 self._store_due = time.monotonic() + self._setting.durations.silence
-                self._news.tell(InstantLine("warning", now(), None, "the store's process is gone"))
+                self._news.remark("the store's process is gone")
             return
         if event.name == "keeper":
             for text in self._keeper.learn(event):
-                self._news.tell(InstantLine("warning", now(), None, text))
+                self._news.remark(text)
             return
         participant = Participant.parse(event.name, self._setting.ranks)
         if event.kind == "started":
@@ -242,6 +244,7 @@ class Supervisor:
             self._step, self._has_trained = max(self._step, event.step + 1), True
         elif isinstance(event, InstantLine) and event.kind == "end" and event.text not in self._reasons:
             self._reasons.append(event.text)
+        self._standstill.hear(event)
         self._watch(event)
 
     # How a run ends.
@@ -318,10 +321,10 @@ class Supervisor:
         self._faults.remove(fault)
         live = live_elsewhere(self._board, members_of(self._ended) | self._struck)
         if why := self._setting.faults.why_left_out(fault, self._setting.job, live):
-            self._news.tell(InstantLine("warning", now(), None, f"{fault}: left out, because {why}"))
+            self._news.remark(f"{fault}: left out, because {why}")
             return
         if not targets and fault.kind is not Kind.JOIN:
-            self._news.tell(InstantLine("warning", now(), None, f"{fault}: no live process is left for it"))
+            self._news.remark(f"{fault}: no live process is left for it")
             return
         self._fired.write(fault, time.monotonic_ns())
         self._news.tell(InstantLine("fault", now(), str(fault.servers[0]) if fault.servers else None, str(fault)))
@@ -360,15 +363,14 @@ class Supervisor:
         if self._restarts.allow(server, time.monotonic()):
             self._start_again(member)
             return
-        refusal = self._restarts.refusal(server)
-        if refusal:
-            self._news.tell(InstantLine("warning", now(), str(server), refusal))
+        if refusal := self._restarts.refusal(server):
+            self._news.remark(refusal, server)
         alive = [each.server for each in self._going - members_of(self._ended)]
         alive += live_elsewhere(self._board, members_of(self._agents))
         lost = sole_units(self._setting.job, server, alive)
         if lost and self._setting.durable() and self._restarts.insist(server, self._step):
             text = f"no live server of {units_text(self._setting.job, lost)} is left: {server} is started again"
-            self._news.tell(InstantLine("warning", now(), str(server), text))
+            self._news.remark(text, server)
             self._start_again(member)
 
     def _start_again(self, member: Member) -> None:

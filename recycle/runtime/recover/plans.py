@@ -23,10 +23,12 @@ class Planning(NamedTuple):
     Attributes:
         make: makes a plan in bounded time, for which no catalogue has one.
         mover: decides whether chunks move, and plans where they have; None where they do not.
+        catalogue: plans made before the run; None for none.
     """
 
     make: Maker
     mover: Mover | None = None
+    catalogue: Catalogue | None = None
 
 
 class Plans:

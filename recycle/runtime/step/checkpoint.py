@@ -120,9 +120,9 @@ def complete(root: Path, manifest: Manifest, keep: int = KEPT, partial: Path | N
     """
     partial = partial or _partial(root, manifest.step)
     final = folder_of(root, manifest.step)
-    shards = tuple(sorted(str(each.parent.relative_to(partial)) for each in partial.rglob(DIGESTS)))
-    manifest = msgspec.structs.replace(manifest, shards=shards)
     try:
+        shards = tuple(sorted(str(each.parent.relative_to(partial)) for each in partial.rglob(DIGESTS)))
+        manifest = msgspec.structs.replace(manifest, shards=shards)
         write_whole(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
         _put(partial, final)
     except (OSError, UserError) as error:
@@ -219,9 +219,7 @@ def folder_of(root: Path, step: int) -> Path:
 
 def checkpoints(root: Path) -> list[Path]:
     """The valid checkpoints, the newest last."""
-    if not root.is_dir():
-        return []
-    return sorted(each for each in root.iterdir() if re.fullmatch(r"step-\d{8,}", each.name))
+    return [each for each in _within(root) if re.fullmatch(r"step-\d{8,}", each.name)]
 
 
 def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:
@@ -319,7 +317,14 @@ def require_shapes(path: Path, parameters: Mapping[str, torch.Tensor], state: Ma
 
 
 def _begun(root: Path) -> list[Path]:
-    return list(root.glob(f".step-*{_PARTIAL}"))
+    return [each for each in _within(root) if each.match(f".step-*{_PARTIAL}")]
+
+
+def _within(root: Path) -> list[Path]:
+    """What is in the folder of checkpoints, by name; it may be removed at any moment."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(root.iterdir())
+    return []
 
 
 def _unwritten(path: Path, error: BaseException) -> RunFailed:
@@ -339,4 +344,5 @@ def _cause(error: BaseException) -> str:
     if failures:
         inner = next(iter(failures.values()))
         return _cause(inner[0] if isinstance(inner, tuple) else inner)
-    return plain(str(error)) or type(error).__name__
+    said = error.strerror if isinstance(error, OSError) else ""
+    return said or plain(str(error)) or type(error).__name__

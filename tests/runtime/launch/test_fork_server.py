@@ -10,6 +10,7 @@ import pytest
 
 from harness.processes import is_running, send_signal
 from recycle.control.joinfile import new_token
+from recycle.errors import RunFailed
 from recycle.runtime.launch.fork_server import ForkServer
 from recycle.state.client import KeeperClient, send
 from recycle.state.errors import KeeperLost
@@ -77,6 +78,18 @@ def test_a_keeper_can_be_reached_once_it_has_started_and_outlives_it(fork_server
     os.close(pid)
     with pytest.raises(KeeperLost):
         client.copies()
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda it: it.next_event(120), lambda it: it.start_server("ends", 5)], ids=["look", "ask"]
+)
+def test_its_own_end_is_the_end_of_the_run_in_one_line(fork_server, ask):
+    pid = os.pidfd_open(fork_server.pid)
+    send_signal(fork_server.pid, signal.SIGKILL)
+    assert select.select([pid], [], [], 120)[0]
+    os.close(pid)
+    with pytest.raises(RunFailed, match=r"^the fork server has ended, .*; go on with --resume"):
+        ask(fork_server)
 
 
 def test_all_end_with_it(fork_server, tmp_path):

@@ -1,5 +1,7 @@
 """What the launcher is told, by whom it is told, and who is not let in."""
 
+import errno
+import multiprocessing
 import os
 import socket
 import time
@@ -8,6 +10,7 @@ from multiprocessing.connection import Client, Listener
 
 import pytest
 
+from harness.refusing_listener import RefusingListener
 from recycle.control.errors import ControlError
 from recycle.runtime.launch.messages import FailureMessage, HelloMessage, ReportMessage, WelcomeMessage, encode
 from recycle.runtime.launch.report_channel import LauncherConnection, ReportInbox
@@ -29,6 +32,7 @@ def next_report(inbox):
     return received
 
 
+FORK = multiprocessing.get_context("fork")
 STILL_THERE = ReportMessage(b"still there")
 
 
@@ -39,6 +43,39 @@ def test_what_is_told_arrives_in_order_with_who_told_it(inbox):
         send(each)
     sender = HelloMessage("W0_1#2", 77)
     assert [inbox.take(120) for _ in range(4)] == [(sender, each) for each in (sender, *messages)]
+
+
+def test_who_is_not_accepted_for_want_of_descriptors_is_accepted_later(monkeypatch):
+    inbox = ReportInbox("127.0.0.1", "token")
+    refusals = [OSError(errno.EMFILE, os.strerror(errno.EMFILE))]
+    monkeypatch.setattr(inbox, "_socket", RefusingListener(inbox._socket, refusals))
+    inbox.open()
+    LauncherConnection(inbox.address, "token", "W0_0#0", 1)(STILL_THERE)
+    assert next_report(inbox).sender.name == "W0_0#0"
+    assert not refusals
+    inbox.close()
+
+
+def test_all_that_was_said_is_heard_though_who_said_it_has_ended(inbox):
+    messages = [ReportMessage(str(number).encode()) for number in range(2000)]
+
+    def say() -> None:
+        send = LauncherConnection(inbox.address, "token", "W0_0#0", 1)
+        for each in messages:
+            send(each)
+
+    speaker = FORK.Process(target=say)
+    speaker.start()
+    assert inbox.take(120).message == HelloMessage("W0_0#0", 1)
+    speaker.join()
+    assert [each.message for each in inbox.take_rest(120)] == messages
+
+
+def test_who_goes_on_is_not_waited_for_at_the_end(inbox):
+    send = LauncherConnection(inbox.address, "token", "W0_0#0", 1)
+    send(STILL_THERE)
+    assert next_report(inbox).message == STILL_THERE
+    assert list(inbox.take_rest(0.1)) == []
 
 
 def test_without_the_token_nobody_is_let_in(inbox):

@@ -6,10 +6,12 @@ import threading
 import time
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from harness.examples import paper_job
 from harness.processes import send_signal
+from recycle.control.agent import DONE
 from recycle.control.beat_board import Beat
 from recycle.control.board import Board
 from recycle.control.durations import Durations
@@ -20,7 +22,10 @@ from recycle.control.view import Member, View
 from recycle.errors import RunFailed
 from recycle.faults.menu import Faults
 from recycle.job import Server
+from recycle.record.recording import IterationLine
 from recycle.record.reporting import Event
+from recycle.runtime.launch.messages import ReportMessage
+from recycle.runtime.launch.report_channel import LauncherConnection, ReportInbox
 from recycle.runtime.launch.setting import Setting
 from recycle.runtime.launch.supervisor import Supervisor
 from recycle.runtime.net.endpoint import Endpoint
@@ -31,6 +36,13 @@ THEIRS = (Member(Server(0, 0), 1), Member(Server(1, 0), 1))
 DURATIONS = Durations(beat=0.1, silence=2.0, hang=10.0, answer=10.0)
 
 
+def setting_of(folder, restarts=0):
+    view = View(0, OURS)
+    return Setting(
+        JOB, view, 0, "memory", {}, DURATIONS, "127.0.0.1", Faults(), folder, lambda: False, restarts=restarts
+    )
+
+
 class Launched:
     """A run whose servers do nothing until they are killed."""
 
@@ -38,10 +50,6 @@ class Launched:
         self.error: str | None = None
         self.events: list[Event] = []
         self._folder = folder
-        view = View(0, OURS)
-        setting = Setting(
-            JOB, view, 0, "memory", {}, DURATIONS, "127.0.0.1", Faults(), folder, lambda: False, restarts=restarts
-        )
         (folder / "pids").mkdir()
 
         def serve(member, _):
@@ -49,7 +57,7 @@ class Launched:
             signal.pause()
             return 1
 
-        self._supervisor = Supervisor(setting, serve, self.events.append)
+        self._supervisor = Supervisor(setting_of(folder, restarts), serve, self.events.append)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         wait_for(lambda: (folder / JOIN_FILE).exists())
@@ -124,6 +132,24 @@ def test_servers_from_elsewhere_that_fall_silent_do_not_keep_the_launcher_waitin
     launched.replace()
     launched.kill_all()
     assert "no server reached the end of the run" in launched.end()
+
+
+def test_what_servers_said_last_is_heard_though_they_have_ended_before(tmp_path, monkeypatch):
+    said = [IterationLine(str(each.server), step, 0.1, [], 1) for each in OURS for step in range(100)]
+
+    def serve(member, access):
+        send = LauncherConnection(access.watch, access.endpoint.token, str(member), os.getpid())
+        for each in said:
+            if each.server == str(member.server):
+                send(ReportMessage(msgspec.json.encode(each)))
+        return DONE
+
+    take_all = ReportInbox.take_all
+    # Nothing is heard before the end, as where the launcher was stopped.
+    monkeypatch.setattr(ReportInbox, "take_all", lambda self, timeout: () if timeout else take_all(self, 0))
+    heard = []
+    Supervisor(setting_of(tmp_path), serve, heard.append).run()
+    assert sorted(heard, key=lambda each: (each.server, each.step)) == said
 
 
 def test_a_run_whose_servers_are_all_dead_is_over(launched):

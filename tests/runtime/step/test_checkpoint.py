@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from recycle.errors import UserError
+from recycle.errors import RunFailed, UserError
 from recycle.runtime.step.checkpoint import (
     MANIFEST,
     VERSION,
@@ -14,6 +14,7 @@ from recycle.runtime.step.checkpoint import (
     checkpoints,
     complete,
     find_damage,
+    give_up,
     set_aside,
     write_stage,
 )
@@ -34,6 +35,20 @@ def test_the_newest_are_kept(tmp_path, keep):
     for step in range(1, 7):
         write(tmp_path, step, keep)
     assert steps(tmp_path) == list(range(7 - keep, 7))
+
+
+def test_a_folder_that_is_removed_while_it_is_looked_at_holds_none(tmp_path, monkeypatch):
+    monkeypatch.setattr("pathlib.Path.is_dir", lambda _: True)
+    root = tmp_path / "removed"
+    assert checkpoints(root) == []
+    give_up(root)
+    (tmp_path / "file").touch()
+    assert checkpoints(tmp_path / "file") == []
+
+
+def test_one_whose_parts_were_removed_cannot_be_completed_and_says_so(tmp_path):
+    with pytest.raises(RunFailed, match=r"^checkpoint: .*step-00000003 cannot be written: "):
+        complete(tmp_path / "removed", Manifest(VERSION, 3, {}))
 
 
 def data(folder):
