@@ -1,6 +1,5 @@
 """Runs of ``recycle train`` to which something hostile is done, and what can be seen of them from outside."""
 
-import contextlib
 import itertools
 import os
 import re
@@ -15,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness.paths import python_path
-from harness.processes import environment, is_running, processes, send_signal, title
+from harness.processes import environment, is_running, processes, seconds_waited, send_signal, title
 from recycle.cli.losses import load_losses
 from recycle.view.losses import compare_losses
 
@@ -106,7 +105,7 @@ class Run:
     @property
     def is_over(self) -> bool:
         """Whether its first process has ended."""
-        self._waited = _waited(self.process.pid) or self._waited
+        self._waited = seconds_waited(self.process.pid) or self._waited
         over = self.process.poll() is not None
         if over and not self._ended:
             self._ended = time.monotonic()
@@ -188,18 +187,11 @@ class Run:
         assert self.process.stdout is not None
         for raw in self.process.stdout:
             text = raw.decode(errors="replace").rstrip("\n")
-            self._waited = _waited(self.process.pid) or self._waited
+            self._waited = seconds_waited(self.process.pid) or self._waited
             self._waits.append(self._waited)
             self.lines.append((time.monotonic(), text))
             if found := ITERATION.match(text):
                 self.shown[int(found[1])] = float(found[2])
-
-
-def _waited(process: int) -> float:
-    """Seconds for which it was ready to go on, and others had the processor; 0 where it has ended."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
-    return 0.0
 
 
 def recorded(folder: Path) -> dict[float, float]:

@@ -39,6 +39,12 @@ def seconds_of(process: int) -> float:
     return (int(fields[_USER]) + int(fields[_SYSTEM])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
 
 
+def seconds_waited(process: int) -> float:
+    """Seconds for which it was ready to go on, and others had the processor."""
+    fields = _read(process, "schedstat").split()
+    return int(fields[1]) / 1e9 if fields else 0.0
+
+
 def parent(process: int) -> int | None:
     """The process above it."""
     fields = _fields(process)

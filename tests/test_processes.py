@@ -21,6 +21,7 @@ OF_ENDED = {
     "environment": {},
     "is_running": False,
     "seconds_of": 0.0,
+    "seconds_waited": 0.0,
     "parent": None,
     "ancestors": [],
     "children": [],
@@ -39,6 +40,7 @@ def test_of_a_process_that_lives_all_is_known():
             assert processes.environment(process.pid)["MARK"] == "a=b"
             assert processes.is_running(process.pid)
             assert processes.seconds_of(process.pid) > 0
+            assert processes.seconds_waited(process.pid) >= 0
             assert processes.ancestors(below)[:2] == [process.pid, os.getpid()]
             assert processes.family(process.pid) == {process.pid, below}
             assert processes.family(process.pid) < set(processes.processes())

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from multiprocessing import get_context
 
 import msgspec
 import pytest
@@ -18,6 +19,8 @@ from recycle.runtime.step.checkpoint import folder_of, read_stage
 from recycle.runtime.step.shard_steps import ShardSteps
 from recycle.state.redundancy import Redundancy
 from tests.survival.trained import ITERATIONS, JOB, Trained, fault, short_text
+
+CONTEXT = get_context("fork")
 
 SAVED = 7
 """The iterations before the first checkpoint of a run that makes one before its end."""
@@ -75,6 +78,20 @@ def die_in(monkeypatch, name, server, epoch, step, after):
     monkeypatch.setattr(ShardSteps, name, called)
 
 
+def die_together(monkeypatch, servers, step):
+    """Have servers die at the beginning of a step, none of which goes to a view without another one before it dies."""
+    died = CONTEXT.Event()
+    all_there, iterate = CONTEXT.Barrier(len(servers), died.set), GptServer.iterate
+
+    def iterate_or_die(server, now):
+        if now == step and str(server._server) in servers and not died.is_set():
+            all_there.wait(120)
+            os.kill(os.getpid(), signal.SIGKILL)
+        iterate(server, now)
+
+    monkeypatch.setattr(GptServer, "iterate", iterate_or_die)
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_death_where_parameters_are_given_to_the_peers(tmp_path, whole, monkeypatch, after):
     die_in(monkeypatch, "_spread", Server(1, 0), epoch=0, step=4, after=after)
@@ -97,19 +114,20 @@ def test_deaths_and_returns(tmp_path, whole, monkeypatch):
     assert any(each.joined == ["W0_0"] for each in run.views), run.story
 
 
-def test_a_shard_that_is_lost_is_taken_from_the_checkpoint(tmp_path, whole):
+def test_a_shard_that_is_lost_is_taken_from_the_checkpoint(tmp_path, whole, monkeypatch):
     # Of three servers of a stage, two hold any shard.
-    faults = [fault(Kind.KILL, server, 6, Op.F) for server in ("W0_1", "W1_1")]
-    run = Exact(tmp_path / "run", *faults, distributed=True, checkpoint_every=4)
+    die_together(monkeypatch, ("W0_1", "W1_1"), 6)
+    run = Exact(tmp_path / "run", distributed=True, checkpoint_every=4)
     run.require_same_bits(whole)
+    assert "checkpoint" in {each.restore for each in run.views}, run.story
 
 
-def test_a_shard_that_is_lost_is_taken_from_keepers(tmp_path, whole):
+def test_a_shard_that_is_lost_is_taken_from_keepers(tmp_path, whole, monkeypatch):
     # First the two that hold a shard, and then all servers of a stage.
-    lost = [("W0_1", 4), ("W1_1", 4), ("W0_0", 8), ("W1_0", 8), ("W2_0", 8)]
-    faults = [fault(Kind.KILL, server, step, Op.F) for server, step in lost]
+    die_together(monkeypatch, ("W0_1", "W1_1"), 4)
+    die_together(monkeypatch, ("W0_0", "W1_0", "W2_0"), 8)
     kept = Redundancy.parse("copies=1")
-    run = Exact(tmp_path / "run", *faults, distributed=True, redundancy=kept, checkpoint_every=SAVED)
+    run = Exact(tmp_path / "run", distributed=True, redundancy=kept, checkpoint_every=SAVED)
     run.require_same_bits(whole)
     assert {each.restore for each in run.views} == {"memory"}, run.story
     for stage in (0, 1):
