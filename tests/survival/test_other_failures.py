@@ -11,7 +11,7 @@ from recycle.faults.menu import Fault, Kind
 from recycle.job import Server
 from recycle.record.recording import InstantLine, IterationLine, ViewLine
 from recycle.runtime.execute.injection import EXIT_STATUS
-from recycle.runtime.launch import standstill
+from recycle.runtime.launch import quiet_watch
 from tests.survival.emulated import EVERYBODY, IMPATIENT, Doom, Once, Scenario, lives, never, settled
 
 VICTIM, OTHER = Server(1, 0), Server(2, 1)
@@ -23,8 +23,8 @@ def fault(kind, step=3, server=VICTIM, **fields):
 
 
 def test_a_hung_worker_is_noticed_by_its_missing_heartbeat(tmp_path, monkeypatch):
-    monkeypatch.setattr(standstill, "FIRST", 0.2)
-    monkeypatch.setattr(standstill, "LONGER", 0)
+    monkeypatch.setattr(quiet_watch, "FIRST", 0.2)
+    monkeypatch.setattr(quiet_watch, "LONGER", 0)
     stop = fault(Kind.STOP)
     result = Scenario(tmp_path, stop, durations=IMPATIENT).run()
     result.require_fired(stop)

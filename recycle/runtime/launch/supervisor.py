@@ -34,13 +34,13 @@ from recycle.runtime.launch.host_keeper import HostKeeper
 from recycle.runtime.launch.messages import ErrorMessage, FailureMessage, ReportMessage
 from recycle.runtime.launch.news import News
 from recycle.runtime.launch.outcome import before_run, is_over, live_elsewhere, ranks_at_end, was_kept
+from recycle.runtime.launch.quiet_watch import QuietWatch
 from recycle.runtime.launch.replacements import Replacements
 from recycle.runtime.launch.report_channel import Received, ReportInbox
 from recycle.runtime.launch.restarts import Restarts, has_crashed
 from recycle.runtime.launch.risks import risks
 from recycle.runtime.launch.setting import RunAccess, Setting
 from recycle.runtime.launch.signals import EndSignals
-from recycle.runtime.launch.standstill import Standstill
 from recycle.runtime.recover.view_reports import now
 
 LOOK, REST = 0.02, 0.2
@@ -100,7 +100,7 @@ class Supervisor:
         self._restarts = Restarts(setting.restarts)
         self._signals = EndSignals(lambda: self._began > 0)
         self._call_off = CallOff(self._signals, self._news.tell)
-        self._standstill = Standstill(setting.durations.hang)
+        self._quiet_watch = QuietWatch(setting.durations.hang)
 
     def run(self) -> None:
         """Wait for the end of the run.
@@ -138,7 +138,7 @@ class Supervisor:
             self._hear(received)
         while (event := self._fork_server.next_event(0)) is not None:
             self._learn(event)
-        if text := self._standstill.news():
+        if text := self._quiet_watch.news():
             self._news.remark(text)
         self._do_faults()
         self._mend_store()
@@ -244,7 +244,7 @@ class Supervisor:
             self._step, self._has_trained = max(self._step, event.step + 1), True
         elif isinstance(event, InstantLine) and event.kind == "end" and event.text not in self._reasons:
             self._reasons.append(event.text)
-        self._standstill.hear(event)
+        self._quiet_watch.hear(event)
         self._watch(event)
 
     # How a run ends.

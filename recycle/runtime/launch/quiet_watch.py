@@ -10,10 +10,10 @@ FIRST, LONGER = 8.0, 10
 """Seconds without news after which that is said; where iterations take long, so many times the longest of late."""
 
 
-class Standstill:
+class QuietWatch:
     """Says that nothing happens in a run, and when a reason for that is known at the latest.
 
-    A server that hangs is only known to hang after some time. Whoever looks on must not take the run for dead before.
+    A server that hangs is known to hang only after some time. Until then the run would look dead to its user.
 
     Args:
         hang: seconds after which a server that hangs counts as dead.

@@ -1,7 +1,7 @@
 """A run in which nothing happens says so, with a clock that is put forward by hand."""
 
 from recycle.record.recording import InstantLine, IterationLine
-from recycle.runtime.launch.standstill import FIRST, LONGER, Standstill
+from recycle.runtime.launch.quiet_watch import FIRST, LONGER, QuietWatch
 
 
 class Clock:
@@ -20,33 +20,33 @@ def iteration(step: int, seconds: float = 0.1) -> IterationLine:
 
 def test_it_is_said_soon_and_then_ever_more_rarely() -> None:
     clock = Clock()
-    standstill = Standstill(15.0, clock)
-    standstill.hear(iteration(23))
+    watch = QuietWatch(15.0, clock)
+    watch.hear(iteration(23))
     said = {}
     for second in range(1, 40):
         clock.time = 1000.0 + second
-        if text := standstill.news():
+        if text := watch.news():
             said[second] = text
     assert list(said) == [8, 16, 32]
     assert said[8] == "nothing has happened for 8 s, since iteration 24: a server that hangs counts as dead after 15 s"
-    standstill.hear(InstantLine("warning", 0.0, None, "something"))
-    assert not standstill.news()
+    watch.hear(InstantLine("warning", 0.0, None, "something"))
+    assert not watch.news()
     clock.time += FIRST
-    assert standstill.news()
+    assert watch.news()
 
 
 def test_nothing_is_said_before_training_nor_while_iterations_take_as_long_as_before() -> None:
     clock = Clock()
-    standstill = Standstill(15.0, clock)
-    standstill.hear(InstantLine("warning", 0.0, None, "something"))
+    watch = QuietWatch(15.0, clock)
+    watch.hear(InstantLine("warning", 0.0, None, "something"))
     clock.time += 100
-    assert not standstill.news()
-    standstill.hear(iteration(0, 30.0))
+    assert not watch.news()
+    watch.hear(iteration(0, 30.0))
     clock.time += 30.0 * LONGER - 1
-    assert not standstill.news()
+    assert not watch.news()
     clock.time += 1
-    assert standstill.news()
+    assert watch.news()
     for step in range(1, 200):
-        standstill.hear(iteration(step))
+        watch.hear(iteration(step))
     clock.time += FIRST
-    assert standstill.news()
+    assert watch.news()
