@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Protocol, assert_never
 
 from recycle.control.addresses import listen_at
-from recycle.control.open_files import REST, SHORT
+from recycle.control.open_files import accept
 from recycle.state.channel import (
     Ask,
     Channel,
@@ -119,12 +119,11 @@ def serve(
         for key, _ in selector.select(LOOK):
             assert isinstance(key.fileobj, socket.socket), "nothing else is registered"
             try:
-                connection, _ = key.fileobj.accept()
-            except OSError as error:
-                if error.errno not in SHORT:
-                    return
-                # It is accepted when a descriptor is free again; what is kept stays.
-                time.sleep(REST)
+                connection = accept(key.fileobj)
+            except OSError:
+                return
+            # A connection that is not accepted yet is no reason to end: what is kept stays.
+            if connection is None:
                 continue
             threading.Thread(target=keeper.attend, args=(connection,), name="a trainer", daemon=True).start()
 

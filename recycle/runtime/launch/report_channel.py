@@ -18,7 +18,7 @@ import msgspec
 from recycle.control.addresses import listen_at, place
 from recycle.control.clock import clock_name
 from recycle.control.errors import ControlError
-from recycle.control.open_files import REST, SHORT
+from recycle.control.open_files import accept
 from recycle.runtime.launch.messages import HelloMessage, Message, WelcomeMessage, decode, encode
 
 LONGEST_HELLO = 200
@@ -92,7 +92,7 @@ class ReportInbox:
             received = self.take(0)
 
     def take_rest(self, timeout: float = LAST) -> Iterator[Received]:
-        """All that was said by those who have ended; what others say after so many seconds is not waited for."""
+        """All messages of processes that have ended; those that other processes send are waited for so many seconds."""
         deadline = time.monotonic() + timeout
         for each in self._readers:
             each.join(max(0.0, deadline - time.monotonic()))
@@ -107,11 +107,10 @@ class ReportInbox:
     def _accept(self) -> None:
         while True:
             try:
-                accepted, _ = self._socket.accept()
-            except OSError as error:
-                if error.errno not in SHORT:
-                    return
-                time.sleep(REST)
+                accepted = accept(self._socket)
+            except OSError:
+                return
+            if accepted is None:
                 continue
             # Who is slow to prove that it has the token, or never does, keeps nobody else waiting.
             reader = threading.Thread(target=self._read, args=(Connection(accepted.detach()),), daemon=True)
