@@ -50,8 +50,8 @@ class Workers(Kind):
     )
 
     def strike(self, scene: Scene) -> None:
-        who, _, name = scene.choice.removesuffix(" for ever").rpartition(" ")
-        pattern = {"all of a stage": rf"W\d_{STAGES - 1}", "all servers": r"W\d_\d"}.get(who, who)
+        victims, _, name = scene.choice.removesuffix(" for ever").rpartition(" ")
+        pattern = {"all of a stage": rf"W\d_{STAGES - 1}", "all servers": r"W\d_\d"}.get(victims, victims)
         scene.run.send(f"^recycle: {pattern}$", signal.Signals[f"SIG{name}"])
 
     def heal(self, scene: Scene) -> None:
@@ -59,8 +59,8 @@ class Workers(Kind):
             scene.run.send(r"^recycle: (agent of )?W\d_\d$", signal.SIGCONT)
 
     def allowed(self, choice: str, *, killed: bool) -> Collection[str]:
-        # Who was told to leave stays away, and so does a server whose agent is dead: what is killed then may be a
-        # stage's last.
+        # A server that was told to leave stays away, and so does one whose agent is dead: the server that is killed
+        # then may be its stage's last.
         leaves = "TERM" in choice or "agent" in choice or "INT" in choice
         return (TRAINED, ENDED) if (leaves and killed) or "all" in choice else (TRAINED,)
 
@@ -112,8 +112,8 @@ class Helpers(Kind):
             scene.words += ["--keep-in-memory", "copies=1"]
 
     def strike(self, scene: Scene) -> None:
-        who, _, name = scene.choice.rpartition(" ")
-        scene.run.send(f"^recycle: {who}$", signal.Signals[f"SIG{name}"])
+        victim, _, name = scene.choice.rpartition(" ")
+        scene.run.send(f"^recycle: {victim}$", signal.Signals[f"SIG{name}"])
 
     def heal(self, scene: Scene) -> None:
         scene.run.send("^recycle: (fork server|keeper)$", signal.SIGCONT)
@@ -123,7 +123,7 @@ class Helpers(Kind):
 
 
 class Outputs(Kind):
-    """Nobody reads what the run prints any more."""
+    """The reader of the run's output closes it."""
 
     choices = ("closed",)
 

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Collection
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from harness.etcd import missing as missing_etcd
 from harness.hostile_runs import remove
 from harness.hostile_scenes import ENDED, REFUSED, TRAINED, Kind, Scene
 from harness.ports import free_port
+from harness.started import wait_until
 
 QUOTA = 1 << 24
 DISK = "10m"
@@ -110,34 +110,37 @@ class Disks(Kind):
         return scene.folder / "temporary" if scene.choice == "for temporary files" else scene.output
 
 
-class Descriptors(Kind):
+class Limits(Kind):
+    """Its processes have a limit of the system's.
+
+    Attributes:
+        limit: its name, for prlimit.
+    """
+
+    limit = ""
+
+    def prepare(self, scene: Scene) -> None:
+        scene.limits = [f"--{self.limit}={scene.choice}:{scene.choice}"]
+
+    def strikes_at_iteration(self, choice: str) -> bool:
+        return False
+
+    def allowed(self, choice: str, *, killed: bool) -> Collection[str]:
+        return (TRAINED, REFUSED, ENDED)
+
+
+class Descriptors(Limits):
     """Its processes may have few descriptors open."""
 
     choices = tuple(map(str, range(40, 201, 5)))
-
-    def prepare(self, scene: Scene) -> None:
-        scene.limits = [f"--nofile={scene.choice}:{scene.choice}"]
-
-    def strikes_at_iteration(self, choice: str) -> bool:
-        return False
-
-    def allowed(self, choice: str, *, killed: bool) -> Collection[str]:
-        return (TRAINED, REFUSED, ENDED)
+    limit = "nofile"
 
 
-class FileSizes(Kind):
+class FileSizes(Limits):
     """Its files may have few bytes."""
 
     choices = ("0", "4096", "30000", "100000", "400000", "3000000")
-
-    def prepare(self, scene: Scene) -> None:
-        scene.limits = [f"--fsize={scene.choice}:{scene.choice}"]
-
-    def strikes_at_iteration(self, choice: str) -> bool:
-        return False
-
-    def allowed(self, choice: str, *, killed: bool) -> Collection[str]:
-        return (TRAINED, REFUSED, ENDED)
+    limit = "fsize"
 
 
 class OwnStores(Kind):
@@ -240,7 +243,7 @@ class Names(Kind):
             )
             scene.stack.callback(server.wait)
             scene.stack.callback(server.kill)
-            _await_listener(port)
+            wait_until(lambda: _is_listened_at(port), 30)
             scene.words += ["--store", f"etcd://127.0.0.1:{port}"]
         elif scene.choice == "first port in use":
             taken = scene.stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -254,11 +257,8 @@ class Names(Kind):
         return (REFUSED,)
 
 
-def _await_listener(port: int) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", port)).close()
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"nobody listens at {port}")
+def _is_listened_at(port: int) -> bool:
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port)).close()
+        return True
+    return False

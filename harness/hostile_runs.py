@@ -141,7 +141,7 @@ class Run:
         self._excused.append((since, time.monotonic()))
 
     def close_output(self) -> None:
-        """Read no more of what it prints: who writes is told that nobody reads."""
+        """Close the reading end of its output, so that its writes fail."""
         assert self.process.stdout is not None
         fd = os.open(os.devnull, os.O_RDONLY)
         os.dup2(fd, self.process.stdout.fileno())
