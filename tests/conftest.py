@@ -39,13 +39,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seed = config.getoption("--sample")
     if seed is None:
         return
-    left_out = [
-        each
-        for each in items
-        if each.get_closest_marker("long") and random.Random(f"{seed} {each.nodeid}").randrange(ONE_IN)
-    ]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [each for each in items if each not in set(left_out)]
+
+    def is_run(item: pytest.Item) -> bool:
+        return item.get_closest_marker("long") is None or not random.Random(f"{seed} {item.nodeid}").randrange(ONE_IN)
+
+    config.hook.pytest_deselected(items=[each for each in items if not is_run(each)])
+    items[:] = [each for each in items if is_run(each)]
 
 
 @pytest.fixture

@@ -38,6 +38,10 @@ def test_names_and_options_are_those_of_the_table(release: str) -> None:
     require_passed(release, *NAMES)
 
 
+def test_a_benchmark_names_the_training_code_that_the_oldest_release_lacks() -> None:
+    require_passed(OLDEST, "../test_benchmarks.py::test_what_is_not_installed_is_named")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kill", KILLS)
 @pytest.mark.parametrize("release", NEWER)

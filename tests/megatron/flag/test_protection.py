@@ -543,8 +543,11 @@ def test_the_work_hears_a_signal_that_comes_before_its_agent_knows_its_process(a
 
     monkeypatch.setattr(protection_module, "run_agent", run_slow_agent)
     rank = Rank(address, secrets.token_hex(4), work, asks=asks)
-    assert rank.ended() == 0
-    assert told.get() == sent
+    try:
+        assert rank.ended() == 0
+        assert told.get() == sent
+    finally:
+        rank.process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
