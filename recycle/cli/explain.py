@@ -45,7 +45,7 @@ def command(plan_file: Path, layers: int | None, mtbf: float | None, mttr: float
     if not explanation.remedies:
         console.print("Nothing that the bounds know of would help.")
     if weighed is not None:
-        decision, transition = weighed
+        decision, told = weighed
         console.print(f"Placement: {decision.line}.", markup=False)
-        for story in transition.stories if decision.moves else ():
+        for story in told if decision.moves else ():
             console.print(f"  {story}", markup=False)
