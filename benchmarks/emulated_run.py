@@ -19,6 +19,7 @@ from typing import NamedTuple, Self
 import msgspec
 import torch
 
+from harness.emulated_server import Emulated, EmulatedServer
 from harness.examples import paper_job
 from harness.processes import send_signal
 from recycle.cli.model import quiet
@@ -33,7 +34,6 @@ from recycle.plan.plan import Plan
 from recycle.planner.source import plan_ahead, plan_maker
 from recycle.record.recording import DeathLine, EvaluationLine, InstantLine, IterationLine, RecoveryLine, ViewLine
 from recycle.record.reporting import Event, FileReporter
-from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.launch.messages import ReportMessage
 from recycle.runtime.launch.report_channel import LauncherConnection
 from recycle.runtime.launch.setting import RunAccess, Setting

@@ -32,6 +32,7 @@ from typing import NamedTuple
 import msgspec
 
 from benchmarks.soak import DURATIONS
+from harness.emulated_server import Emulated, EmulatedServer
 from recycle.cli.model import quiet
 from recycle.control.agent import run_agent
 from recycle.control.view import Member, View
@@ -47,7 +48,6 @@ from recycle.record.history import load_history
 from recycle.record.reading import load_lines
 from recycle.record.recording import SpanLine, ViewLine
 from recycle.record.reporting import FileReporter
-from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.execute.injection import Injector
 from recycle.runtime.launch.messages import ReportMessage
 from recycle.runtime.launch.report_channel import LauncherConnection

@@ -31,13 +31,13 @@ from recycle.placing.decision import Move, Outlook, decide
 from recycle.placing.fleet import Fleet, choose_fleet
 from recycle.placing.layers import Layer, Model, Run
 from recycle.placing.templates import Templates, make_templates
-from recycle.placing.transition import Transition, least_copies
+from recycle.placing.transition import Taken, take_places
 from recycle.planner.assemble import baseline_period
 from recycle.planner.fleets import STAGGERED, plan_fleet, proven_period
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
 
-LAYERS, GIGABYTES, BANDWIDTH = 96, 0.6, 10e9
+LAYERS, BYTES, BANDWIDTH = 96, 600_000_000, 10e9
 ITERATION, RECOVERY = 8.0, 0.2
 ONCE = Effort((MaxMoves(1),), "1 move")
 SURVIVED = 1
@@ -92,7 +92,7 @@ def stage_runs(depth: int) -> list[Run]:
 
 
 def make_setting(pipelines: int, depth: int, micro_batches: int) -> Setting:
-    layer = Layer(1, 1, 1, 3, size=int(GIGABYTES * 1e9))
+    layer = Layer(1, 1, 1, 3)
     model = Model((layer,) * LAYERS, 2 * depth * (LAYERS // depth))
     templates = make_templates(model, pipelines * depth, micro_batches)
     least = -(-3 * depth // 4)
@@ -126,11 +126,12 @@ def show_failures(numbers: list[int]) -> None:
                 fleet = setting.fleet(64 - dead)
                 placed = plan_fleet(setting.model, fleet, ONCE).period
                 rerouted = make_plan(job, gone, STAGGERED, ONCE, "compute").period
-                holding = {each: runs[each.stage] for each in job.servers() if each not in gone}
-                moved = least_copies(setting.model, holding, {each: each.pipeline for each in holding}, fleet)
+                held = {each: range(*runs[each.stage]) for each in job.servers() if each not in gone}
+                moved = take_places(fleet, held, {each: each.pipeline for each in held})
+                copied = sum(moved.gained.values()) * BYTES
                 bound = setting.work_bound(64 - dead)
                 shares = f"{bound / placed:.3f} ({bound / rerouted:.3f})"
-                figures = (micro_batches, stage, dead, baseline, rerouted, placed, shares, f"{moved.size / 1e9:.0f} GB")
+                figures = (micro_batches, stage, dead, baseline, rerouted, placed, shares, f"{copied / 1e9:.0f} GB")
                 print("  ".join(map(str, figures)), f" {shape(fleet)}", flush=True)
 
 
@@ -174,15 +175,15 @@ class Cluster:
         job = fleet_job(self.setting.model, self.fleet)
         return make_plan(job, gone, STAGGERED, ONCE, "compute").period * self.unit
 
-    def transition(self, fleet: Fleet) -> Transition:
-        """The copies that lead from what the live servers hold to a fleet."""
-        holding: dict[Server, Run] = dict.fromkeys(self.live, (0, 0))
+    def transition(self, fleet: Fleet) -> Taken:
+        """Which live server takes which place of a fleet, from what they hold now."""
+        held = dict.fromkeys(self.live, range(0))
         pipelines = dict.fromkeys(self.live, -1)
         for number, (formed, servers) in enumerate(zip(self.fleet.pipelines, self.places, strict=True)):
             for server, run in zip(servers, formed.template.runs, strict=True):
                 if server in self.live:
-                    holding[server], pipelines[server] = run, number
-        return least_copies(self.setting.model, holding, pipelines, fleet)
+                    held[server], pipelines[server] = range(*run), number
+        return take_places(fleet, held, pipelines)
 
     def change(self, died: bool) -> None:
         """One server dies or comes back."""
@@ -202,15 +203,16 @@ class Cluster:
         if died:
             self.made -= 0.5
             seconds -= RECOVERY
-        transition = self.transition(fleet)
-        move = Move(now, then, transition.size, transition.busiest, BANDWIDTH, pause=then)
+        taken = self.transition(fleet)
+        copied, busiest = sum(taken.gained.values()) * BYTES, max(taken.gained.values()) * BYTES
+        move = Move(now, then, copied, busiest, BANDWIDTH, pause=then)
         if not decide(move, until).moves or seconds < move.copying + move.pause:
             self.made += seconds / now
             return
         self.made += move.copying / now + (seconds - move.copying - move.pause) / then
         self.moves += 1
-        self.copied += transition.size
-        self.fleet, self.places = fleet, transition.places
+        self.copied += copied
+        self.fleet, self.places = fleet, tuple(taken.crews.values())
 
 
 def changes_of(path: Path) -> Iterator[tuple[float, bool, float]]:

@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from harness.emulated_server import Emulated, EmulatedServer
 from recycle.cli.model import quiet
 from recycle.control.agent import run_agent
 from recycle.control.durations import Durations
@@ -35,7 +36,6 @@ from recycle.plan.plan import Plan
 from recycle.planner.source import plan_maker
 from recycle.record.recording import IterationLine, Line, ViewLine
 from recycle.record.reporting import FileReporter
-from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.launch.messages import ReportMessage
 from recycle.runtime.launch.report_channel import LauncherConnection
 from recycle.runtime.launch.setting import RunAccess, Setting

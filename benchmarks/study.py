@@ -8,6 +8,7 @@ import argparse
 import time
 from pathlib import Path
 
+from benchmarks.reproduce.retention import example_job
 from recycle.faults.outages import load_outages
 from recycle.files import write_whole
 from recycle.job import Job, Stage
@@ -16,7 +17,6 @@ from recycle.study.constants import TYPICAL
 from recycle.study.plots import bucket_bars, lost_hours, over_time, retention_lines
 from recycle.study.rates import Ground, Rates
 from recycle.study.registry import ALL, make_policy
-from recycle.study.reproduce.retention import example_job
 from recycle.study.simulator import simulate
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"

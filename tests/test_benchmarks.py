@@ -95,6 +95,7 @@ SMALL = {
     "join": Small("--hidden 32 --layers 2", r"copied in the pause +[\d.]+ "),
     "stagger": Small("--iterations 2 --slot-ms 5", r"nothing clips: \d+ waits, and none is allowed"),
     "study year": Small("--pipelines 2", r"\d+ policies over \d+ days: [\d.]+ s, once plans are there"),
+    "reproduce": Small("", r"Oobleck, Table 2 \(samples/s\): Oobleck, GPT-3 6.7B, 10m .* yes"),
     "study figures": Small("--seeds 1 -o .", r"study-cost.svg"),
     "fidelity -o docs/images/fidelity.svg": Small(
         "--kills 1 --apart 2 -M 2 -o fidelity.svg",
@@ -155,6 +156,7 @@ def folder(tmp_path):
 def test_every_command_of_the_documents_is_here_and_every_benchmark_has_one():
     assert shown() == sorted([*SMALL, *PARSED])
     programs = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text()}
+    programs |= {path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py")}
     assert {each.split()[0] for each in shown()} == programs
 
 

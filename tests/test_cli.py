@@ -210,34 +210,3 @@ def test_pipelines_that_are_not_alike_are_planned_checked_drawn_and_exported(run
     ):
         status, _, err = run(*command)
         assert (status, f"layout: {what} takes pipelines that are alike" in err) == (2, True)
-
-
-def test_explain_says_whether_copies_have_room(run, plan_file):
-    # Servers that do a dead one's work have no bubbles.
-    status, out, _ = run("explain", plan_file, "--copied", 1)
-    assert status == 0
-    assert "there is not room for all; the period is" in out.replace("\n", " ")
-    save_plan(paper_plan(failed=()), plan_file)
-    status, out, _ = run("explain", plan_file, "--copied", 2, "--json")
-    assert status == 0
-    assert json.loads(out)["copies"].endswith("bubbles and idle links have room, the period stays 24 slots.")
-
-
-def test_a_plan_copies_the_state_where_that_is_asked_for(run, tmp_path):
-    path, compute = tmp_path / "plan.json", tmp_path / "compute.json"
-    status, out, _ = run("plan", *PAPER, "--moves", 100, "--copied", "2,1,3", "-o", path)
-    assert status == 0
-    what = "2 pieces of each server's part, 1 slot each to host memory, 3 slots over a link; period unchanged"
-    assert what in " ".join(out.split())
-    assert what in " ".join(run("check", path)[1].split())
-    assert json.loads(run("check", path, "--json")[1])["copies"]["delay"] == 0
-    status, _, err = run("explain", path, "--copied", 2)
-    assert (status, "this plan copies the state already" in err) == (2, True)
-    run("plan", *PAPER, "--moves", 100, "--form", "compute", "-o", compute)
-    run("lower", compute, "--copied", "2,1,3", "-o", tmp_path / "lowered.json")
-    assert load_plan(tmp_path / "lowered.json").programs == load_plan(path).programs
-    for wrong in ("0", "1,2,3,4", "one"):
-        status, _, err = run("plan", *PAPER, "--copied", wrong)
-        assert (status, "give how many pieces" in err) == (2, True)
-    status, _, err = run("plan", *PAPER, "--copied", 2, "--form", "compute")
-    assert (status, "--copied: a plan of compute form" in err) == (2, True)

@@ -41,7 +41,6 @@ SMALLER = {
 SWEEP = ["--sweep", "servers=104 micro-batches=6"]
 LOOKED_AT = {
     "recycle join": "tests/survival/test_joining.py brings servers back with it",
-    "recycle study --reproduce": "tests/test_study_verb.py runs it",
     "recycle train job.toml -o /shared/run": "a run on several hosts: tests/test_torchrun.py and tests/test_hosts.py",
     "python -m recycle.megatron": "tests/megatron/flag runs it on Megatron's scripts",
     "python -m build": "tests/test_package.py builds and installs what it builds",
@@ -168,8 +167,7 @@ def started(folder, words):
 def test_verbs_and_options_exist(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     verb = group.get_command(click.Context(group), command.words[1])
-    # It prints its tables as soon as it is read.
-    verb.make_context(command.words[1], [word for word in command.words[2:] if word != "--reproduce"])
+    verb.make_context(command.words[1], command.words[2:])
 
 
 @pytest.mark.long

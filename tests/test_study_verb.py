@@ -62,13 +62,6 @@ def test_the_page_and_its_tables(trace, tmp_path):
         assert next(csv.DictReader(file)) == {"policy": "ours", "dead": "0", "rate": "1.0"}
 
 
-def test_published_tables_need_no_job():
-    result = study("--reproduce", job=())
-    assert result.exit_code == 0
-    assert "Oobleck, GPT-3 6.7B, 10m" in result.stdout
-    assert "NO" not in result.stdout.split()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

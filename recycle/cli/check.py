@@ -8,18 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recycle.cli.console import make_console, print_json
-from recycle.cli.options import (
-    describe_copies,
-    describe_dead,
-    describe_job,
-    describe_throughput,
-    json_option,
-    plan_argument,
-)
+from recycle.cli.options import describe_dead, describe_job, describe_throughput, json_option, plan_argument
 from recycle.holding import placed
 from recycle.plan.checker import check_plan, rows_around
-from recycle.plan.clock import Clock
-from recycle.plan.copy_timing import plan_times
+from recycle.plan.clock import Clock, run_clock
 from recycle.plan.document import load_plan
 from recycle.plan.memory import peak_memory
 from recycle.plan.plan import Plan
@@ -39,8 +31,7 @@ def command(plan_file: Path, as_json: bool) -> None:
 
     Legal means: every micro-batch passes every stage once, F before I before W on one live server; no server holds
     more than its memory limit; every transfer has one partner and both ends agree on the order; nothing deadlocks even
-    if each send waits for its receive; every stage reduces and steps once; copies of the state are whole and make the
-    period longer by what the plan says; period and makespan are what the plan says.
+    if each send waits for its receive; every stage reduces and steps once; period and makespan are what the plan says.
 
     Baseline and status are recomputed, and the bound as far as the rules prove it. A bound that only the exact solver
     has proved is reported as not verified; who made the plan, and with what seed and budget, is not looked into.
@@ -53,7 +44,7 @@ def command(plan_file: Path, as_json: bool) -> None:
 
     claims = judge_claims(plan)
     require(plan, claims.violations, as_json)
-    clock = plan_times(plan).clock
+    clock = run_clock(plan.job, plan.mode, plan.programs)
     if as_json:
         print_json(figures(plan, clock, claims))
     else:
@@ -102,7 +93,6 @@ def figures(plan: Plan, clock: Clock, claims: "Claims") -> dict[str, Any]:
         "peak_memory": {
             str(server): peak_memory(plan.job, server, program) for server, program in clock.compute.items()
         },
-        "copies": plan.copies,
         "bubble": {str(server): round(clock.bubble(server), 6) for server in clock.compute},
     }
 
@@ -122,8 +112,6 @@ def report(plan: Plan, clock: Clock, claims: "Claims") -> None:
             f"the bound is not verified: the rules prove {job.time_text(claims.proven)} by {claims.proof}, and "
             f"{job.time_text(plan.bound)} needs the solver's proof again: recycle plan --prove"
         )
-    if plan.copies is not None:
-        console.print(f"copies of the state: {describe_copies(plan.job, plan.copies)}")
     for text in describe_throughput(plan):
         console.print(f"throughput {text}")
     table = Table(box=None, header_style="bold")

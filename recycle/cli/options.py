@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from recycle.cli.parameters import COPIES, DURATION, NUMBERS, SERVERS, Count
+from recycle.cli.parameters import DURATION, NUMBERS, SERVERS, Count
 from recycle.errors import IllegalPlan, UserError
 from recycle.job import Job, Server
 from recycle.jobfile import load_job
@@ -15,9 +15,8 @@ from recycle.placement import placement_text
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan
 from recycle.plan.mode import Mode
-from recycle.plan.plan import Copies, Plan
+from recycle.plan.plan import Plan
 from recycle.plan.routing import ROUTING_RULES
-from recycle.wording import plural
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -227,18 +226,6 @@ def describe_throughput(plan: Plan) -> list[str]:
         f"{text}, with {(servers - len(plan.dead)) / servers:.1%} of the servers alive",
         f"at least {least / max(plan.period, 1):.1%} of any plan with all servers alive (bound {job.time_text(least)})",
     ]
-
-
-def describe_copies(job: Job, copies: Copies) -> str:
-    """What a plan's copies of the state are, and what they cost, in words."""
-    times = f"{job.time_text(copies.snapshot)} each to host memory, {job.time_text(copies.copy)} over a link"
-    delay = f"longer by {job.time_text(copies.delay)}" if copies.delay else "unchanged"
-    return f"{plural(copies.pieces, 'piece')} of each server's part, {times}; period {delay}"
-
-
-def copied_option(function: F) -> F:
-    """Add ``--copied``; the function gets ``copied``."""
-    return click.option("--copied", type=COPIES, help="Copy the state in so many pieces.")(function)
 
 
 def form_option(function: F) -> F:

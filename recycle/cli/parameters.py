@@ -11,7 +11,6 @@ from recycle.duration import parse_duration
 from recycle.errors import UserError
 from recycle.job import Server
 from recycle.placing.decision import Outlook
-from recycle.plan.plan import Copies
 from recycle.state.racks import Racks
 from recycle.state.redundancy import Redundancy
 
@@ -78,21 +77,6 @@ OUTLOOK = Parsed("outlook", Outlook.parse)
 
 DURATION = Parsed("duration", parse_duration)
 """A duration such as 500ms, 2s, 1m or 5 (seconds), in seconds."""
-
-
-def _copies(text: str) -> Copies:
-    numbers = text.split(",")
-    if not 1 <= len(numbers) <= 3 or not all(number.isdecimal() for number in numbers) or not int(numbers[0]):
-        raise UserError(
-            f"{text!r}: give how many pieces, at least 1, and if they take more than a unit of time each, how long to "
-            "host memory and over a link, such as 8,2,3"
-        )
-    pieces, snapshot, copy = map(int, [*numbers, *"11"][:3])
-    return Copies(pieces, snapshot, copy, holders=1)
-
-
-COPIES = Parsed("n[,t[,t]]", _copies)
-"""How many pieces of the state are copied, and how long each takes to host memory and over a link."""
 
 
 class OutputFile(click.ParamType[Path]):

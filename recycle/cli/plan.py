@@ -8,9 +8,7 @@ import click
 from recycle.cli.console import make_console, print_json, progress_line
 from recycle.cli.options import (
     JobCommand,
-    copied_option,
     dead_option,
-    describe_copies,
     describe_dead,
     describe_job,
     describe_throughput,
@@ -21,11 +19,10 @@ from recycle.cli.options import (
     search_options,
 )
 from recycle.cli.parameters import DURATION, OutputFile
-from recycle.errors import UserError
 from recycle.job import Job, Server
 from recycle.plan.document import save_plan
 from recycle.plan.mode import Mode
-from recycle.plan.plan import Copies, Form, Plan
+from recycle.plan.plan import Form, Plan
 
 if TYPE_CHECKING:
     from recycle.planner.model.stopping import StoppingCriterion
@@ -42,7 +39,6 @@ if TYPE_CHECKING:
     help="Time for the exact solver to prove or improve the plan.",
 )
 @form_option
-@copied_option
 @click.option("-o", "--output", type=OutputFile(".json"), help="Where to write the plan.")
 @json_option
 def command(
@@ -54,7 +50,6 @@ def command(
     seed: int,
     prove: float | None,
     form: Form,
-    copied: Copies | None,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -67,11 +62,8 @@ def command(
     recycle plan job.toml --dead W1_2 --budget 2s -o plan.json
     recycle plan -D 3 -P 4 -M 6 --optimizer-cost 3 --limit 6 --dead W1_0,W2_3 --prove 60s
     """
-    from recycle.planner.copying import add_copies
     from recycle.planner.make import Effort, make_plan
 
-    if copied is not None and form == "compute":
-        raise UserError("--copied: a plan of compute form copies nothing; leave --form out")
     if prove:
         budget += f", {prove:g} s for a proof"
     with progress_line("planning") as show:
@@ -80,8 +72,6 @@ def command(
             show(f"period {job.time_text(period)}, bound {job.time_text(bound)}, gap {period / max(bound, 1) - 1:.1%}")
 
         plan = make_plan(job, dead, mode, Effort((stop,), budget, seed, prove or 0.0), form, watch)
-    if copied is not None:
-        plan = add_copies(plan, copied)
     if output is not None:
         save_plan(plan, output)
     if as_json:
@@ -102,7 +92,6 @@ def summary(plan: Plan) -> dict[str, Any]:
         "bound_by": plan.provenance.bound_by,
         "baseline": plan.baseline,
         "retention": plan.retention,
-        "copies": plan.copies,
     }
 
 
@@ -123,8 +112,6 @@ def report(plan: Plan, output: Path | None) -> None:
     console.print(f"period     {job.time_text(plan.period)} ({proved})")
     console.print(f"bound      {job.time_text(plan.bound)}, by {plan.provenance.bound_by}")
     console.print(f"makespan   {job.time_text(plan.makespan)}")
-    if plan.copies is not None:
-        console.print(f"copies     {describe_copies(job, plan.copies)}", markup=False)
     for heading, text in zip(("throughput", ""), describe_throughput(plan), strict=False):
         console.print(f"{heading:10} {text}")
     if output is not None:

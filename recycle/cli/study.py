@@ -17,30 +17,6 @@ if TYPE_CHECKING:
     from recycle.study.compare import PolicyComparison, StudySetting
 
 
-def _reproduce(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    """Needs no job: done before one is asked for."""
-    if not wanted:
-        return
-    from recycle.study.reproduce.report import reproduce
-
-    with progress_line("published tables") as show:
-        figures = reproduce(show)
-    rows = [["", "published", "computed", "within", "", ""]]
-    rows += [
-        [
-            f"{each.table}: {each.what}",
-            "" if each.published is None else f"{each.published:g}",
-            f"{each.computed:.4f}",
-            "" if each.tolerance is None else f"{each.tolerance:g}",
-            "" if each.tolerance is None else "yes" if each.holds else "NO",
-            each.note,
-        ]
-        for each in figures
-    ]
-    _print_columns(rows, left=(0, 4, 5))
-    context.exit(0 if all(each.holds for each in figures) else 1)
-
-
 @click.command("study", cls=JobCommand)
 @job_options
 @click.option(
@@ -63,14 +39,6 @@ def _reproduce(context: click.Context, _: click.Parameter, wanted: bool) -> None
     help="A map over mtbf (of a server, as 240d), servers and micro-batches instead of one comparison.",
 )
 @click.option("--advise", "wants_advice", is_flag=True, help="What the job's own choices are worth, instead.")
-@click.option(
-    "--reproduce",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_reproduce,
-    help="Print published tables against computed ones, and nothing else; exit status 1 if one is off.",
-)
 def command(
     job: Job,
     trace: str,
@@ -90,7 +58,6 @@ def command(
     recycle study job.toml --trace language-model-cluster --policy ours,oobleck,checkpoints -o out/
     recycle study job.toml --sweep "servers=100,1000 micro-batches=6,64" -o out/
     recycle study job.toml --advise
-    recycle study --reproduce
     """
     from recycle.study.compare import compare
 

@@ -58,7 +58,7 @@ class InstructionPattern(NamedTuple):
         op = _OPS.get(match["op"]) if match else None
         if match is None or op is None:
             raise FaultError(f"instruction is {text!r}: write how its text starts, for example 2F1.5, 2SEND_F or 2STEP")
-        if (op.is_update or op.is_copy) and match["home"]:
+        if op.is_update and match["home"]:
             raise FaultError(
                 f"instruction is {text!r}: {op.value} has no micro-batch; write {match['stage']}{op.value}"
             )

@@ -8,7 +8,7 @@ from recycle.placing.fleet import Fleet
 from recycle.placing.layers import Model, Run
 
 
-def fleet_job(model: Model, fleet: Fleet, name: str = "fleet", time_unit: str = "slot") -> Job:
+def fleet_job(model: Model, fleet: Fleet) -> Job:
     """The job that a fleet's servers train together: server s of its pipeline d is W<d>_<s>.
 
     Raises:
@@ -25,8 +25,7 @@ def fleet_job(model: Model, fleet: Fleet, name: str = "fleet", time_unit: str = 
         micro_batches=max(pipeline.micro_batches for pipeline in layout),
         stages=tuple(map(model.stage, chunks)),
         latency=(model.latency,) * (len(chunks) - 1),
-        name=name,
-        time_unit=time_unit,
+        name="fleet",
         layout=layout,
     )
 

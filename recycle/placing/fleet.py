@@ -48,11 +48,6 @@ class Fleet(msgspec.Struct, frozen=True):
         """How many of the live servers are used."""
         return sum(each.template.servers for each in self.pipelines)
 
-    @property
-    def guaranteed(self) -> int:
-        """How many servers may die, whichever they are, with a copy of every layer left."""
-        return len(self.pipelines) - 1
-
 
 def choose_fleet(
     templates: Templates, live: int, micro_batches: int, period_of: PeriodOf, failures: int = 0, most: int = 0

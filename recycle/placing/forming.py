@@ -37,8 +37,7 @@ def form(home: Job, present: Job, live: Collection[Server], period_of: MeasureOf
     """
     servers = sorted(live)
     memory = min((_memory(home, server) for server in servers), default=0)
-    costs = set(Layer.__struct_fields__) - {"size"}
-    layers = tuple(Layer(**{name: getattr(chunk, name) for name in costs}) for chunk in home.stages)
+    layers = tuple(Layer(**{name: getattr(chunk, name) for name in Layer.__struct_fields__}) for chunk in home.stages)
     model = Model(layers, memory, max(home.latency, default=0))
     total = sum(home.loads)
     # What little memory does to a pipeline, its score says.
@@ -75,11 +74,13 @@ def _memory(home: Job, server: Server) -> int:
 
 
 def _lay_out(home: Job, present: Job, servers: Sequence[Server], fleet: Fleet) -> Layout:
-    runs = [range(*run) for each in fleet.pipelines for run in each.template.runs]
-    cost = [[len(set(run) - set(placed(present, server).chunks)) for server in servers] for run in runs]
-    names, places = take_places(fleet, servers, {each: present.pipeline_of(each) for each in servers}, cost)
-    taken = [server for each in places for server in each]
-    owners = [name for name, each in zip(names, places, strict=True) for _ in each]
-    loads = {name: each.micro_batches for name, each in zip(names, fleet.pipelines, strict=True)}
-    roles = {server: (name, run) for server, name, run in zip(taken, owners, runs, strict=True)}
-    return assigned(home, own_layout(home), roles, [loads.get(name, 0) for name in range(home.pipelines)])
+    held = {server: placed(present, server).chunks for server in servers}
+    crews = take_places(fleet, held, {each: present.pipeline_of(each) for each in servers}).crews
+    formed = dict(zip(crews, fleet.pipelines, strict=True))
+    roles = {
+        server: (name, range(*run))
+        for name, crew in crews.items()
+        for server, run in zip(crew, formed[name].template.runs, strict=True)
+    }
+    loads = [formed[name].micro_batches if name in formed else 0 for name in range(home.pipelines)]
+    return assigned(home, own_layout(home), roles, loads)

@@ -26,7 +26,6 @@ class Layer(msgspec.Struct, frozen=True):
         held: memory that one micro-batch holds from its F on.
         released_at_input_gradient: the part of it that is free when I ends.
         state: memory for all else.
-        size: bytes that are copied when the layer moves to a server: parameters and moments.
     """
 
     forward: int = 1
@@ -37,7 +36,6 @@ class Layer(msgspec.Struct, frozen=True):
     held: int = 1
     released_at_input_gradient: int = 0
     state: int = 0
-    size: int = 1
 
 
 class Model(msgspec.Struct, frozen=True, dict=True):
@@ -64,10 +62,6 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     def update(self, run: Run) -> int:
         """Time from the last gradient of some layers to the end of their optimizer step."""
         return self._update[run[1]] - self._update[run[0]]
-
-    def size(self, run: Run) -> int:
-        """Bytes that are copied when some layers move."""
-        return self._size[run[1]] - self._size[run[0]]
 
     def needs(self, run: Run, micro_batches: int) -> int:
         """Memory for the state of some layers and the activations of so many micro-batches."""
@@ -105,15 +99,11 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     def _state(self) -> list[int]:
         return self._sums(lambda layer: layer.state)
 
-    @cached_property
-    def _size(self) -> list[int]:
-        return self._sums(lambda layer: layer.size)
-
     def _sums(self, amount: Callable[[Layer], int]) -> list[int]:
         return list(accumulate(map(amount, self.layers), initial=0))
 
 
-def layers_of(job: Job, layers: int, bytes_a_layer: int = 1) -> Model:
+def layers_of(job: Job, layers: int) -> Model:
     """A job's model, where only its stages are known: each stage's share of the layers takes equal shares of its costs.
 
     Times and memory are multiplied by the number of layers, so that shares stay whole.
@@ -121,7 +111,6 @@ def layers_of(job: Job, layers: int, bytes_a_layer: int = 1) -> Model:
     Args:
         job: whose stages are divided.
         layers: of the whole model, at least one per stage.
-        bytes_a_layer: what is copied when a layer moves.
 
     Raises:
         JobError: there are fewer layers than stages.
@@ -129,11 +118,11 @@ def layers_of(job: Job, layers: int, bytes_a_layer: int = 1) -> Model:
     depth = len(job.stages)
     if layers < depth:
         raise JobError(f"layers is {layers}: {depth} stages need at least {depth} layers")
-    names = set(Layer.__struct_fields__) - {"size"}
+    names = Layer.__struct_fields__
     found: list[Layer] = []
     for number, stage in enumerate(job.stages):
         count = (number + 1) * layers // depth - number * layers // depth
         fields = {name: layers * getattr(stage, name) // count for name in names}
-        found += [Layer(**fields, size=bytes_a_layer)] * count
+        found += [Layer(**fields)] * count
     memory = max(stage.limit + stage.state for stage in job.stages) * layers
     return Model(tuple(found), memory, max(job.latency, default=0) * layers)

@@ -1,4 +1,4 @@
-"""Sources: from whom a server copies what it is to hold; the rule for layers in plans and for chunks in runs. Pure."""
+"""Sources: from which server another one copies a chunk that it is to hold. Pure."""
 
 from collections.abc import Iterable
 

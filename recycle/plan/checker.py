@@ -10,9 +10,8 @@ from itertools import product
 
 from recycle.holding import holders, placed
 from recycle.job import Server
-from recycle.plan import copy_rules, update_rules
-from recycle.plan.clock import COMPUTE, activity_network
-from recycle.plan.copy_timing import plan_times
+from recycle.plan import update_rules
+from recycle.plan.clock import COMPUTE, activity_network, run_clock
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.meeting import Standstill, are_partners, meeting_order
@@ -87,11 +86,9 @@ def _instructions(plan: Plan) -> Iterator[Violation]:
             if instruction.stage not in held:
                 mine = " and ".join(map(job.chunk_text, held))
                 wrong = f"{instruction} is of {job.chunk_text(instruction.stage)}, and {server} holds {mine}"
-            elif op.is_update or op.is_copy:
+            elif op.is_update:
                 if plan.form == "compute":
                     wrong = f"{instruction} has no place in a plan of compute form"
-                elif op.is_copy:
-                    wrong = copy_rules.misplaced(plan, server, instruction)
             elif not (0 <= instruction.home < job.pipelines and 0 <= instruction.micro_batch < loads[instruction.home]):
                 wrong = (
                     f"{instruction}: there is no micro-batch {instruction.home}.{instruction.micro_batch} "
@@ -204,7 +201,7 @@ def _transfers(plan: Plan) -> Iterator[Violation]:
     found: set[tuple[Server, Instruction]] = set()
     for server, program in plan.programs.items():
         for index, instruction in enumerate(program):
-            if not instruction.op.is_transfer or instruction.op.is_copy:
+            if not instruction.op.is_transfer:
                 continue
             key = (server, instruction)
             if key not in expected:
@@ -285,7 +282,7 @@ def _missed(plan: Plan, position: Mapping[Server, int], server: Server) -> str:
 
 
 def _figures(plan: Plan) -> Iterator[Violation]:
-    clock = plan_times(plan).clock
+    clock = run_clock(plan.job, plan.mode, plan.programs)
     for field, value in (("makespan", clock.makespan), ("period", clock.period)):
         recorded = getattr(plan, field)
         if recorded != value:
@@ -305,10 +302,9 @@ GROUPS: Sequence[Sequence[Rule]] = (
     (_together, _routing),
     (_memory,),
     (_lowered(update_rules.once),),
-    (_lowered(_transfers), copy_rules.once, copy_rules.transfers),
-    (copy_rules.order,),
+    (_lowered(_transfers),),
     (_lowered(_pair_order),),
     (_deadlock,),
     (_lowered(update_rules.order),),
-    (_figures, copy_rules.delay),
+    (_figures,),
 )

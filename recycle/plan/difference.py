@@ -54,7 +54,6 @@ def _flatten(plan: Plan) -> dict[str, Any]:
         "bound": plan.bound,
         "baseline": plan.baseline,
         "provenance": msgspec.to_builtins(plan.provenance),
-        "copies": msgspec.to_builtins(plan.copies),
     }
     flat: dict[str, Any] = {}
 

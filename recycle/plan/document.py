@@ -11,7 +11,7 @@ from recycle.job import Job, Server
 from recycle.kinds import PLAN, mistaken
 from recycle.plan.instruction import Instruction
 from recycle.plan.mode import Mode
-from recycle.plan.plan import Copies, Form, Plan, Provenance
+from recycle.plan.plan import Form, Plan, Provenance
 
 FORMAT = "recycle plan"
 VERSION = 1
@@ -44,7 +44,6 @@ class PlanDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     baseline: Time
     provenance: Provenance
     programs: dict[str, list[str]]
-    copies: Copies | msgspec.UnsetType = msgspec.UNSET
 
 
 def encode_plan(plan: Plan) -> bytes:
@@ -63,7 +62,6 @@ def encode_plan(plan: Plan) -> bytes:
         baseline=plan.baseline,
         provenance=plan.provenance,
         programs={},
-        copies=msgspec.UNSET if plan.copies is None else plan.copies,
     )
     fields: dict[str, Any] = msgspec.to_builtins(head)
     del fields["programs"]
@@ -115,7 +113,6 @@ def decode_plan(content: bytes, source: str, only: Server | None = None) -> Plan
         baseline=document.baseline,
         provenance=document.provenance,
         programs=programs,
-        copies=None if document.copies is msgspec.UNSET else document.copies,
     )
 
 

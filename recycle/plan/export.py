@@ -5,7 +5,7 @@ import io
 from typing import NamedTuple
 
 from recycle.errors import UserError
-from recycle.plan.copy_timing import plan_times
+from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Op
 from recycle.plan.plan import Plan
 
@@ -27,7 +27,7 @@ def export_csv(plan: Plan) -> str:
     Reductions that go on beside them have rows without home and micro-batch, one for each server that takes part. With
     all these alone, the costs and the placement one can judge a plan. A chunk is the stage where each server holds one.
     """
-    clock = plan_times(plan).clock
+    clock = run_clock(plan.job, plan.mode, plan.programs)
     first = min((start[0] for start in clock.start.values() if start), default=0)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -21,9 +21,6 @@ class Op(enum.Enum):
     RECV_F = "RECV_F"
     SEND_B = "SEND_B"
     RECV_B = "RECV_B"
-    SNAP = "SNAP"
-    SEND_S = "SEND_S"
-    RECV_S = "RECV_S"
     REDUCE = "REDUCE"
     STEP = "STEP"
 
@@ -42,13 +39,13 @@ class Op(enum.Enum):
 
     @property
     def is_send(self) -> bool:
-        """SEND_F, SEND_B or SEND_S."""
-        return self in (Op.SEND_F, Op.SEND_B, Op.SEND_S)
+        """SEND_F or SEND_B."""
+        return self in (Op.SEND_F, Op.SEND_B)
 
     @property
     def is_receive(self) -> bool:
-        """RECV_F, RECV_B or RECV_S."""
-        return self in (Op.RECV_F, Op.RECV_B, Op.RECV_S)
+        """RECV_F or RECV_B."""
+        return self in (Op.RECV_F, Op.RECV_B)
 
     @property
     def is_transfer(self) -> bool:
@@ -65,34 +62,27 @@ class Op(enum.Enum):
         """REDUCE or STEP: an instruction of the whole stage, once per iteration."""
         return self in _UPDATES
 
-    @property
-    def is_copy(self) -> bool:
-        """SNAP, SEND_S or RECV_S: an instruction that copies a piece of the state."""
-        return self in _COPIES
-
 
 _PHASES = {Op.F: (Op.F,), Op.I: (Op.I,), Op.W: (Op.W,), Op.B: (Op.I, Op.W)}
-_PAIRS = ((Op.SEND_F, Op.RECV_F), (Op.SEND_B, Op.RECV_B), (Op.SEND_S, Op.RECV_S))
+_PAIRS = ((Op.SEND_F, Op.RECV_F), (Op.SEND_B, Op.RECV_B))
 _PARTNERS = {mine: other for send, receive in _PAIRS for mine, other in ((send, receive), (receive, send))}
 _UPDATES = frozenset((Op.REDUCE, Op.STEP))
-_COPIES = frozenset((Op.SNAP, Op.SEND_S, Op.RECV_S))
 _WAYS = {op: ">" if op.is_send else "<" for op in _PARTNERS}
 _BY_NAME = dict(Op.__members__)
 _TEXT = re.compile(
     r"(?P<stage>\d{1,6})"
     r"(?P<op>[A-Z]+(?:_[A-Z])?)"
-    r"(?:(?:(?P<home>\d{1,6})\.(?P<micro_batch>\d{1,6})|(?P<piece>\d{1,6}))"
+    r"(?:(?P<home>\d{1,6})\.(?P<micro_batch>\d{1,6})"
     r"(?:(?P<way>[<>])(?P<peer>W\d{1,6}_\d{1,6}))?)?"
 )
-_EXPECTED = "expected a form like 2F1.5, 2SEND_F1.5>W0_3, 2SNAP4 or 2STEP"
+_EXPECTED = "expected a form like 2F1.5, 2SEND_F1.5>W0_3 or 2STEP"
 
 
 class Instruction(msgspec.Struct, frozen=True, gc=False):
     """One step of one server.
 
     The text form is ``<stage><op><home>.<micro-batch>``, with ``>peer`` behind a send and ``<peer`` behind a receive:
-    ``2F1.5``, ``2SEND_F1.5>W0_3``, ``3RECV_F1.5<W1_2``, ``2STEP``. What copies the state has the number of a piece
-    instead of a micro-batch: ``2SNAP4``, ``2SEND_S4>W1_3``, ``3RECV_S4<W0_2``.
+    ``2F1.5``, ``2SEND_F1.5>W0_3``, ``3RECV_F1.5<W1_2``, ``2STEP``.
 
     Attributes:
         op: what is done.
@@ -100,7 +90,6 @@ class Instruction(msgspec.Struct, frozen=True, gc=False):
         home: the pipeline whose data the micro-batch is, wherever it is executed; -1 where there is none.
         micro_batch: its number in its home pipeline; -1 where there is none.
         peer: the server at the other end of a transfer, None otherwise.
-        piece: of SNAP, SEND_S and RECV_S, which piece of the sender's part of the state, from 0; -1 otherwise.
     """
 
     op: Op
@@ -108,13 +97,11 @@ class Instruction(msgspec.Struct, frozen=True, gc=False):
     home: int = -1
     micro_batch: int = -1
     peer: Server | None = None
-    piece: int = -1
 
     def __str__(self) -> str:
         if self.op.is_update:
             return f"{self.stage}{self.op.value}"
-        what = str(self.piece) if self.op.is_copy else f"{self.home}.{self.micro_batch}"
-        text = f"{self.stage}{self.op.value}{what}"
+        text = f"{self.stage}{self.op.value}{self.home}.{self.micro_batch}"
         if self.peer is None:
             return text
         return f"{text}{'>' if self.op.is_send else '<'}{self.peer}"
@@ -130,13 +117,8 @@ class Instruction(msgspec.Struct, frozen=True, gc=False):
         op = _BY_NAME.get(match["op"]) if match else None
         if match is None or op is None:
             raise PlanFileError(f"instruction {text!r}: {_EXPECTED}")
-        stage, _, home, micro_batch, piece, way, peer = match.groups()
-        if op in _COPIES:
-            if piece is None:
-                raise PlanFileError(f"instruction {text!r}: {op.value} needs the number of a piece")
-        elif piece is not None:
-            raise PlanFileError(f"instruction {text!r}: {_EXPECTED}")
-        elif (home is None) != (op in _UPDATES):
+        stage, _, home, micro_batch, way, peer = match.groups()
+        if (home is None) != (op in _UPDATES):
             takes = "takes no" if op in _UPDATES else "needs a"
             raise PlanFileError(f"instruction {text!r}: {op.value} {takes} micro-batch")
         expected = _WAYS.get(op)
@@ -146,6 +128,4 @@ class Instruction(msgspec.Struct, frozen=True, gc=False):
         if op in _UPDATES:
             return cls(op, int(stage))
         other = Server.parse(peer) if way else None
-        if piece is not None:
-            return cls(op, int(stage), peer=other, piece=int(piece))
         return cls(op, int(stage), int(home), int(micro_batch), other)

@@ -64,8 +64,6 @@ def are_partners(mine: Instruction, other: Instruction) -> bool:
     """Whether two transfers are the ends of one; between two servers there may be some of several chunks."""
     if other.op is not mine.op.partner:
         return False
-    if mine.op.is_copy:
-        return other.piece == mine.piece
     across = 1 if mine.op in (Op.SEND_F, Op.RECV_B) else -1
     return other.stage == mine.stage + across and (other.home, other.micro_batch) == (mine.home, mine.micro_batch)
 

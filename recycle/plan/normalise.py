@@ -51,7 +51,7 @@ class Relabelling(msgspec.Struct, frozen=True):
                 role = Server(names[peer.pipeline], peer.stage)
                 peer = actor.get(role, role)
             home = names[each.home] if each.home >= 0 else each.home
-            relabelled.append(Instruction(each.op, each.stage, home, each.micro_batch, peer, each.piece))
+            relabelled.append(Instruction(each.op, each.stage, home, each.micro_batch, peer))
         return tuple(relabelled)
 
 

@@ -1,7 +1,7 @@
 """The plan: an instruction list per live server, with everything one needs to judge it."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -35,24 +35,6 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     status: Literal["optimal", "bounded"]
 
 
-class Copies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What every live server copies of its state in each iteration, in equal pieces; times are in the job's unit.
-
-    Attributes:
-        pieces: into how many its part is cut.
-        snapshot: how long it takes to bring one to host memory, in which the server does nothing else.
-        copy: how long one is on its way over a link, in which both ends carry nothing else.
-        holders: how many other servers get its part.
-        delay: by how much the period is longer than it would be without copies.
-    """
-
-    pieces: Annotated[int, msgspec.Meta(ge=1)]
-    snapshot: Annotated[int, msgspec.Meta(ge=0)]
-    copy: Annotated[int, msgspec.Meta(ge=0)]
-    holders: Annotated[int, msgspec.Meta(ge=0)]
-    delay: Annotated[int, msgspec.Meta(ge=0)] = 0
-
-
 class Plan(msgspec.Struct, frozen=True):
     """What every live server does in one iteration.
 
@@ -69,7 +51,6 @@ class Plan(msgspec.Struct, frozen=True):
         baseline: period of the fault-free 1F1B schedule of the job under the same limits, which retention compares to.
         provenance: who made it.
         programs: instructions in execution order, per live server.
-        copies: what is copied of the state; None if the programs copy nothing.
     """
 
     job: Job
@@ -83,11 +64,10 @@ class Plan(msgspec.Struct, frozen=True):
     baseline: int
     provenance: Provenance
     programs: Mapping[Server, tuple[Instruction, ...]]
-    copies: Copies | None = None
 
     def partners(self, server: Server) -> frozenset[Server]:
-        """Whom a live server sends results to or receives them from; copies go from host to host."""
-        return frozenset(each.peer for each in self.programs[server] if each.peer is not None and not each.op.is_copy)
+        """Whom a live server sends results to or receives them from."""
+        return frozenset(each.peer for each in self.programs[server] if each.peer is not None)
 
     @property
     def gap(self) -> float:

@@ -5,7 +5,7 @@ from collections import Counter
 import msgspec
 
 from recycle.job import DeadServers, Job, Server
-from recycle.plan.copy_timing import plan_times
+from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
@@ -60,7 +60,7 @@ def explain(plan: Plan) -> Explanation:
     """
     job = plan.job
     job.require_standard("an explanation")
-    clock = plan_times(plan).clock
+    clock = run_clock(plan.job, plan.mode, plan.programs)
     if plan.mode.optimizer == "global":
         update = clock.period - clock.makespan
         time = (

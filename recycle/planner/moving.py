@@ -1,7 +1,7 @@
 """Whether layers should move after failures and beside slow servers: other placements against re-routing."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -13,11 +13,11 @@ from recycle.placement import Layout, PlacedPipeline, PlacedServer, crews
 from recycle.placing.decision import BANDWIDTH, LAYER_BYTES, Decision, Move, Outlook, decide, learnt_outlook
 from recycle.placing.fleet import choose_fleet
 from recycle.placing.forming import cut_by_speed, form
-from recycle.placing.layers import Run, layers_of
+from recycle.placing.layers import layers_of
 from recycle.placing.leaving import servers_of_use
 from recycle.placing.spreading import spread, with_speeds
 from recycle.placing.templates import make_templates
-from recycle.placing.transition import Transition, least_copies, load_solver, stories
+from recycle.placing.transition import load_solver, stories, take_places
 from recycle.plan.moves import Proposal, Situation
 from recycle.plan.plan import Plan
 from recycle.planner.belief import Belief
@@ -38,7 +38,7 @@ ENOUGH = 8
 """Deaths or returns from which on a run knows better than its settings how often they come."""
 
 
-def weigh_move(plan: Plan, layers: int, iteration: float, outlook: Outlook) -> tuple[Decision, Transition] | None:
+def weigh_move(plan: Plan, layers: int, iteration: float, outlook: Outlook) -> tuple[Decision, Sequence[str]] | None:
     """Decide whether a plan's live servers should hold other layers.
 
     Every layer takes an equal share of what its stage takes. When the layers have moved, all stand still for an
@@ -51,14 +51,14 @@ def weigh_move(plan: Plan, layers: int, iteration: float, outlook: Outlook) -> t
         outlook: how long servers stay as they are.
 
     Returns:
-        The decision and the copies that it is about; None where nothing is dead, there are too many servers, or the
-        live ones cannot form a fleet that survives as much.
+        The decision, and what would become of the pipelines, in words; None where nothing is dead, there are too many
+        servers, or the live ones cannot form a fleet that survives as much.
 
     Raises:
         JobError: there are fewer layers than stages.
     """
     job = plan.job
-    model = layers_of(job, layers, LAYER_BYTES)
+    model = layers_of(job, layers)
     live = [server for server in job.servers() if server not in plan.dead]
     if not plan.dead or len(live) > MOST_SERVERS:
         return None
@@ -67,14 +67,15 @@ def weigh_move(plan: Plan, layers: int, iteration: float, outlook: Outlook) -> t
     fleet = choose_fleet(templates, len(live), total, proven_period(model), min(1, job.pipelines - 1))
     if fleet is None:
         return None
-    holding: dict[Server, Run] = {
-        server: (server.stage * layers // job.depth, (server.stage + 1) * layers // job.depth) for server in live
-    }
-    transition = least_copies(model, holding, {server: server.pipeline for server in live}, fleet)
+    cut = [range(stage * layers // job.depth, (stage + 1) * layers // job.depth) for stage in range(job.depth)]
+    pipelines = {server: server.pipeline for server in live}
+    taken = take_places(fleet, {server: cut[server.stage] for server in live}, pipelines)
     seconds = iteration / plan.baseline if plan.baseline else math.inf
     then = plan_fleet(model, fleet, ONCE).period / layers * seconds
-    move = Move(plan.period * seconds, then, transition.size, transition.busiest, BANDWIDTH, then)
-    return decide(move, outlook.until_change(len(live), len(plan.dead))), transition
+    copied, busiest = sum(taken.gained.values()) * LAYER_BYTES, max(taken.gained.values()) * LAYER_BYTES
+    move = Move(plan.period * seconds, then, copied, busiest, BANDWIDTH, then)
+    decision = decide(move, outlook.until_change(len(live), len(plan.dead)))
+    return decision, tuple(stories(taken.crews, pipelines))
 
 
 class ChunkMover:

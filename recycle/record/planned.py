@@ -1,14 +1,12 @@
 """The planned time line: what the clock says about a plan, in the schema that measured runs share."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from recycle.holding import placed
 from recycle.job import Job, Server
-from recycle.plan.checker import check_plan
 from recycle.plan.clock import COMPUTE, Clock, run_clock
-from recycle.plan.copy_timing import PlanTimes, plan_times
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.memory import memory_changes, walk_memory
 from recycle.plan.plan import Plan
@@ -20,18 +18,15 @@ from recycle.record.timeline import Span, Timeline
 def timeline(plan: Plan, iterations: int = 1) -> Timeline:
     """The planned time line of a plan, unrolled over some iterations in the steady state.
 
-    Transfers take the latency of their boundary, from the end of the instruction whose result they carry, or of copies
-    that are on their link before them. The plan need not be legal: instructions of micro-batches that the job does not
-    have are timed like any other. Copies have times in a legal plan only.
+    Transfers take the latency of their boundary, from the end of the instruction whose result they carry. The plan need
+    not be legal: instructions of micro-batches that the job does not have are timed like any other.
 
     Raises:
         Deadlock: servers of the plan wait for each other.
     """
     job = plan.job
-    times = _times(plan)
-    clock = times.clock
-    begins = [start[0] for start in clock.start.values() if start] + [start for start, _ in times.moves.values()]
-    first = min(begins, default=0)
+    clock = plan_clock(plan)
+    first = min((start[0] for start in clock.start.values() if start), default=0)
     spans: list[Span] = []
     samples: list[SampleLine] = []
     held: dict[Server | None, tuple[int, ...]] = {each: placed(job, each).chunks for each in job.servers()}
@@ -59,8 +54,7 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
                     samples.append(SampleLine(name, end + shift, after))
                 for place, send in sends.get(index, ()):
                     arrival = end + _lag(job, send, held.get(send.peer, ()))
-                    leaves, arrives = times.moves.get((server, place), (end, arrival))
-                    lane.append(Span(server, "communication", send, leaves + shift, arrives + shift, iteration, place))
+                    lane.append(Span(server, "communication", send, end + shift, arrival + shift, iteration, place))
             for chunk, begin, stop in clock.updates[server]:
                 beside = clock.reductions.get(chunk)
                 middle = begin if beside else begin + job.stages[chunk].reduction
@@ -69,7 +63,6 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
                     index = update.get((op, chunk), places)
                     step, where = Instruction(op, chunk), _lane_of(op, beside)
                     lane.append(Span(server, where, step, start + shift, end + shift, iteration, index))
-            lane += _copies(times, server, program, shift, iteration)
         spans += sorted(lane, key=lambda span: span.start)
     stepped: dict[int, int] = {}
     for updates in clock.updates.values():
@@ -93,24 +86,6 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
 
 def _lane_of(op: Op, beside: Reduced | None) -> LaneName:
     return "communication" if beside and op is Op.REDUCE else "compute"
-
-
-def _times(plan: Plan) -> PlanTimes:
-    """With the copies, if the plan is legal."""
-    if plan.copies is not None and not check_plan(plan):
-        return plan_times(plan)
-    return PlanTimes(plan_clock(plan), {}, 0)
-
-
-def _copies(
-    times: PlanTimes, server: Server, program: Sequence[Instruction], shift: int, iteration: int
-) -> Iterator[Span]:
-    """What a server copies in an iteration."""
-    for place, instruction in enumerate(program):
-        if instruction.op.is_copy and (server, place) in times.moves:
-            start, end = times.moves[server, place]
-            lane: LaneName = "communication" if instruction.op.is_transfer else "compute"
-            yield Span(server, lane, instruction, start + shift, end + shift, iteration, place)
 
 
 def plan_clock(plan: Plan) -> Clock:

@@ -39,19 +39,6 @@ def load_recording(path: Path) -> Timeline:
     return _assemble(dict(_contents(path)), str(path)).from_zero()
 
 
-def decode_recording(content: bytes, source: str) -> Timeline:
-    """The time line that a recording's content describes.
-
-    Args:
-        content: what the file holds.
-        source: what to call it in errors.
-
-    Raises:
-        PlanFileError: it is no recording of this version; the message names the line.
-    """
-    return _assemble({source: content}, source)
-
-
 def load_lines(path: Path) -> Iterator[Line]:
     """The lines of a recording, or of all recordings of a run's directory, in the order of each file.
 

@@ -76,18 +76,6 @@ def survival(hosts: int, states: Iterable[Collection[int]], lost: int) -> float:
     return safe[lost] / ways[lost]
 
 
-def survival_bound(hosts: int, copies: int, lost: int) -> float:
-    """Gemini's lower bound (SOSP'23, Corollary 1) for hosts in groups of as many as copies, without live peers.
-
-    At most this many groups are lost whole, each with the chance that all its hosts are among the failures; exact
-    below twice the number of copies.
-    """
-    if lost < copies:
-        return 1.0
-    ways = hosts * math.comb(hosts - copies, lost - copies)
-    return max(0.0, 1 - ways / (copies * math.comb(hosts, lost)))
-
-
 def _smallest(sets: Iterable[frozenset[int]]) -> list[frozenset[int]]:
     """Those that contain no other: who loses a larger one has lost a smaller one already."""
     kept: list[frozenset[int]] = []

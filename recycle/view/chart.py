@@ -344,13 +344,13 @@ def _moved(
 
 
 def _drawn(subject: Subject, server: Server, index: int) -> int:
-    """The place of the box that stands for an instruction: of a transfer or a copy, that of its micro-batch nearby."""
+    """The place of the box that stands for an instruction: of a transfer, that of its micro-batch nearby."""
     assert subject.plan is not None
     program = subject.plan.programs.get(server, ())
-    if not 0 <= index < len(program) or not (program[index].op.is_transfer or program[index].op.is_copy):
+    if not 0 <= index < len(program) or not program[index].op.is_transfer:
         return index
     unit = (program[index].home, program[index].micro_batch)
-    drawn = [place for place, each in enumerate(program) if not (each.op.is_transfer or each.op.is_copy)]
+    drawn = [place for place, each in enumerate(program) if not each.op.is_transfer]
     near = sorted(
         drawn, key=lambda place: ((program[place].home, program[place].micro_batch) != unit, abs(place - index))
     )

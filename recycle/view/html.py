@@ -75,7 +75,6 @@ def document_of(panels: Sequence[Panel]) -> dict[str, Any]:
                 "edges": EDGES.get(op, ""),
                 "phases": [PHASES.index(phase) for phase in op.phases],
                 "update": op.is_update,
-                "copy": op.is_copy,
             }
             for op in OPS
         ],
@@ -203,7 +202,7 @@ def _columns(spans: Sequence[Span]) -> dict[str, Any]:
     return {
         "op": _base64("B", [code[span.instruction.op] for span in spans]),
         "home": _base64("i", [span.instruction.home for span in spans]),
-        "microBatch": _base64("i", [max(span.instruction.micro_batch, span.instruction.piece) for span in spans]),
+        "microBatch": _base64("i", [span.instruction.micro_batch for span in spans]),
         "chunk": _base64("i", [_chunk(span) for span in spans]) if any(map(_is_placed, spans)) else "",
         "iteration": _base64("i", [span.iteration for span in spans]) if any(span.iteration for span in spans) else "",
         "start": _times([span.start for span in spans]),

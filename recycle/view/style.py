@@ -15,9 +15,6 @@ FILL: Mapping[Op, str] = {
     Op.RECV_F: "#8fb3dc",
     Op.SEND_B: "#9fd3cf",
     Op.RECV_B: "#9fd3cf",
-    Op.SNAP: "#d98cb3",
-    Op.SEND_S: "#c76a9b",
-    Op.RECV_S: "#c76a9b",
 }
 """Fill of each op. The lightness of the compute ops differs too, so they can be told apart in greyscale."""
 
@@ -50,18 +47,13 @@ MEANING: Mapping[Op, str] = {
     Op.RECV_F: "receives an activation",
     Op.SEND_B: "sends a gradient",
     Op.RECV_B: "receives a gradient",
-    Op.SNAP: "copy of state to host memory",
-    Op.SEND_S: "sends a copy of state",
-    Op.RECV_S: "receives a copy of state",
 }
 """Each op in words."""
 
 
 def label(instruction: Instruction) -> str:
-    """What stands in an instruction's box: the number of its micro-batch or piece, or else its name."""
+    """What stands in an instruction's box: the number of its micro-batch, or else its name."""
     op = instruction.op
-    if op.is_copy:
-        return str(instruction.piece)
     return str(instruction.micro_batch) if op.is_compute else op.value.lower()
 
 

@@ -13,7 +13,7 @@ from recycle.record.timeline import Span
 from recycle.view.amounts import brief_time, held_text
 from recycle.view.chart import Chart, Row, fate, share
 from recycle.view.scale import Scale, make_scale, mixture
-from recycle.view.style import FILL, INK, label
+from recycle.view.style import FILL, INK
 from recycle.view.subject import Subject
 from recycle.wording import time_text
 
@@ -31,11 +31,10 @@ FEW: Mapping[Op, str] = {
     Op.B: "black on yellow",
     Op.REDUCE: "black on white",
     Op.STEP: "white on magenta",
-    Op.SNAP: "black on bright_magenta",
 }
 """Each op that is drawn, in colours that every terminal with colours has."""
 
-LETTER: Mapping[Op, str] = {op: "C" if op is Op.SNAP else op.value[0] for op in Op}
+LETTER: Mapping[Op, str] = {op: op.value[0] for op in Op}
 """Each op, where there are no colours."""
 
 
@@ -184,10 +183,8 @@ def _signs(gap: str) -> Iterator[tuple[str, str]]:
 def _text(row: Row, span: Span, columns: int, color: bool, wrong: bool) -> str:
     instruction = span.instruction
     rerouted = row.rerouted(instruction)
-    letter, numbered = LETTER[instruction.op], instruction.op.is_compute or instruction.op.is_copy
-    if instruction.op.is_copy:
-        name = label(instruction)
-    elif instruction.op.is_compute:
+    letter, numbered = LETTER[instruction.op], instruction.op.is_compute
+    if instruction.op.is_compute:
         letter = letter.lower() if rerouted else letter
         name = (
             f"{instruction.home}.{instruction.micro_batch}"

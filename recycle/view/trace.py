@@ -179,8 +179,6 @@ def _slice(part: Part, row: Row, span: Span, process: int, lane: int) -> Event:
     }
     if instruction.home >= 0:
         arguments |= {"home": instruction.home, "micro-batch": instruction.micro_batch, "re-routed": rerouted}
-    if instruction.op.is_copy:
-        arguments["piece"] = instruction.piece
     objection = part.chart.wrong.get((row.server, span.index))
     if objection:
         arguments["wrong"] = objection

@@ -16,7 +16,7 @@ lengths = st.none() | seconds.filter(bool)
 def patterns(draw):
     op = draw(st.sampled_from(Op))
     fields = {"op": op, "stage": draw(st.integers(0, 99))}
-    if not (op.is_update or op.is_copy):
+    if not op.is_update:
         depth = draw(st.integers(0, 3 if op.is_transfer else 2))
         values = (st.integers(0, 99), st.integers(0, 99), servers)
         for name, value in zip(("home", "micro_batch", "peer")[:depth], values, strict=False):

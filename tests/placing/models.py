@@ -22,7 +22,6 @@ def models(draw, most=7):
                 optimizer=st.integers(0, 6),
                 held=st.integers(1, 4),
                 state=st.integers(0, 5),
-                size=st.integers(1, 9),
             ),
             min_size=1,
             max_size=most,

@@ -52,7 +52,6 @@ def test_a_copy_of_every_layer_survives_as_many_failures_as_were_asked_for(model
     live = (failures + 1) * templates.least + more
     fleet = choose_fleet(templates, live, 12, filled_and_drained, failures)
     assert fleet is not None
-    assert fleet.guaranteed >= failures
     held = [run for each in fleet.pipelines for run in each.template.runs]
     for dead in combinations(range(len(held)), failures):
         left = [run for server, run in enumerate(held) if server not in dead]
@@ -65,7 +64,7 @@ def test_too_few_servers_or_micro_batches_form_no_fleet():
     assert choose_fleet(templates, 1, 6, filled_and_drained) is None
     assert choose_fleet(templates, 3, 6, filled_and_drained, failures=1) is None
     assert choose_fleet(templates, 4, 1, filled_and_drained, failures=1) is None
-    assert choose_fleet(templates, 4, 2, filled_and_drained, failures=1).guaranteed == 1
+    assert choose_fleet(templates, 4, 2, filled_and_drained, failures=1) is not None
 
 
 @pytest.mark.parametrize("live", range(12, 25))

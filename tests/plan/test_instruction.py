@@ -17,8 +17,6 @@ def any_instruction(draw):
     if op.is_update:
         return Instruction(op, stage)
     peer = draw(servers) if op.is_transfer else None
-    if op.is_copy:
-        return Instruction(op, stage, peer=peer, piece=draw(numbers))
     return Instruction(op, stage, draw(numbers), draw(numbers), peer)
 
 
@@ -35,9 +33,6 @@ def test_text_form_round_trips(instruction):
         (Instruction(Op.SEND_F, 2, 1, 5, Server(0, 3)), "2SEND_F1.5>W0_3"),
         (Instruction(Op.RECV_B, 2, 1, 5, Server(0, 3)), "2RECV_B1.5<W0_3"),
         (Instruction(Op.STEP, 2), "2STEP"),
-        (Instruction(Op.SNAP, 2, piece=4), "2SNAP4"),
-        (Instruction(Op.SEND_S, 2, peer=Server(1, 3), piece=4), "2SEND_S4>W1_3"),
-        (Instruction(Op.RECV_S, 3, peer=Server(0, 2), piece=4), "3RECV_S4<W0_2"),
     ],
 )
 def test_text_forms(instruction, text):
@@ -60,10 +55,7 @@ def test_text_forms(instruction, text):
         ("2F1.5 ", "expected a form"),
         ("2F-1.5", "expected a form"),
         ("2STEP4", "expected a form"),
-        ("2SNAP", "SNAP needs the number of a piece"),
-        ("2SNAP1.5", "SNAP needs the number of a piece"),
-        ("2SNAP4>W0_3", "SNAP names no other server"),
-        ("2SEND_S4", "SEND_S needs a server behind >"),
+        ("2SEND_F4>W1_3", "expected a form"),
     ],
 )
 def test_other_texts_are_refused(text, reason):
@@ -73,7 +65,7 @@ def test_other_texts_are_refused(text, reason):
 
 def test_every_op_is_of_one_kind_and_has_one_partner():
     for op in Op:
-        assert [op.is_compute, op.is_transfer or op.is_copy, op.is_update].count(True) == 1
+        assert [op.is_compute, op.is_transfer, op.is_update].count(True) == 1
         assert (op.is_send or op.is_receive) == op.is_transfer
         if op.is_transfer:
             assert op.partner.partner is op

@@ -7,7 +7,7 @@ from recycle.errors import PlanFileError, UserError
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.planned import timeline
-from recycle.record.reading import decode_recording, load_recording
+from recycle.record.reading import load_recording
 from recycle.record.recording import InstantLine
 from recycle.record.timeline import Span, Timeline
 from tests.view.samples import measured
@@ -40,10 +40,10 @@ def test_the_files_of_a_directory_are_one_run(run, tmp_path):
     assert whole.samples == run.samples
 
 
-def test_a_last_line_without_an_end_is_left_out(run):
-    content = encode_recording(run)
-    cut = decode_recording(content[:-5], "run")
-    assert cut.samples == run.samples[:-1]
+def test_a_last_line_without_an_end_is_left_out(run, tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(encode_recording(run)[:-5])
+    assert load_recording(path).samples == run.samples[:-1]
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,11 @@ def test_a_last_line_without_an_end_is_left_out(run):
         (HEAD + b'{"type":"span","server":"W0_0","lane":"other","instruction":"0F0.0","start":0,"end":1}\n', "lane"),
     ],
 )
-def test_what_is_no_recording_is_refused_and_the_line_named(content, message):
+def test_what_is_no_recording_is_refused_and_the_line_named(content, message, tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(content)
     with pytest.raises(PlanFileError, match=message):
-        decode_recording(content, "run.jsonl")
+        load_recording(path)
 
 
 def test_parts_of_one_run_share_a_time_unit(run, tmp_path):

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.reproduce.gemini import survival_bound
 from recycle.state.errors import StateError
-from recycle.state.placement import place_copies, survival, survival_bound
+from recycle.state.placement import place_copies, survival
 
 
 def own(hosts):

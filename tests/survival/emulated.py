@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 
+from harness.emulated_server import Emulated, EmulatedServer
 from harness.examples import QUICK, paper_job
 from harness.plain_lines import require_plain
 from harness.processes import is_running, send_signal
@@ -29,7 +30,6 @@ from recycle.plan.plan import Plan
 from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine, InstantLine, IterationLine, RecoveryLine, ViewLine
 from recycle.record.reporting import Event, FileReporter, Reporter
-from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.execute.injection import Injector
 from recycle.runtime.launch.messages import ReportMessage, run_and_tell
 from recycle.runtime.launch.report_channel import LauncherConnection

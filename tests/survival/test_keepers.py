@@ -16,8 +16,6 @@ from harness.processes import family, send_signal, title
 from harness.started import wait_until
 from recycle.faults.menu import Kind
 from recycle.plan.instruction import Op
-from recycle.plan.plan import Copies
-from recycle.planner.copying import add_copies
 from recycle.record.recording import DeathLine, IterationLine
 from recycle.runtime.keep import scribe
 from recycle.runtime.keep.snapshot import Snapshot
@@ -77,17 +75,8 @@ def stage_kills(step=6):
     return [fault(Kind.KILL, f"W{pipeline}_1", step, Op.F) for pipeline in range(3)]
 
 
-class Copied(Trained):
-    """A run whose first plan says when its state is copied."""
-
-    @staticmethod
-    def describe(folder, iterations, **options):
-        run = Trained.describe(folder, iterations, **options)
-        return msgspec.structs.replace(run, plan=add_copies(run.plan, Copies(3, 1, 1, 1)))
-
-
 def test_a_lost_stage_is_restored_from_memory_to_the_bit(tmp_path, reference):
-    run = Copied(tmp_path / "run", *stage_kills(), redundancy=ONE)
+    run = Trained(tmp_path / "run", *stage_kills(), redundancy=ONE)
     require_equal(run, reference)
     # The iteration in flight is made again, and at most one before it.
     assert min(each.step for each in run.views[1:]) >= 5, run.story
@@ -96,7 +85,7 @@ def test_a_lost_stage_is_restored_from_memory_to_the_bit(tmp_path, reference):
 
 
 def test_a_stage_that_dies_in_the_middle_of_a_snapshot_twice(tmp_path, reference, monkeypatch):
-    put = Snapshot._run
+    put = Snapshot._copy
 
     def die_halfway(snapshot):
         part = snapshot._part
@@ -108,7 +97,7 @@ def test_a_stage_that_dies_in_the_middle_of_a_snapshot_twice(tmp_path, reference
             os.kill(os.getpid(), signal.SIGKILL)
         put(snapshot)
 
-    monkeypatch.setattr(Snapshot, "_run", die_halfway)
+    monkeypatch.setattr(Snapshot, "_copy", die_halfway)
     run = Trained(tmp_path / "run", redundancy=ONE)
     require_equal(run, reference)
     assert [each.step for each in run.views if each.joined] == [2, 6], run.story

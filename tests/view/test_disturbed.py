@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from harness.recordings import encode_recording
-from recycle.record.reading import decode_recording, load_recording
+from recycle.record.reading import load_recording
 from recycle.record.timeline import Outage
 from recycle.view.chart import make_chart
 from recycle.view.compare import compare
@@ -46,8 +46,10 @@ def test_the_time_line_has_one_outage_two_views_and_a_pause_per_survivor(subject
     assert line.iterations == 4
 
 
-def test_what_is_loaded_is_saved(subject):
-    assert decode_recording(encode_recording(subject.timeline), "run") == subject.timeline
+def test_what_is_loaded_is_saved(subject, tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(encode_recording(subject.timeline))
+    assert load_recording(path) == subject.timeline
 
 
 def test_the_lives_of_a_server_share_its_row(chart):

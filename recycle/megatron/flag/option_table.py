@@ -10,7 +10,6 @@ from typing import NamedTuple
 from recycle.errors import UserError
 
 TABLE = "megatron_options.txt"
-OURS = ("--pipeline-schedule", "--recycle-")
 
 
 class Option(NamedTuple):

@@ -200,37 +200,16 @@ class Run(msgspec.Struct, frozen=True):
         except msgspec.DecodeError as error:
             raise RunError(f"{folder / SETTINGS}: this is no run of this release: {error}") from error
         waiting = load_plan(folder / WAITING) if (folder / WAITING).exists() else None
-        return cls(
-            plan=plan,
-            folder=folder,
-            waiting=waiting,
-            **{name: getattr(saved, name) for name in saved.__struct_fields__},
-        )
+        return cls(plan=plan, folder=folder, waiting=waiting, **msgspec.structs.asdict(saved))
 
 
-class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    model: ModelOptions
-    iterations: int
-    resume: bool
-    checkpoint_every: int
-    evaluate_every: int
-    text: Path | None
-    tensor_parallel: int
-    protected: bool
-    catalogue: Path | None
-    host: str
-    durations: Durations
-    keep: int
-    resume_from: Path | None
-    restarts: int
-    redundancy: Redundancy | None
-    racks: Racks
-    distributed: bool
-    device: DeviceKind
-    nccl: bool
-    sequence_parallel: bool
-    outlook: Outlook | None
-    measured_speeds: bool
+_Saved = msgspec.defstruct(
+    "_Saved",
+    [(each.name, each.type) for each in msgspec.structs.fields(Run) if each.name not in NOT_SAVED],
+    frozen=True,
+    forbid_unknown_fields=True,
+)
+"""What a run's file holds: all of its other fields, none left out."""
 
 
 def _path(kind: type, value: str) -> Path:

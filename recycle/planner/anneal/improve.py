@@ -86,7 +86,6 @@ def improve(
     problem: Problem,
     stops: Sequence[StoppingCriterion],
     seed: int = 0,
-    start: Programs | None = None,
     watch: Callable[[int, int], None] | None = None,
 ) -> SearchResult:
     """Search for a better schedule until a stop is reached, the bound is met, or Ctrl-C is pressed.
@@ -99,13 +98,12 @@ def improve(
         problem: what to plan.
         stops: the search ends when the first of them is reached; with none it ends at the bound only.
         seed: of the random choices.
-        start: a legal schedule to begin with, beside those made in one go.
         watch: called with (value, bound) at the beginning and at every improvement.
     """
     search = _Search(problem, _Spending(stops), Random(seed), watch)
     interrupted = False
     try:
-        search.run(start)
+        search.run()
     except KeyboardInterrupt:
         if search.best is None:
             raise
@@ -220,10 +218,8 @@ class _Search:
         self.take(programs, found, clock)
         return True
 
-    def run(self, start: Programs | None) -> None:
+    def run(self) -> None:
         problem = self.problem
-        if start is not None:
-            self.begin(start)
         if problem.tasks > LARGE or (problem.alike and problem.job.pipelines > 1):
             self.follow()
             return

@@ -55,11 +55,9 @@ class Executor:
         try:
             for row, instruction in enumerate(program):  # noqa: B007 - the row that failed is reported
                 with record_function(str(instruction)):
-                    begun = self._recorder.now()
                     for hook in self._hooks:
                         hook.before(iteration, instruction)
-                    # A hook is what copies.
-                    start = begun if instruction.op is Op.SNAP else self._recorder.now()
+                    start = self._recorder.now()
                     self._handlers[instruction.op](instruction)
                     if not instruction.op.is_transfer:
                         # A GPU is behind: times would be of calls, and what comes next could wait for what never ends.

@@ -79,7 +79,7 @@ class Transport:
                 f"{self.in_flight} transfers of an interrupted iteration are in flight: "
                 "what they carry may be mixed up with this one's; make a new transport in a new epoch"
             )
-        self._receives = [each for each in program if each.op.is_receive and not each.op.is_copy]
+        self._receives = [each for each in program if each.op.is_receive]
         self._place = {each: place for place, each in enumerate(self._receives)}
         self._posted = 0
         self._post_until(self._ahead)

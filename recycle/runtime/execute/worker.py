@@ -105,10 +105,6 @@ class Worker:
             Op.SEND_B: self._send,
             Op.RECV_F: self._transport.expect,
             Op.RECV_B: self._transport.expect,
-            # Copies are made by whoever looks on, with the keepers of hosts.
-            Op.SNAP: _do_nothing,
-            Op.SEND_S: _do_nothing,
-            Op.RECV_S: _do_nothing,
             Op.REDUCE: self._reduce,
             Op.STEP: self._update_step,
         }
@@ -308,10 +304,6 @@ def _values(shared: tuple[torch.Tensor, Reduction] | None) -> tuple[float, ...]:
     table, reduction = shared
     reduction.wait()
     return tuple(table.flatten().tolist())
-
-
-def _do_nothing(_instruction: Instruction) -> None:
-    """What is done elsewhere."""
 
 
 def require_program(plan: Plan, server: Server, stages: Sequence[PipelineStage]) -> tuple[Instruction, ...]:

@@ -80,8 +80,7 @@ class Keeping:
     """One server's part in it; it is Kept, and told of every instruction.
 
     A version is put from the first instruction after its step on, and is there before the gradients of its iteration
-    are reduced, by when it is known to be right; the first version of a view before any other instruction. Where lists
-    have SNAPs, as many as those of the iteration before, it is put in as many portions, one at each of them.
+    are reduced, by when it is known to be right; the first version of a view before any other instruction.
 
     Args:
         find_keepers: gives those of the run; another host's may take the place of one between two views.
@@ -119,8 +118,6 @@ class Keeping:
         self._done: tuple[int, int] | None = None
         # With which version the present view began, by its epoch.
         self._first = -1, 0
-        # How many SNAPs there were since the last version began to be put.
-        self._snaps = 0
         # Until when each keeper that was lost rests, and for how long.
         self._resting: dict[str, tuple[float, float]] = {}
 
@@ -131,14 +128,11 @@ class Keeping:
         view = self._view()
         due = view.epoch, self._source.newest
         if due == self._done:
-            self._snaps += instruction.op is Op.SNAP
             return
         begun = (*due, self._source.undone)
         if begun != self._begun:
             self.halt()
-            turns, self._snaps = self._snaps, 0
             if self._first[0] != view.epoch:
-                turns = 0
                 for each in self._keepers.own:
                     each.close()
                 self._first, self._keepers = due, self._find_keepers()
@@ -148,15 +142,12 @@ class Keeping:
                 self._kept(self._part(view), ())
                 return
             part, version = self._part(view), self._version(view)
-            snapshot = Snapshot(pieces, self._keepers.redundancy, part, version, turns)
+            snapshot = Snapshot(pieces, self._keepers.redundancy, part, version)
             self._begun, self._snapshot = begun, snapshot
-        self._snaps += instruction.op is Op.SNAP
         first = self._done is None or self._done[0] != view.epoch
         if first or instruction.op is Op.REDUCE:
             self._kept(self._part(view), self._finish())
             self._done = due
-        elif instruction.op is Op.SNAP and self._snapshot is not None:
-            self._snapshot.let()
 
     def after(self, iteration: int, instruction: Instruction, seconds: float) -> None:
         """See Hooks."""

@@ -96,15 +96,14 @@ export function drawViewNames(scene, pen) {
   }
 }
 
-// Transfers that take time, each as a line below its row; those of copies in their colour.
+// Transfers that take time, each as a line below its row.
 export function drawTransfers(scene, pen, { panel, place, top }) {
   const row = panel.rows[place];
   const { start, end } = panel.transfers;
   const first = firstAbove(end, scene.from / panel.scale, row.transfers.from, row.transfers.to);
   for (let each = first; each < row.transfers.to && start[each] * panel.scale < scene.time(scene.edge); each++) {
     const x = scene.x(start[each] * panel.scale);
-    const { copy, fill } = panel.ops[panel.transfers.op[each]];
-    pen.fillStyle = copy ? fill : scene.theme.dim;
+    pen.fillStyle = scene.theme.dim;
     pen.fillRect(x, scene.y(top) + scene.rowHeight - 3, Math.max(1, scene.x(end[each] * panel.scale) - x), 2);
   }
 }

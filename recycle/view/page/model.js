@@ -182,9 +182,8 @@ export class Panel {
 
   text(box) {
     const { op, home, microBatch } = this.boxes;
-    const { name, copy } = this.ops[op[box]];
     const unit = home[box] < 0 ? '' : `${home[box]}.${microBatch[box]}`;
-    return `${this.stage(box)}${name}${copy ? microBatch[box] : unit}`; // of a copy, the number of its piece
+    return `${this.stage(box)}${this.ops[op[box]].name}${unit}`;
   }
 
   // The box of an instruction's text, on the first server that has it.

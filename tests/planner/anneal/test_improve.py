@@ -92,12 +92,6 @@ def test_every_report_is_an_improvement_and_the_last_is_the_result():
     assert reports[-1][0] == found.progress.value
 
 
-def test_a_given_start_is_never_lost():
-    problem = hard()
-    start = improve(problem, [MaxMoves(20_000)]).programs
-    assert improve(problem, [MaxMoves(0)], start=start).progress.value <= value(problem, start)
-
-
 def test_a_search_ends_in_time():
     assert improve(hard(), [MaxSeconds(0.2)]).progress.seconds < 2
 

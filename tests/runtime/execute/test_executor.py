@@ -64,20 +64,3 @@ def test_the_oldest_entries_make_room():
     for time, instruction in enumerate(PROGRAM):
         recorder.add(instruction, time, time + 1)
     assert [entry.instruction.op for entry in recorder.entries] == [Op.REDUCE, Op.STEP]
-
-
-def test_what_copies_looks_on_and_its_time_is_that_of_the_snapshot(monkeypatch):
-    class Copying:
-        time = 0
-
-        def before(self, iteration, instruction):
-            self.time += 7
-
-        def after(self, iteration, instruction, seconds):
-            pass
-
-    recorder, copying = Recorder(Server(0, 1)), Copying()
-    monkeypatch.setattr(recorder, "now", lambda: copying.time)
-    program = [Instruction.parse(text) for text in ("1SNAP0", "1F0.0")]
-    Executor(dict.fromkeys(Op, lambda _: None), recorder, [copying]).run(program)
-    assert [(each.start, each.end) for each in recorder.entries] == [(0, 7), (14, 14)]

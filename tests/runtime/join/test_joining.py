@@ -6,13 +6,13 @@ import time
 
 import pytest
 
+from harness.emulated_server import Emulated, EmulatedServer
 from harness.examples import paper_job
 from recycle.control.view import Member
 from recycle.faults.menu import Fault, Kind
 from recycle.job import Server
 from recycle.plan.instruction import Op
 from recycle.record.recording import DeathLine, ViewLine
-from recycle.runtime.emulate.server import Emulated, EmulatedServer
 from recycle.runtime.errors import NotFinite
 from tests.runtime.recover.survivors import JOB, JOINER, REJOIN, noting, survive
 

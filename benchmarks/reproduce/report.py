@@ -4,11 +4,9 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from recycle.state.placement import place_copies, survival, survival_bound
-from recycle.study.constants import MEASURED
-from recycle.study.reproduce.artifact import TRACES, BambooSystem, SystemResult, VarunaSystem, oobleck_system
-from recycle.study.reproduce.gemini import effective_share
-from recycle.study.reproduce.published import (
+from benchmarks.reproduce.artifact import TRACES, BambooSystem, SystemResult, VarunaSystem, oobleck_system
+from benchmarks.reproduce.gemini import effective_share, survival_bound
+from benchmarks.reproduce.published import (
     GEMINI_COMPUTED,
     GEMINI_EFFECTIVE,
     GEMINI_SURVIVAL,
@@ -20,7 +18,9 @@ from recycle.study.reproduce.published import (
     TABLE_2,
     VARUNA_OF_ARTIFACT,
 )
-from recycle.study.reproduce.retention import retention
+from benchmarks.reproduce.retention import retention
+from recycle.state.placement import place_copies, survival
+from recycle.study.constants import MEASURED
 
 SYSTEMS = {"Bamboo": BambooSystem, "Varuna": VarunaSystem, "Oobleck": oobleck_system}
 

@@ -1,8 +1,8 @@
 import pytest
 
+from benchmarks.reproduce.artifact import TRACES, RemovalTrace, VarunaSystem, oobleck_system
+from benchmarks.reproduce.report import Figure, reproduce
 from recycle.study.constants import MEASURED
-from recycle.study.reproduce.artifact import TRACES, RemovalTrace, VarunaSystem, oobleck_system
-from recycle.study.reproduce.report import Figure, reproduce
 
 
 def test_every_published_table_is_reproduced():

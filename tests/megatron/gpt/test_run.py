@@ -1,0 +1,47 @@
+"""A run's file holds all that a process needs that joins later, and nothing else."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness.examples import QUICK, paper_job
+from recycle.megatron.gpt.model import ModelOptions
+from recycle.megatron.gpt.run import NOT_SAVED, Run
+from recycle.placing.decision import OF_A_CLUSTER
+from recycle.plan.mode import Mode
+from recycle.planner.make import make_plan
+from recycle.runtime.errors import RunError
+from recycle.state.racks import Racks
+from recycle.state.redundancy import Redundancy
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run(
+        make_plan(paper_job(), (), Mode(), QUICK),
+        ModelOptions(),
+        5,
+        tmp_path,
+        text=Path("/text"),
+        redundancy=Redundancy.parse("copies=1"),
+        racks=Racks.parse("one,two/three"),
+        outlook=OF_A_CLUSTER,
+    )
+
+
+def test_what_is_saved_is_read(run):
+    run.save()
+    assert Run.read(run.folder) == run
+
+
+@pytest.mark.parametrize("name", sorted({*Run.__struct_fields__} - {*NOT_SAVED}))
+def test_a_file_that_lacks_a_setting_is_of_another_release(run, name):
+    run.save()
+    path = run.folder / "run.json"
+    fields = msgspec.json.decode(path.read_bytes())
+    value = fields.pop(name)
+    for wrong, said in ((fields, "missing required"), ({**fields, name: value, "speed": 1}, "unknown field `speed`")):
+        path.write_bytes(msgspec.json.encode(wrong))
+        with pytest.raises(RunError, match=f"no run of this release: .*{said}"):
+            Run.read(run.folder)
