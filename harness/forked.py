@@ -131,6 +131,7 @@ def _forks(imported: str) -> socket.socket:
         # What this process has forked and left may still have the other end of its door.
         process.kill()
         process.wait()
+        ours.close()
 
     atexit.register(end)
     return ours

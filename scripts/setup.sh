@@ -1,5 +1,7 @@
 # Sourced by the scripts beside it: a virtual environment in .venv with the extras they name, made or brought up to date.
 set -euo pipefail
+# Nothing is compiled as it is installed: what is imported is compiled then, once, and that is a fifth of it all.
+unset PYTHONDONTWRITEBYTECODE
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
@@ -20,7 +22,7 @@ setup() {
     fi
     if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ scripts/constraints.txt -nt "$stamp" ]; then
         say "Installing recycle with: $1 (a minute or two the first time)"
-        .venv/bin/python -m pip install --disable-pip-version-check --progress-bar on \
+        .venv/bin/python -m pip install --disable-pip-version-check --progress-bar on --no-compile \
             --constraint scripts/constraints.txt --editable ".[$1]"
         # From this release on the package carries Megatron's training code, which the tests of the flag need.
         [[ ",$1," != *,test,* ]] || install_megatron 0.17.1
@@ -47,8 +49,8 @@ all_together() {
 
 # install_megatron RELEASE [OPTION ...]: it says that it needs Python 3.12, and works with 3.11 as well.
 install_megatron() {
-    .venv/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --ignore-requires-python \
-        "megatron-core==$1" "${@:2}"
+    .venv/bin/python -m pip install --disable-pip-version-check --quiet --no-compile --no-deps \
+        --ignore-requires-python "megatron-core==$1" "${@:2}"
 }
 
 # setup_releases RELEASE ...: other releases of Megatron, each in a folder that goes before .venv on PYTHONPATH.

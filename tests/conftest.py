@@ -1,5 +1,6 @@
 """What all tests share: golden files with a switch to renew them, and a way to call the command line."""
 
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ import hypothesis
 import pytest
 
 from harness.examples import paper_plan
+from harness.shared_runs import SharedRuns
 from recycle.cli import main
 from recycle.plan.document import save_plan
 
@@ -75,6 +77,14 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return int(stop.value.code or 0), captured.out, captured.err
 
     return call
+
+
+@pytest.fixture(scope="session")
+def shared_runs(tmp_path_factory: pytest.TempPathFactory) -> SharedRuns:
+    """Runs that are made once for all workers."""
+    folder = tmp_path_factory.getbasetemp()
+    # Each worker has a folder of its own in that of the session.
+    return SharedRuns((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "shared")
 
 
 @pytest.fixture

@@ -383,3 +383,9 @@ def unseal(token: str, key: str, sealed: bytes, form: type[_T]) -> _T:
 def _mac(token: str, key: str, encoded: bytes) -> bytes:
     place = key.encode()
     return hmac.digest(token.encode(), len(place).to_bytes(4, "big") + place + encoded, "sha256")
+
+
+# Two threads that met a kind of message for the first time at once would crash the process: msgspec lets the one use
+# what the other has half understood of it.
+for _kind in [each for each in globals().values() if isinstance(each, type) and issubclass(each, msgspec.Struct)]:
+    msgspec.msgpack.Decoder(_kind)

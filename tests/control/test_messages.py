@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -120,3 +123,19 @@ def test_the_first_difference_of_fingerprints_is_named() -> None:
     assert differs(ours, ours) == ""
     assert differs({"model": "a", "version": "2"}, ours) == "version is '2', and that of the run is '1'"
     assert differs({"version": "1"}, ours) == "model is 'not given', and that of the run is 'a'"
+
+
+def test_no_thread_is_the_first_to_read_a_kind_of_message():
+    """Two that were, at the same time, would crash: msgspec reads annotations then."""
+    program = (
+        "import typing, msgspec\n"
+        "from recycle.control import messages\n"
+        "kinds = [each for each in vars(messages).values() if isinstance(each, type(msgspec.Struct))]\n"
+        "hashed, look = [], typing._AnnotatedAlias.__hash__\n"
+        "typing._AnnotatedAlias.__hash__ = lambda alias: hashed.append(alias) or look(alias)\n"
+        "assert hash(messages.Line) and hashed.pop() is messages.Line\n"
+        "for each in kinds:\n"
+        "    msgspec.msgpack.Decoder(each)\n"
+        "assert len(kinds) > 10 and not hashed\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

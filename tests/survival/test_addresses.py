@@ -24,10 +24,10 @@ def words(folder, *more):
     ("networks", "own_name", "master", "more"),
     [
         ([IPV4], OWN_NAME, "host1", []),
-        ([IPV4, "192.168.77.{}/24"], OWN_NAME, "host1", ["--address", "eth0"]),
-        ([IPV6], "", "host1", []),
+        pytest.param([IPV4, "192.168.77.{}/24"], OWN_NAME, "host1", ["--address", "eth0"], marks=pytest.mark.long),
+        pytest.param([IPV6], "", "host1", [], marks=pytest.mark.long),
         ([IPV6], "", "fd77::1", ["--address", "eth0"]),
-        ([IPV6], OWN_NAME, "host1", []),
+        pytest.param([IPV6], OWN_NAME, "host1", [], marks=pytest.mark.long),
         ([IPV6, IPV4], "", "host1", []),
     ],
     ids=["debian", "debian-interface", "ipv6", "ipv6-interface", "debian-ipv6", "both"],

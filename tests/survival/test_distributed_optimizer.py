@@ -54,9 +54,9 @@ class Exact(Trained):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(shared_runs):
     """The run that nothing befalls, and whose servers hold all of their stages."""
-    return Exact(tmp_path_factory.mktemp("whole") / "run", checkpoint_every=SAVED)
+    return Exact.undisturbed(shared_runs, checkpoint_every=SAVED)
 
 
 def die_in(monkeypatch, name, server, epoch, step, after):

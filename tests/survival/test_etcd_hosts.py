@@ -25,12 +25,15 @@ def words(folder, *more):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def undisturbed(shared_runs):
     """The losses of a run on one machine that nothing befell."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    run = Started(words(folder), imported=TRAINER)
-    assert run.ended() == 0, run.output
-    return losses(folder / "run")
+
+    def make(folder):
+        run = Started(words(folder), imported=TRAINER)
+        assert run.ended() == 0, run.output
+        return losses(folder / "run")
+
+    return shared_runs.run(__name__, make, dict[int, list[float]]).left
 
 
 @pytest.fixture

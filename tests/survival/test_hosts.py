@@ -27,13 +27,16 @@ def words(folder, stages=2, iterations=ITERATIONS):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def undisturbed(shared_runs):
     """The losses of a run on one machine that nothing befell."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    run = Started([*TRAIN, *words(folder)], imported=TRAINER)
-    assert run.ended() == 0, run.output
-    assert "processes  pgrep -f 'recycle: W0_0' finds a server" in run.output
-    return losses(folder / "run")
+
+    def make(folder):
+        run = Started([*TRAIN, *words(folder)], imported=TRAINER)
+        assert run.ended() == 0, run.output
+        assert "processes  pgrep -f 'recycle: W0_0' finds a server" in run.output
+        return losses(folder / "run")
+
+    return shared_runs.run(__name__, make, dict[int, list[float]]).left
 
 
 @pytest.fixture

@@ -41,15 +41,17 @@ main()
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_bytes(bytes(range(256)) * 100)
-    return path
+def text(shared_runs):
+    def write(folder):
+        (folder / "text.txt").write_bytes(bytes(range(256)) * 100)
+
+    # A run knows it by its path.
+    return shared_runs.run("text", write, None).folder / "text.txt"
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory, text):
-    return Trained(tmp_path_factory.mktemp("reference") / "run", iterations=ITERATIONS, text=text)
+def reference(shared_runs, text):
+    return Trained.undisturbed(shared_runs, iterations=ITERATIONS, text=text)
 
 
 def join(folder, *options, before=()):

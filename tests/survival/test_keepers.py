@@ -42,8 +42,8 @@ def _short_text_and_no_disk():
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory):
-    return Trained(tmp_path_factory.mktemp("reference") / "run", checkpoint_every=SAVED)
+def reference(shared_runs):
+    return Trained.undisturbed(shared_runs, checkpoint_every=SAVED)
 
 
 def final_state(run):

@@ -42,12 +42,14 @@ def words(folder, iterations=ITERATIONS):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def undisturbed(shared_runs):
     """The folder of a run on one machine that nothing befell."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    run = Started([each.replace("copies=2", "off") for each in words(folder)], imported=TRAINER)
-    assert run.ended() == 0, run.output
-    return folder
+
+    def make(folder):
+        run = Started([each.replace("copies=2", "off") for each in words(folder)], imported=TRAINER)
+        assert run.ended() == 0, run.output
+
+    return shared_runs.run(__name__, make, None).folder
 
 
 def started_apart(start, found, arguments):

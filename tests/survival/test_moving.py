@@ -64,8 +64,8 @@ def _short_text():
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory, _short_text):
-    return Moved(tmp_path_factory.mktemp("reference") / "run", iterations=ITERATIONS)
+def reference(shared_runs, _short_text):
+    return Moved.undisturbed(shared_runs, iterations=ITERATIONS)
 
 
 def weighs(survivor):

@@ -110,7 +110,13 @@ def test_a_worker_dies_with_its_agent_and_a_host_with_all_of_its_servers(tmp_pat
     assert set(result.deaths) == {f"{each}#0" for each in dead}
 
 
-@pytest.mark.parametrize(("kind", "status"), [(Kind.EXIT, EXIT_STATUS), (Kind.EXCEPTION, 1)], ids=["exit", "exception"])
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        pytest.param(Kind.EXIT, EXIT_STATUS, marks=pytest.mark.long, id="exit"),
+        pytest.param(Kind.EXCEPTION, 1, id="exception"),
+    ],
+)
 def test_a_worker_that_ends_by_itself_is_as_dead_as_one_that_was_killed(tmp_path, kind, status):
     ends = fault(kind)
     result = Scenario(tmp_path, ends).run()
@@ -237,7 +243,7 @@ def test_everybody_can_be_replaced_in_turn(tmp_path):
 @pytest.mark.parametrize(
     "doom",
     [
-        Doom("W2_1#0", "rebuild", 1),
+        pytest.param(Doom("W2_1#0", "rebuild", 1), marks=pytest.mark.long),
         Doom("W0_0#0", "rebuild", 1),
         Doom("W2_1#0", "connect", 2),
     ],
@@ -252,7 +258,9 @@ def test_a_failure_while_a_server_is_let_in(tmp_path, doom):
     result.require_kept(*lives(dead, W1_0=1))
 
 
-@pytest.mark.parametrize("place", ["start", "rebuild", "adopt", "connect"])
+@pytest.mark.parametrize(
+    "place", ["start", "adopt", *(pytest.param(each, marks=pytest.mark.long) for each in ("rebuild", "connect"))]
+)
 def test_a_joiner_that_dies_is_no_loss(tmp_path, place):
     doom = Doom("W1_0#1", place, 2 if place == "connect" else -1)
     faults = rejoin()

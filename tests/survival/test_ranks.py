@@ -54,8 +54,8 @@ def _short_text():
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory):
-    return SplitRun(tmp_path_factory.mktemp("reference") / "run", checkpoint_every=SAVED)
+def reference(shared_runs):
+    return SplitRun.undisturbed(shared_runs, checkpoint_every=SAVED)
 
 
 @pytest.fixture
@@ -80,7 +80,9 @@ def doom(monkeypatch, tmp_path):
     return doomed
 
 
-@pytest.mark.parametrize(("server", "rank", "call"), [("W0_0", 0, 40), ("W1_1", 1, 75)])
+@pytest.mark.parametrize(
+    ("server", "rank", "call"), [("W0_0", 0, 40), pytest.param("W1_1", 1, 75, marks=pytest.mark.long)]
+)
 def test_who_loses_a_rank_is_dead_and_the_losses_stay_as_they_are(tmp_path, reference, doom, server, rank, call):
     doom[server, rank] = call
     run = SplitRun(tmp_path / "run")
@@ -109,7 +111,7 @@ def test_a_server_comes_back_with_all_its_ranks(tmp_path, reference, doom, monke
     assert [len(each.servers) for each in run.views] == [4, 3, 4], run.story
 
 
-@pytest.mark.parametrize("distributed", [False, True])
+@pytest.mark.parametrize("distributed", [pytest.param(False, marks=pytest.mark.long), True])
 def test_all_servers_of_a_stage_are_restored_from_memory_with_all_their_ranks(tmp_path, reference, distributed):
     """And keepers write the checkpoint of each rank, which is that of the servers to the bit."""
     kills = [fault(Kind.KILL, f"W{pipeline}_1", SAVED + 2, Op.F) for pipeline in range(2)]

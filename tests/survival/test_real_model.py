@@ -34,8 +34,8 @@ def _short_text():
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory):
-    return Trained(tmp_path_factory.mktemp("reference") / "run", evaluate_every=4)
+def reference(shared_runs):
+    return Trained.undisturbed(shared_runs, evaluate_every=4)
 
 
 def test_the_reference_is_a_run_that_learns(reference):

@@ -1,8 +1,11 @@
 """Runs of a small GPT with dropout, and their losses."""
 
+import hashlib
 from contextlib import contextmanager
 from itertools import groupby
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from harness.examples import QUICK, paper_job
@@ -12,6 +15,7 @@ from recycle.faults.fired import load_fired
 from recycle.faults.menu import Fault, Faults
 from recycle.faults.pattern import InstructionPattern
 from recycle.job import Server
+from recycle.megatron.gpt import forward
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.training import train
@@ -19,6 +23,7 @@ from recycle.plan.mode import Mode
 from recycle.plan.moves import Mover
 from recycle.planner.make import make_plan
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine, ViewLine
+from recycle.record.reporting import Event
 from recycle.runtime.launch.supervisor import FIRED
 from recycle.runtime.step.checkpoint import checkpoints
 from tests.survival.emulated import DURATIONS
@@ -39,6 +44,13 @@ def short_text():
 
 def make(failed):
     return make_plan(JOB, failed, Mode(), QUICK)
+
+
+class Left(msgspec.Struct):
+    """What a run has told, and its error."""
+
+    events: list[Event]
+    error: str
 
 
 class Trained:
@@ -65,6 +77,25 @@ class Trained:
         fired = [each.fault for each in load_fired(path)]
         assert sorted(fired) == sorted(map(str, faults)), self.story
         assert sorted(self.texts("fault")) == sorted(map(str, faults)), self.story
+
+    @classmethod
+    def undisturbed(cls, runs, iterations=ITERATIONS, **options):
+        """The run that nothing befalls, which tests compare with; see SharedRuns. Nobody changes its folder."""
+
+        def make(folder):
+            run = cls(folder / "run", iterations=iterations, **options)
+            return Left(run.events, run.error)
+
+        text = hashlib.sha256(forward.standard_library()).hexdigest()
+        settings = (cls.__module__, cls.__qualname__, text, cls.describe(Path(), iterations, **options))
+        left, folder = runs.run(settings, make, Left)
+        found = cls.__new__(cls)
+        found.run, found.events, found.error = (
+            cls.describe(folder / "run", iterations, **options),
+            left.events,
+            left.error,
+        )
+        return found
 
     @staticmethod
     def describe(folder, iterations, durations=DURATIONS, **options):

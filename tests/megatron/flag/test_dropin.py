@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from harness.flag_runs import agents, fork, make_dataset, needs_training, train
+from harness.undisturbed import trained_by_script
 from recycle.job import Server
 
 # Every test starts processes that import Megatron, which takes its time where others are at work as well.
@@ -23,14 +24,19 @@ def dataset(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """Where the stock run leaves its checkpoints."""
-    return tmp_path_factory.mktemp("stock")
+def stock_run(shared_runs, dataset):
+    """What the stock run prints, and the folder of its checkpoints."""
+    return trained_by_script(shared_runs, dataset, saves=TO_FILE)
 
 
 @pytest.fixture(scope="module")
-def stock(dataset, saved):
-    return train(dataset, *TO_FILE, saved)
+def stock(stock_run):
+    return stock_run.left
+
+
+@pytest.fixture(scope="module")
+def saved(stock_run):
+    return stock_run.folder
 
 
 def nearly(printed):

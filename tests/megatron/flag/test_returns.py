@@ -15,6 +15,7 @@ from harness.flag_runs import (
     returns,
     train,
 )
+from harness.undisturbed import trained_by_script
 
 pytestmark = [needs_training, pytest.mark.timeout(1200)]
 
@@ -22,9 +23,7 @@ ON = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms")
 KEPT = ("--recycle-keep-in-memory", "copies=1")
 CALM = ("--lr", 2e-3)
 """With the usual learning rate a loss may have a spike, which makes much of how sums were rounded before."""
-PIPELINES, STAGES, LENGTH, SAVED = 3, 3, 24, 2
-STAGED = (*CALM, "--pipeline-model-parallel-size", STAGES, "--num-layers", 2 * STAGES)
-STAGED += ("--global-batch-size", 2 * PIPELINES * STAGES)
+STAGES, LENGTH, SAVED = 3, 24, 2
 PATIENCE = 120.0
 """Seconds without a line after which a run has frozen, on a machine that others use as well."""
 
@@ -34,13 +33,10 @@ def dataset(tmp_path_factory):
     return make_dataset(tmp_path_factory.mktemp("data") / "text")
 
 
-@pytest.fixture(scope="module")
-def staged(dataset, tmp_path_factory):
-    """What stock Megatron prints of three pipelines, and the folder of its checkpoint."""
-    folder = tmp_path_factory.mktemp("stock")
-    saves = ("--save", folder, "--save-interval", SAVED, "--exit-interval", SAVED)
-    train(dataset, *STAGED, *saves, ranks=PIPELINES * STAGES, iterations=LENGTH)
-    return nearly_all(train(dataset, *STAGED, "--load", folder, ranks=PIPELINES * STAGES, iterations=LENGTH)), folder
+def staged(pipelines):
+    """The settings of three stages."""
+    size = ("--pipeline-model-parallel-size", STAGES, "--num-layers", 2 * STAGES)
+    return (*CALM, *size, "--global-batch-size", 2 * pipelines * STAGES)
 
 
 def nearly_all(printed):
@@ -74,22 +70,25 @@ def survive(dataset, pace, victims, *settings, apart=1, rejected="", **job):
 
 
 @pytest.mark.parametrize(
-    "virtual",
+    ("pipelines", "virtual"),
     [
-        pytest.param((), marks=pytest.mark.long, id="plain"),
-        pytest.param(("--num-layers-per-virtual-pipeline-stage", 1), id="virtual"),
+        pytest.param(3, (), marks=pytest.mark.long, id="plain"),
+        pytest.param(2, ("--num-layers-per-virtual-pipeline-stage", 1), id="virtual"),
     ],
 )
-def test_a_server_of_each_stage_comes_back_in_turn_and_nothing_changes(dataset, staged, pace, virtual):
+def test_a_server_of_each_stage_comes_back_in_turn_and_nothing_changes(shared_runs, dataset, pace, pipelines, virtual):
     """From stock's checkpoint, because stock Megatron begins with other parameters where there are virtual stages."""
-    stock, folder = staged
-    victims = [PIPELINES * stage + random.randrange(PIPELINES) for stage in random.sample(range(STAGES), STAGES)]
-    going_on = (*STAGED, *virtual, "--load", folder)
-    survived = survive(dataset, pace, victims, *going_on, ranks=PIPELINES * STAGES, iterations=LENGTH)
-    assert all_of(survived) == stock, victims
+    settings, job = staged(pipelines), {"ranks": pipelines * STAGES, "iterations": LENGTH}
+    saves = ("--exit-interval", SAVED, "--save-interval", SAVED, "--save")
+    folder = trained_by_script(shared_runs, dataset, *settings, saves=saves, **job).folder
+    stock = train(dataset, *settings, "--load", folder, **job)
+    victims = [pipelines * stage + random.randrange(pipelines) for stage in random.sample(range(STAGES), STAGES)]
+    survived = survive(dataset, pace, victims, *settings, *virtual, "--load", folder, **job)
+    assert all_of(survived) == nearly_all(stock), victims
 
 
-@pytest.mark.parametrize("kept", [pytest.param((), marks=pytest.mark.long, id="plain"), pytest.param(KEPT, id="kept")])
+@pytest.mark.long
+@pytest.mark.parametrize("kept", [pytest.param((), id="plain"), pytest.param(KEPT, id="kept")])
 def test_an_iteration_that_megatron_makes_again_changes_nothing(dataset, pace, kept):
     stock = train(dataset, *CALM, script="rejecting_gpt.py", told={"PACE": str(pace), "REJECT": "3,6"})
     again = survive(dataset, pace, [], *CALM, *kept, rejected="3,6")

@@ -202,7 +202,7 @@ def test_a_full_disk_of_one_is_nobodys_death_and_all_go_on_without_the_checkpoin
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("format", ["torch", "torch_dist"])
+@pytest.mark.parametrize("format", [pytest.param("torch", marks=pytest.mark.long), "torch_dist"])
 def test_a_run_goes_on_without_a_checkpoint_and_makes_the_next_one(tmp_path, format):
     dataset, saves = make_dataset(tmp_path / "text"), tmp_path / "saves"
     saves.write_text("a file where the folder should be")

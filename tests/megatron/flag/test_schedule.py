@@ -6,6 +6,7 @@ import torch
 
 from harness.examples import QUICK, paper_job
 from harness.gpt_runs import JOB, OPTIONS, PER_TOKEN, VARIANTS, mean_losses, train_by_stock
+from harness.undisturbed import trained_by_stock
 from recycle.job import Server
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
@@ -23,20 +24,27 @@ def plan(mode, *failed):
 
 
 @pytest.mark.parametrize("loss", [{}, PER_TOKEN], ids=["mean", "per token"])
-def test_a_fused_plan_is_the_stock_schedule_to_the_bit_and_a_split_one_nearly(loss):
+def test_a_fused_plan_is_the_stock_schedule_to_the_bit_and_a_split_one_nearly(shared_runs, loss):
     options = msgspec.structs.replace(OPTIONS, tied=True)
-    stock = train_by_stock(JOB, STEPS, options, **loss)
+    stock = trained_by_stock(shared_runs, JOB, STEPS, options, **loss)
     fused = train_by_stock(JOB, STEPS, options, plan(Mode("fused", "global")), data=False, **loss)
     assert fused == stock
     split = train_by_stock(JOB, STEPS, options, plan(Mode("split", "staggered")), data=False, **loss)
     assert mean_losses(split, STEPS) == pytest.approx(mean_losses(stock, STEPS), rel=1e-6)
 
 
-@pytest.mark.parametrize("failed", ["W0_0", "W1_1"])
-@pytest.mark.parametrize("loss", [{}, PER_TOKEN], ids=["mean", "per token"])
-def test_with_a_dead_server_the_training_code_trains_on(failed, loss):
+@pytest.mark.parametrize(
+    ("failed", "loss"),
+    [
+        pytest.param("W1_1", {}, id="mean without W1_1"),
+        pytest.param("W0_0", PER_TOKEN, id="per token without W0_0"),
+        pytest.param("W0_0", {}, marks=pytest.mark.long, id="mean without W0_0"),
+        pytest.param("W1_1", PER_TOKEN, marks=pytest.mark.long, id="per token without W1_1"),
+    ],
+)
+def test_with_a_dead_server_the_training_code_trains_on(shared_runs, failed, loss):
     options = msgspec.structs.replace(OPTIONS, tied=True)
-    stock = train_by_stock(JOB, STEPS, options, **loss)
+    stock = trained_by_stock(shared_runs, JOB, STEPS, options, **loss)
     degraded = train_by_stock(JOB, STEPS, options, plan(Mode(), failed), **loss)
     assert Server.parse(failed) not in degraded
     assert mean_losses(degraded, STEPS) == pytest.approx(mean_losses(stock, STEPS), rel=1e-5)

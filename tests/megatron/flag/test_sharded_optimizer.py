@@ -6,6 +6,7 @@ import re
 import pytest
 
 from harness.flag_runs import kill, kill_in_turn, make_dataset, needs_training, train
+from harness.undisturbed import trained_by_script
 from tests.megatron.flag.test_surviving import deaths, losses, nearly
 
 pytestmark = [needs_training, pytest.mark.timeout(1200)]
@@ -24,8 +25,8 @@ def dataset(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def stock(dataset):
-    return nearly(train(dataset, *SHARDED, ranks=RANKS, iterations=LENGTH))
+def stock(shared_runs, dataset):
+    return nearly(trained_by_script(shared_runs, dataset, *SHARDED, ranks=RANKS, iterations=LENGTH).left)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def stock(dataset):
         # The first rank when it has written its shard, then another one between the steps of two shards.
         ("torch_dist", "0:written:1,2:adam:12"),
         # Who writes the shards of all, in the middle of the file.
-        ("torch", "0:save:1,1:adam:17"),
+        pytest.param("torch", "0:save:1,1:adam:17", marks=pytest.mark.long),
     ],
 )
 def test_killed_in_the_middle_of_something_no_shard_is_lost(dataset, stock, tmp_path, monkeypatch, format, accidents):

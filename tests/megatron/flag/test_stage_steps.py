@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from harness.flag_runs import kill, kill_in_turn, make_dataset, needs_training, train
+from harness.undisturbed import trained_by_script
 from recycle.megatron.flag.refusals import not_own
 
 ON = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms", "--hidden-dropout", 0.1)
@@ -63,11 +64,9 @@ def test_stages_that_step_on_their_own_train_what_megatron_trains_to_the_bit(dat
 
 
 @pytest.fixture(scope="module")
-def whole(dataset, tmp_path_factory):
+def whole(shared_runs, dataset):
     """What is trained with exact sums where nobody is killed."""
-    folder = tmp_path_factory.mktemp("whole")
-    train(dataset, *EXACT, *SELDOM, *TO_FILE, folder, iterations=LENGTH)
-    return folder
+    return trained_by_script(shared_runs, dataset, *EXACT, *SELDOM, saves=TO_FILE, iterations=LENGTH).folder
 
 
 @pytest.mark.long

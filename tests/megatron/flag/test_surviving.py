@@ -32,6 +32,7 @@ from harness.forked import TRAINING_CODE
 from harness.ports import free_port
 from harness.processes import send_signal
 from harness.started import Started, by_hand, wait_until
+from harness.undisturbed import trained_by_script
 from recycle.control.etcd_store import EtcdStore
 from recycle.plan.mode import Mode
 from recycle.planner.catalogue import make_catalogue
@@ -57,8 +58,8 @@ def dataset(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def stock(dataset):
-    return nearly(train(dataset, iterations=LENGTH))
+def stock(shared_runs, dataset):
+    return nearly(trained_by_script(shared_runs, dataset, iterations=LENGTH).left)
 
 
 def require_recorded(printed, folder, returned):

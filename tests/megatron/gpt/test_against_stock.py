@@ -6,6 +6,7 @@ import torch
 
 from harness.examples import QUICK, paper_job
 from harness.gpt_runs import OPTIONS, all_losses, train_by_plan, train_by_stock
+from harness.undisturbed import trained_by_plan
 from recycle.job import Server
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
@@ -38,11 +39,17 @@ def test_fault_free_training_is_that_of_the_stock_schedule_to_the_bit(tied):
     assert expected["0 0 0"] > expected[f"{STEPS - 1} 0 0"]
 
 
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("failed", ["W0_0", "W1_1"])
-def test_training_without_a_server_is_the_same_training(tied, failed):
+@pytest.mark.parametrize(
+    ("tied", "failed"),
+    [
+        (True, "W0_0"),
+        (False, "W1_1"),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in ((False, "W0_0"), (True, "W1_1"))),
+    ],
+)
+def test_training_without_a_server_is_the_same_training(shared_runs, tied, failed):
     options = msgspec.structs.replace(OPTIONS, tied=tied, dropout=0.1)
-    whole = train_by_plan(plan(JOB, Mode("split", "staggered")), STEPS, options)
+    whole = trained_by_plan(shared_runs, plan(JOB, Mode("split", "staggered")), STEPS, options)
     degraded = train_by_plan(plan(JOB, Mode("split", "staggered"), failed), STEPS, options)
     assert Server.parse(failed) not in degraded
     assert all_losses(degraded) == pytest.approx(all_losses(whole), rel=1e-5)

@@ -59,8 +59,12 @@ class Reached(GptServer):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"clip": 1e6}, {"clip": 1e-3}, {"clip": 1e6, "exact": True}],
-    ids=["plain", "nothing clips", "each step clips", "exact"],
+    [
+        pytest.param({}, marks=pytest.mark.long, id="plain"),
+        pytest.param({"clip": 1e6}, marks=pytest.mark.long, id="nothing clips"),
+        pytest.param({"clip": 1e-3}, id="each step clips"),
+        pytest.param({"clip": 1e6, "exact": True}, id="exact"),
+    ],
 )
 def test_a_joiner_trains_on_with_the_parameters_and_moments_of_its_peer(tmp_path, changes):
     run = Run(make_plan(JOB, (), Mode(), QUICK), msgspec.structs.replace(MODEL, **changes), 1, tmp_path)

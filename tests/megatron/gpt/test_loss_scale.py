@@ -68,7 +68,7 @@ def test_the_scale_grows_and_falls_as_megatrons_does(finite, initial, window, hy
 
 
 @pytest.mark.usefixtures("_spoiled")
-@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize("clip", [None, pytest.param(1.0, marks=pytest.mark.long)])
 def test_stepping_at_once_ends_as_waiting_does(tmp_path, clip):
     model = msgspec.structs.replace(HALF, clip=clip, exact=False)
     waited = run(tmp_path / "waited", plan_of(JOB, "W1_1", mode=WAITING), model, LENGTH)

@@ -118,7 +118,14 @@ def plan_of(failed, mode=Mode(), micro_batches=4, **job):  # noqa: B008 - immuta
 
 
 @pytest.mark.parametrize(
-    "failed", [[], ["W1_0"], ["W1_2"], ["W0_3"], ["W0_0", "W2_3"], ["W0_2", "W1_2"]], ids=lambda each: "+".join(each)
+    "failed",
+    [
+        [],
+        ["W1_2"],
+        ["W0_0", "W2_3"],
+        *(pytest.param(each, marks=pytest.mark.long) for each in (["W1_0"], ["W0_3"], ["W0_2", "W1_2"])),
+    ],
+    ids=lambda each: "+".join(each),
 )
 def test_training_goes_on_as_if_nobody_had_died(failed):
     require_same(plan_of(failed, released=0, limit=6))
