@@ -5,7 +5,7 @@ Usage: PYTHONPATH=.megatron-0.17.1 python -m benchmarks.flag_random [--runs 50] 
 Each run draws its settings, the iterations whose results Megatron's rerun engine rejects, and when which workers are
 killed; each is started again and comes back. What the flag refuses is not drawn. Stock Megatron trains with the same
 settings and the same rejected results, and without a death. Every line of an iteration and every evaluation has to say
-the same: losses, norms, learning rates, and samples. A run that prints nothing for a minute has come to a standstill.
+the same: losses, norms, learning rates, and samples. A run that prints nothing for four minutes stands still.
 
 With ``--each-server`` runs of 3 x 3 servers are in turn plain and with virtual stages, and each server dies and comes
 back once, in an order that is drawn: three deaths in each stage.
@@ -46,7 +46,7 @@ from harness.flag_runs import (
     words_of,
 )
 
-PATIENCE, SAVED, APART = 60.0, 2, 2
+PATIENCE, SAVED, APART = 240.0, 2, 2
 """Seconds without a line that are a standstill, the iteration of the checkpoint from which virtual stages begin, and
 iterations from one server's death to the next one's where each dies once."""
 CALM = ("--lr", "2e-3", "--min-lr", "2e-4", "--lr-decay-style", "linear", "--lr-warmup-fraction", "0.2")
