@@ -1,11 +1,14 @@
 """Random runs of a Megatron script under the flag: settings, rejected results and deaths, against stock Megatron.
 
-Usage: PYTHONPATH=.megatron-0.17.1 python -m benchmarks.flag_random [--runs 50] [--seed S] [--only N]
+Usage: PYTHONPATH=.megatron-0.17.1 python -m benchmarks.flag_random [--runs 50] [--seed S] [--only N] [--each-server]
 
 Each run draws its settings, the iterations whose results Megatron's rerun engine rejects, and when which workers are
 killed; each is started again and comes back. What the flag refuses is not drawn. Stock Megatron trains with the same
 settings and the same rejected results, and without a death. Every line of an iteration and every evaluation has to say
-the same: losses, norms, learning rates, and samples. A run that prints nothing for a minute has come to a standstill.
+the same: losses, norms, learning rates, and samples. A run that prints nothing for four minutes stands still.
+
+With ``--each-server`` runs of 3 x 3 servers are in turn plain and with virtual stages, and each server dies and comes
+back once, in an order that is drawn: three deaths in each stage.
 
 Every run of a seed can be had again alone: ``--seed S --only N``. Moments are those of a clock, so it may go otherwise.
 Where a run fails, what it printed is in ``run-N.log`` of the folder that ``-o`` names.
@@ -43,8 +46,9 @@ from harness.flag_runs import (
     words_of,
 )
 
-PATIENCE, SAVED = 60.0, 2
-"""Seconds without a line that are a standstill, and the iteration of the checkpoint from which virtual stages begin."""
+PATIENCE, SAVED, APART = 240.0, 2, 2
+"""Seconds without a line that are a standstill, the iteration of the checkpoint from which virtual stages begin, and
+iterations from one server's death to the next one's where each dies once."""
 CALM = ("--lr", "2e-3", "--min-lr", "2e-4", "--lr-decay-style", "linear", "--lr-warmup-fraction", "0.2")
 FLAG = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms", "--recycle-restarts", "100")
 KEPT = ("--recycle-keep-in-memory", "copies=1")
@@ -102,6 +106,20 @@ def draw(source: random.Random) -> Drawn:
     return drawn
 
 
+def draw_each_server(source: random.Random, number: int) -> Drawn:
+    """A run of 3 x 3 servers, each of which dies once: in turn plain, and with virtual stages."""
+    pipelines = stages = 3
+    ranks = source.sample(range(pipelines * stages), pipelines * stages)
+    moments = tuple(Moment(SAVED + 1 + APART * place, ((rank, 0.0),)) for place, rank in enumerate(ranks))
+    stock = (
+        *("--pipeline-model-parallel-size", str(stages), "--num-layers", str(2 * stages), *CALM),
+        *("--global-batch-size", str(2 * pipelines * stages)),
+    )
+    # A death waits for the return of those who were there before, and so comes later than it was drawn.
+    length = moments[-1].after + 8 * APART
+    return Drawn(pipelines, stages, stock, (*FLAG, *VIRTUAL) if number % 2 else FLAG, length, (), "", moments)
+
+
 def draw_any(source: random.Random) -> Drawn:
     """Any run."""
 
@@ -123,9 +141,9 @@ def draw_any(source: random.Random) -> Drawn:
         *perhaps(0.3, "--use-distributed-optimizer"),
         *perhaps(0.2, "--iterations-to-skip", *skipped),
     )
-    saves = perhaps(
-        0.4, "--save-interval", source.choice((3, 4, 5)), "--ckpt-format", source.choice(("torch", "torch_dist"))
-    )
+    # Those with virtual stages begin from a checkpoint, and Megatron saves in no other format than it loads.
+    styles = ("torch_dist",) if virtual else ("torch", "torch_dist")
+    saves = perhaps(0.4, "--save-interval", source.choice((3, 4, 5)), "--ckpt-format", source.choice(styles))
     ours = (*FLAG, *virtual, *kept, *perhaps(0.4, "--recycle-stagger"), *saves)
     rejected = tuple(sorted(source.sample(range(3, 12), source.choice((0, 0, 1, 2)))))
     moments = tuple(draw_moments(source, pipelines, stages, bool(kept)))
@@ -258,6 +276,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="default: any, which is printed")
     parser.add_argument("--only", type=int, metavar="N", help="run N of the seed alone")
+    parser.add_argument("--each-server", action="store_true", help="each server of 3 x 3 dies once; plain and virtual")
     parser.add_argument("-o", "--output", type=Path, default=Path(), help="the folder for what failed runs printed")
     arguments = parser.parse_args()
     if missing:
@@ -270,7 +289,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, until_interrupted():
         runs = Runs(Path(folder), arguments.output)
         for number in numbers:
-            drawn, began = draw(random.Random(f"{arguments.seed}-{number}")), time.monotonic()
+            source, began = random.Random(f"{arguments.seed}-{number}"), time.monotonic()
+            drawn = draw_each_server(source, number) if arguments.each_server else draw(source)
             problems = runs.problems(number, drawn)
             failed += [number] if problems else []
             done += 1

@@ -66,6 +66,7 @@ def main(arguments: list[str]) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from recycle.megatron.flag.exit_signal import exit_signal
     from recycle.megatron.flag.protection import find_protection
+    from recycle.megatron.flag.record_folder import held
 
     asks = exit_signal(rest)
     allow_most()
@@ -73,7 +74,8 @@ def main(arguments: list[str]) -> int:
     if isinstance(protection, str):
         if not flags.dead:
             say(f"the death of a server ends this run: {protection}")
-        run_script(script, rest, on=True)
+        with held(flags.record if os.environ.get("RANK", "0") == "0" else None, begins=True):
+            run_script(script, rest, on=True)
         return 0
     protection.gather()
     for warning in protection.risks():

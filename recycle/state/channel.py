@@ -11,7 +11,7 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Self, TypeVar
+from typing import Annotated, Self, TypeVar
 
 import msgspec
 
@@ -75,6 +75,16 @@ class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ask"):
     """What is there?"""
 
 
+class Hold(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="hold"):
+    """Stay for as long as this connection is there.
+
+    Attributes:
+        limit: the bytes that may be kept from now on, where that is more than before: another start may keep more.
+    """
+
+    limit: Annotated[int, msgspec.Meta(ge=0)]
+
+
 class Fetch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="fetch"):
     """Give a part: its bytes follow the answer, or on one host the memory that they are in.
 
@@ -133,7 +143,7 @@ class Dismiss(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="dism
     """The run needs no keeper any more."""
 
 
-Request = Offer | Ask | Fetch | Drop | Write | Release | Dismiss
+Request = Offer | Ask | Hold | Fetch | Drop | Write | Release | Dismiss
 
 
 class KeeperAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -14,6 +14,7 @@ from recycle.state.channel import (
     Dismiss,
     Drop,
     Fetch,
+    Hold,
     KeeperAnswer,
     Offer,
     Release,
@@ -165,15 +166,18 @@ class KeeperClient:
         """
         self._ask(Dismiss())
 
-    def hold(self) -> Channel:
+    def hold(self, limit: int) -> Channel:
         """Keep it from ending, for as long as the connection is there.
+
+        Args:
+            limit: the bytes that it may keep at least.
 
         Raises:
             KeeperLost: it cannot be reached.
         """
         channel = Channel.open(self._address, self._token)
         try:
-            channel.send(Ask())
+            channel.send(Hold(limit))
             _require_done(channel.receive(KeeperAnswer))
         except KeeperLost:
             channel.close()

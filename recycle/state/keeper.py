@@ -22,6 +22,7 @@ from recycle.state.channel import (
     Dismiss,
     Drop,
     Fetch,
+    Hold,
     KeeperAnswer,
     Offer,
     Release,
@@ -194,6 +195,9 @@ class Keeper:
                 self._take(request, channel)
             case Ask():
                 channel.send(KeeperAnswer(sizes=tuple(self._shelf.sizes.items()), port=self._port))
+            case Hold(limit):
+                self._shelf.allow(limit)
+                channel.send(KeeperAnswer())
             case Fetch(part):
                 content = self._shelf.find(part)
                 if content is None:

@@ -38,6 +38,11 @@ class Shelf:
         self._spare: list[Segment] = []
         self._written = 0
 
+    def allow(self, limit: int) -> None:
+        """It may hold so many bytes, where that is more than before."""
+        with self._lock:
+            self._limit = max(self._limit, limit)
+
     def make_room(self, part: StatePart, size: int) -> Segment:
         """Memory for a part that comes; what nobody can need any more makes room for it.
 

@@ -1,8 +1,11 @@
 """The folder of a run belongs to one that is alive, until its last process has ended. A copy of it does not."""
 
+import errno
+import fcntl
 import os
 import shutil
 import signal
+import stat
 
 import pytest
 
@@ -46,6 +49,36 @@ def test_a_folder_is_taken_until_the_last_process_of_its_run_was_killed(tmp_path
     with taken(folder), shared(folder):
         pass
     with taken(folder):
+        pass
+
+
+@pytest.mark.parametrize("part", [taken, shared])
+def test_a_folder_is_taken_whichever_of_its_files_are_deleted(tmp_path, part):
+    folder = tmp_path / "run"
+    with part(folder):
+        for file in folder.iterdir():
+            file.unlink()
+        with pytest.raises(ControlError, match="a run is alive in it"), taken(folder):
+            pass
+        with shared(folder):
+            pass
+    with taken(folder):
+        pass
+
+
+def test_a_folder_that_cannot_be_locked_itself_is_taken_by_a_file(tmp_path, monkeypatch):
+    """As NFS refuses a lock for writing alone on what was opened for reading."""
+    lock = fcntl.flock
+
+    def refusing(handle, operation):
+        if stat.S_ISDIR(os.fstat(handle).st_mode) and operation & fcntl.LOCK_EX:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        lock(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", refusing)
+    with taken(tmp_path), pytest.raises(ControlError, match="a run is alive in it"), taken(tmp_path):
+        pass
+    with taken(tmp_path):
         pass
 
 

@@ -294,6 +294,17 @@ def test_who_has_dismissed_it_finds_nothing_there_although_it_may_take_a_moment_
             client.copies()
 
 
+def test_another_start_may_keep_more_and_never_less(client):
+    tight = part(stage=0, version=0), content(LIMIT)
+    larger = part(stage=1, version=0), content(MEBIBYTE)
+    put(client, *tight)
+    with pytest.raises(Refused, match=f"of {LIMIT} that may be kept {LIMIT} are taken"):
+        put(client, *larger)
+    with closing(client.hold(LIMIT + MEBIBYTE)), closing(client.hold(1)):
+        put(client, *larger)
+        assert get(client, larger[0], MEBIBYTE) == (b"head", larger[1])
+
+
 def test_it_ends_when_it_is_told_to_or_nobody_is_there_any_more(token):
     def begin(linger):
         with listen(token) as listener:
@@ -304,13 +315,13 @@ def test_it_ends_when_it_is_told_to_or_nobody_is_there_any_more(token):
     client = KeeperClient(keeper_address(token), token, "here")
     process = begin(600.0)
     # Whoever holds it does not keep it from ending when all is over.
-    channel = client.hold()
+    channel = client.hold(0)
     client.dismiss()
     process.join(120)
     assert process.exitcode == 0
     channel.close()
     process = begin(3.0)
-    channel = client.hold()
+    channel = client.hold(0)
     process.join(5)
     assert process.exitcode is None
     channel.close()

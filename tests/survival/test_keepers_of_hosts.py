@@ -10,8 +10,9 @@ from harness.forked import TRAINER
 from harness.hosts import hosts, missing
 from harness.started import TRAIN, Started, by_hand, losses, wait_until
 from recycle.cli.join import LATE
-from recycle.record.recording import InstantLine, Line, ViewLine
+from recycle.record.recording import CopyLine, InstantLine, Line, ViewLine
 from recycle.runtime.step.checkpoint import folder_of
+from recycle.state.redundancy import Redundancy
 
 WHY_NOT = missing()
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(400)]
@@ -24,7 +25,7 @@ ON = (0, 1) * PIPELINES
 STAGE = [f"W{pipeline}_1" for pipeline in range(PIPELINES)]
 
 
-def words(folder, iterations=ITERATIONS):
+def words(folder, iterations=ITERATIONS, kept="copies=2"):
     (folder / "model.toml").write_text(MODEL)
     size = [
         "--pipelines",
@@ -37,7 +38,7 @@ def words(folder, iterations=ITERATIONS):
         str(iterations),
         "--exact",
     ]
-    keeping = ["--keep-in-memory", "copies=2", "--checkpoint-every", str(SAVED)]
+    keeping = ["--keep-in-memory", kept, "--checkpoint-every", str(SAVED)]
     return [*TRAIN, "train", *size, *keeping, "--model", str(folder / "model.toml"), "-o", str(folder / "run")]
 
 
@@ -46,15 +47,15 @@ def undisturbed(shared_runs):
     """The folder of a run on one machine that nothing befell."""
 
     def make(folder):
-        run = Started([each.replace("copies=2", "off") for each in words(folder)], imported=TRAINER)
+        run = Started(words(folder, kept="off"), imported=TRAINER)
         assert run.ended() == 0, run.output
 
     return shared_runs.run(__name__, make, None).folder
 
 
-def started_apart(start, found, arguments):
+def started_apart(start, found, arguments, on=ON):
     return [
-        start(arguments, found[host], by_hand(rank, len(ON), found[0].address, 29500)) for rank, host in enumerate(ON)
+        start(arguments, found[host], by_hand(rank, len(on), found[0].address, 29500)) for rank, host in enumerate(on)
     ]
 
 
@@ -113,9 +114,15 @@ def test_a_host_with_all_servers_of_a_stage_and_its_keeper_is_lost(start, tmp_pa
 
 
 @pytest.mark.long
-def test_all_trainers_of_the_job_are_lost_and_a_new_start_goes_on_from_the_keepers(start, tmp_path, undisturbed):
-    with hosts(2) as found:
-        ranks = started_apart(start, found, words(tmp_path))
+@pytest.mark.parametrize(
+    ("on", "before", "after"),
+    [(ON, "copies=2", "copies=2"), (ON, "copies=1", "copies=2"), ((0, 1, 2, 1), "copies=1", "parity=2+1")],
+)
+def test_all_trainers_of_the_job_are_lost_and_a_new_start_goes_on_from_the_keepers(
+    start, tmp_path, undisturbed, on, before, after
+):
+    with hosts(max(on) + 1) as found:
+        ranks = started_apart(start, found, words(tmp_path, kept=before), on)
         ranks[0].wait_for("iteration 9/")
         for host in found:
             subprocess.run(host.command("pkill", "-KILL", "-f", "harness.scripts.train|recycle: [^k]"), check=True)
@@ -123,9 +130,13 @@ def test_all_trainers_of_the_job_are_lost_and_a_new_start_goes_on_from_the_keepe
             each.ended()
             assert "iteration 30/" not in each.output
         assert not list((tmp_path / "run" / "checkpoints").glob("step*"))
-        again = started_apart(start, found, [*words(tmp_path), "--resume"])
+        again = started_apart(start, found, [*words(tmp_path, kept=after), "--resume"], on)
         for each in again:
             assert each.ended() == 0, each.output
         wait_until(lambda: not any("recycle: keeper" in titles(each) for each in found))
     require_same(tmp_path, undisturbed)
     assert max(each.step for each in told(tmp_path, ViewLine)) >= 7
+    # Keepers that were there already take what the new start keeps.
+    assert not [each for each in told(tmp_path, InstantLine) if "may be kept" in each.text]
+    kept = [each for each in told(tmp_path, CopyLine) if each.version > SAVED]
+    assert {len(each.hosts) for each in kept} == {Redundancy.parse(after).pieces}

@@ -16,7 +16,7 @@ from recycle.state.redundancy import OFF, Redundancy
 
 SCHEDULE = "pipeline_schedule"
 STOCK, RECYCLE = "stock", "recycle"
-KEEP, RESUME = "--recycle-keep-in-memory", "--recycle-resume"
+KEEP, RESUME, RECORD = "--recycle-keep-in-memory", "--recycle-resume", "--recycle-record"
 
 REFUSED = UserError.exit_status
 """The exit status where what was asked for cannot be done."""
@@ -89,7 +89,7 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         help="How often within an hour the server of a crashed worker is started again.",
     )
     group.add_argument(
-        "--recycle-record",
+        RECORD,
         metavar="FOLDER",
         help="Where servers write what they do, for recycle watch, show and losses; on several hosts they share it.",
     )
@@ -103,7 +103,7 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     group.add_argument(
         RESUME,
         action="store_true",
-        help="Where all servers died: go on from the state in the memory of hosts, with the same --recycle-record.",
+        help=f"Where all servers died: go on from the state in the memory of hosts, with the same {RECORD}.",
     )
     return parser
 
@@ -135,7 +135,7 @@ def read_flags(values: argparse.Namespace) -> Flags:
     record = None if values.recycle_record is None else Path(values.recycle_record)
     resumes = values.recycle_resume
     if resumes and (redundancy is None or record is None):
-        raise UserError(f"{RESUME}: it takes the {KEEP} and the --recycle-record of the start that it goes on from")
+        raise UserError(f"{RESUME}: it takes the {KEEP} and the {RECORD} of the start that it goes on from")
     own_steps = values.recycle_stagger, values.recycle_exact
     return Flags(on, catalogue, dead, budget, *own_steps, store, values.recycle_restarts, record, redundancy, resumes)
 

@@ -12,7 +12,7 @@ from recycle.control.participant import participants_of
 from recycle.control.view import Member
 from recycle.errors import UserError
 from recycle.job import Server
-from recycle.megatron.flag.flags import RESUME, Flags
+from recycle.megatron.flag.flags import RECORD, RESUME, Flags
 from recycle.megatron.flag.same_command import require_same, write_settings
 from recycle.runtime.errors import RunError
 from recycle.runtime.keep.fetching import ask_all
@@ -152,7 +152,7 @@ def _tell_next_start(folder: Path, endpoint: Endpoint, words: Sequence[str]) -> 
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(
-            f"--recycle-record: {folder} cannot be made: {error.strerror}; give another folder, or leave it out"
+            f"{RECORD}: {folder} cannot be made: {error.strerror}; give another folder, or leave it out"
         ) from error
     write_settings(folder, words)
     JoinFile(endpoint.host, endpoint.port, 0, endpoint.token).write(folder / JOIN_FILE)

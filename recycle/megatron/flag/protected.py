@@ -26,6 +26,7 @@ from recycle.megatron.flag.protection import DURATIONS, Protection
 from recycle.megatron.flag.rank_calls import RankCalls, SomeRanks
 from recycle.megatron.flag.recording import Recording
 from recycle.megatron.flag.roles import Roles
+from recycle.megatron.flag.saving import SAVE
 from recycle.megatron.flag.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.flag.steps import Steps
 from recycle.megatron.flag.training_code import TrainingCode
@@ -283,17 +284,19 @@ class ProtectedExecution:
                 self.enter_next_view(pause)
 
     def _evaluate(self) -> list[torch.Tensor]:
+        assert self._survivor is not None
         for stage in self._stages:
             stage.drop()
-        with self.rank_calls.inside():
-            self._ready.evaluate()
-        self.share_losses(self.network)
-        results: list[torch.Tensor] = []
-        if self._training.moments is not None:
-            first, *_ = self.network.view.peers(self.job.depth - 1)
-            results = tell_all(self.network.all, self._losses.results if first == self.server else ())
-        # When this returns, all servers have what they need.
-        meet(self.network)
+        with self._survivor.during("an evaluation"):
+            with self.rank_calls.inside():
+                self._ready.evaluate()
+            self.share_losses(self.network)
+            results: list[torch.Tensor] = []
+            if self._training.moments is not None:
+                first, *_ = self.network.view.peers(self.job.depth - 1)
+                results = tell_all(self.network.all, self._losses.results if first == self.server else ())
+            # When this returns, all servers have what they need.
+            meet(self.network)
         return results
 
     @property
@@ -380,10 +383,11 @@ class ProtectedExecution:
             # Nobody who has begun it with those who are left may still be at it.
             survivor.outwait(each for each in members if each not in view.members)
             living = only_the_living(view, self._protection.by_rank, self._groups, self.collectives)
-            with living, self._roles.only_own(), self.rank_calls.inside():
-                act()
-            # When this returns, nobody has to do it again.
-            meet(self.network)
+            with survivor.during(f"a {kind}", writes=kind == SAVE):
+                with living, self._roles.only_own(), self.rank_calls.inside():
+                    act()
+                # When this returns, nobody has to do it again.
+                meet(self.network)
             return []
 
         self.collectives.call(kind, act_in_view, across=True)

@@ -22,6 +22,7 @@ from recycle.megatron.flag.exit_signal import taken
 from recycle.megatron.flag.flags import REFUSED, Flags
 from recycle.megatron.flag.keeper_part import KeeperPart, token_of_last_start
 from recycle.megatron.flag.ranks import PIPELINES_LAST, servers_of, unprotected
+from recycle.megatron.flag.record_folder import held
 from recycle.runtime.launch.claiming import LeftEarly, claimed, part
 from recycle.runtime.launch.hosted import PATIENCE, HostedStore
 from recycle.runtime.launch.lives import MISSED, Lives, serve_again
@@ -52,7 +53,7 @@ class Protection(NamedTuple):
         endpoint: where the run's store is.
         hosted: the store at the first rank, where torchrun has none.
         meeting: with the other ranks; None where a rank meets nobody.
-        keys: there; they are deleted when this is closed.
+        keys: there, and the part in the folder of recordings; they are given up when this is closed.
         life: how often this rank was started again.
         ranks: how many each server has; those of one follow each other.
         keeping: this process's part in its host's keeper; None where nothing is kept.
@@ -228,12 +229,16 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
             if start.rank == 0 and not start.served:
                 hosted = HostedStore(start, _say)
                 meeting.has_store = True
+            if start.rank == 0:
+                # Before it speaks to a keeper: that of a run which is alive in the folder is none that was left.
+                keys.enter_context(held(flags.record, begins=not meeting.is_over()))
             # Torch binds to the first of these interfaces as well.
             interface = environment.get(INTERFACES, "").partition(",")[0]
             meeting.address = choose_address(interface or None, start, f"{INTERFACES} one of this machine's interfaces")
             endpoint = meeting.endpoint(meeting.agree_on_token(token_of_last_start(flags) if start.rank == 0 else ""))
-            if start.rank > 0 and not start.served:
-                hosted = HostedStore(start, _say)
+            if start.rank > 0:
+                keys.enter_context(held(flags.record, begins=False))
+                hosted = None if start.served else HostedStore(start, _say)
             redundancy = flags.redundancy
             keeping = None if redundancy is None else KeeperPart(flags, redundancy, meeting, endpoint.token, words)
         servers, ranks = servers_of(line.shape, line.pipelines_last), line.server_ranks.size

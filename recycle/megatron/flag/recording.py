@@ -18,6 +18,7 @@ import msgspec
 from recycle.control.view import Member, ServerRank
 from recycle.errors import UserError
 from recycle.job import Server
+from recycle.megatron.flag.flags import RECORD
 from recycle.megatron.shared.patching import replace
 from recycle.plan.document import save_plan
 from recycle.plan.memory import peak_memory
@@ -53,9 +54,7 @@ def begin_recordings(folder: Path | None, plan: Plan) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(
-            f"--recycle-record {folder}: cannot be written: {error.strerror}; give another folder"
-        ) from error
+        raise UserError(f"{RECORD} {folder}: cannot be written: {error.strerror}; give another folder") from error
     epoch = next_epoch(folder)
     save_plan(plan, folder / PLAN)
     sys.stderr.write(f"recycle: recorded in {folder}; recycle watch {folder} shows how it goes on\n")

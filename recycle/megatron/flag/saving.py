@@ -35,6 +35,9 @@ OF_DISKS = {
 PROBE = 1 << 20
 """Bytes that are written to see whether a folder takes them."""
 
+SAVE = "save"
+"""What all who live do together."""
+
 KEPT = ("save_strategy", "load_strategy")
 """What Megatron keeps between saves, in its context: who writes what, which another view does otherwise."""
 
@@ -110,7 +113,7 @@ def save_by_the_living(save: Callable[..., None], view: Living, arguments: Any) 
         view.settle()
         world_size = arguments.world_size
         try:
-            view.together("save", act)
+            view.together(SAVE, act)
         finally:
             arguments.world_size = world_size
         if refusal is not None:

@@ -77,6 +77,7 @@ class TrainingCode:
         self._began: int | None = None
         self._totals: dict[str, Any] = {}
         self._brought: dict[str, Any] | None = None
+        self._makes_first = True
 
     @property
     def began(self) -> int:
@@ -136,8 +137,9 @@ class TrainingCode:
         # The version is no number of the training code's: it leaves out iterations, and makes some twice.
         arguments.iteration = progress.iteration
         self._began = progress.began
-        # Results are looked at from a run's second iteration on, which is not this server's second.
-        get_rerun_state_machine().first_iteration_complete = progress.iteration != progress.began
+        # A run's first iteration is not this server's first. Results are looked at from the second one on.
+        self._makes_first = progress.iteration == progress.began
+        get_rerun_state_machine().first_iteration_complete = not self._makes_first
         for name in COUNTERS:
             setattr(arguments, name, progress.counters[name])
         arguments.num_floating_point_operations_so_far = progress.operations
@@ -168,7 +170,7 @@ class TrainingCode:
             if self._brought is not None:
                 totals.update(self._brought)
                 # After a start the first iteration has a line of its own, and counts again in the next one.
-                keywords["is_first_iteration"] = False
+                keywords["is_first_iteration"] = self._makes_first
                 self._brought = None
             result = training_log(losses, totals, *others, **keywords)
             self._totals = totals

@@ -11,7 +11,7 @@ import msgspec
 from recycle.control.joinfile import last_token
 from recycle.errors import UserError
 from recycle.files import read_bytes, write_whole
-from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.run import NO_PARITY, Run
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Event
 from recycle.runtime.errors import RunError
@@ -62,8 +62,10 @@ def require_fit(run: Run, fingerprint: str) -> None:
     if not token or not kept or (sources and not is_kept(token)):
         return
     if run.redundancy is not None:
-        what = f"what {run.folder} has in memory"
-        require_same_settings(what, kept, run.settings_in_memory(fingerprint))
+        what, asked = f"what {run.folder} has in memory", run.settings_in_memory(fingerprint)
+        # Copies are read whatever is kept from now on.
+        same = {"parity": kept["parity"]} if kept.get("parity") == NO_PARITY else {}
+        require_same_settings(what, kept, asked | same)
     elif not sources:
         raise RunError(
             f"resume: there is no checkpoint in {run.checkpoints}, and what is in memory is not asked for; give "

@@ -29,6 +29,10 @@ PLAN, WAITING, SETTINGS = "plan.json", "waiting.json", "run.json"
 NOT_SAVED = ("plan", "waiting", "folder", "cluster")
 
 
+NO_PARITY = "off"
+"""What the settings of a run say that keeps whole copies, or nothing."""
+
+
 class Run(msgspec.Struct, frozen=True):
     """A training run.
 
@@ -154,7 +158,7 @@ class Run(msgspec.Struct, frozen=True):
         job, redundancy = self.plan.job, self.redundancy
         kept = {"text": text, "stages": job.depth, "placement": self._placement}
         # Any one copy is enough, however many are made. Of parity it has to be known how many pieces there are.
-        parity = str(redundancy) if redundancy is not None and redundancy.needed > 1 else "off"
+        parity = str(redundancy) if redundancy is not None and redundancy.needed > 1 else NO_PARITY
         return self.settings | kept | {"parity": parity}
 
     @property

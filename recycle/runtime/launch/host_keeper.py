@@ -49,7 +49,7 @@ class HostKeeper:
             self._fork_server.start_keeper(self._token, self._limit)
         else:
             self._is_found = True
-            self._channel = hold(self._token)
+            self._channel = hold(self._token, self._limit)
         yield keeping.describe(directory)
 
     def learn(self, event: ForkEvent) -> Iterator[str]:
@@ -58,7 +58,7 @@ class HostKeeper:
             self._channel.close()
             self._channel = None
         if event.kind == "started":
-            self._channel = hold(self._token)
+            self._channel = hold(self._token, self._limit)
             return
         self._is_found = False
         self._fork_server.start_keeper(self._token, self._limit)

@@ -166,13 +166,13 @@ def serve_from(setting: KeeperSetting, endpoint: Endpoint) -> None:
     """
     token, seat = endpoint.token, setting.seat
     directory = KeeperDirectory.read(endpoint.connect(), token)
+    limit = 0 if directory is None else setting.limit(directory, endpoint.address)
     if directory is None or not seat.is_taken(directory, endpoint.address):
         seat.close()
     else:
         assert seat.listener is not None, "it is on one of several hosts"
-        limit = setting.limit(directory, endpoint.address)
         fork_keeper([keeper.listen(token), seat.listener], token, limit)
-    seat.channel = hold(token)
+    seat.channel = hold(token, limit)
 
 
 def settle(setting: KeeperSetting, endpoint: Endpoint, server: Server, alive: Collection[Server]) -> None:
@@ -214,7 +214,7 @@ def settle(setting: KeeperSetting, endpoint: Endpoint, server: Server, alive: Co
             break
         near.close()
     seat.close()
-    seat.channel = hold(token)
+    seat.channel = hold(token, 0)
 
 
 def _is_gone(home: KeeperHome, endpoint: Endpoint) -> bool:
@@ -234,12 +234,17 @@ def dismiss_after(endpoint: Endpoint) -> None:
             dismiss(endpoint.token)
 
 
-def hold(token: str) -> Channel | None:
-    """Have this host's keeper stay for as long as this process is there, or the channel; None where there is none."""
+def hold(token: str, limit: int) -> Channel | None:
+    """Have this host's keeper stay for as long as this process is there, or the channel; None where there is none.
+
+    Args:
+        token: the run's.
+        limit: the bytes that it may keep at least, also where an earlier start has left it.
+    """
     deadline = time.monotonic() + 1.0
     while True:
         try:
-            return KeeperClient(keeper_address(token), token, "this host's keeper").hold()
+            return KeeperClient(keeper_address(token), token, "this host's keeper").hold(limit)
         except KeeperLost:
             if time.monotonic() > deadline:
                 return None

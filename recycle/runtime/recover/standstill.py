@@ -1,15 +1,17 @@
-"""Standstills: an iteration that does not come to its end though nobody is dead, and who waits for whom in it.
+"""Standstills: work that does not come to its end though nobody is dead, and who waits for whom in it.
 
 A link may carry nothing any more, or a server may be at another place of its program than all others. No sign of life
 is missing then, and each would wait for the next one's time-out.
 """
 
+import math
 import sys
 import threading
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from statistics import median
 from typing import NamedTuple
 
@@ -22,11 +24,14 @@ FACTOR, LEAST, FIRST = 20.0, 30.0, 600.0
 """An iteration stands still after so many times the median, but not before so many seconds; the first one, of which
 nothing is known yet, after so many."""
 
+DISK = 300.0
+"""The least for what waits for disks, of whose first nothing is judged."""
+
 KNOWN = 50
 """Iterations of which the median is taken."""
 
 CAUSE = "standstill: "
-"""What the cause of an alarm begins with where an iteration has not come to its end."""
+"""What the cause of an alarm begins with where something has not come to its end."""
 
 
 class ListPosition(NamedTuple):
@@ -41,6 +46,20 @@ class ListPosition(NamedTuple):
     iteration: int
     instruction: Instruction
     since: float
+
+
+class JointWork(NamedTuple):
+    """What all servers do together outside of their lists.
+
+    Attributes:
+        what: in words.
+        since: when it began, on the monotonic clock in seconds.
+        writes: whether it waits for disks.
+    """
+
+    what: str
+    since: float
+    writes: bool
 
 
 class StandstillWatch:
@@ -69,6 +88,8 @@ class StandstillWatch:
         self._epoch = -1
         self._plan: Plan | None = None
         self._place: ListPosition | None = None
+        self._joint: JointWork | None = None
+        self._joint_lengths: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=KNOWN))
         # Of the iteration that is under way, or was last.
         self._began = self._ended = 0.0
         self._raised = False
@@ -76,7 +97,8 @@ class StandstillWatch:
     def begin(self, epoch: int, plan: Plan) -> None:
         """A view has begun, which works by a plan."""
         self._epoch, self._plan, self._raised = epoch, plan, False
-        self._place, self._began = None, 0.0
+        self._place = self._joint = None
+        self._began = 0.0
 
     def before(self, iteration: int, instruction: Instruction) -> None:
         """See Hooks."""
@@ -93,17 +115,38 @@ class StandstillWatch:
         if instruction.op is Op.STEP:
             self._ended, self._place = self._now(), None
 
-    def look(self, board: Board) -> None:
-        """From another thread than the one that trains: raise the alarm where an iteration takes far too long.
+    @contextmanager
+    def during(self, what: str, *, writes: bool = False) -> Iterator[None]:
+        """Within the block all servers do something together that is in no list.
 
-        Between two iterations no time is too long: the training code may save or evaluate.
+        Args:
+            what: in words: ``an evaluation``.
+            writes: whether it waits for disks.
         """
-        place, passed = self._place, self._now() - self._began
-        if place is None or self._raised or passed < self.patience:
+        self._joint = joint = JointWork(what, self._now(), writes)
+        yield
+        self._joint_lengths[what].append(self._now() - joint.since)
+        # Where it is given up, this is known until the next view begins: it may be asked for before.
+        self._joint = None
+
+    def look(self, board: Board) -> None:
+        """From another thread than the one that trains: raise the alarm where something takes far too long.
+
+        Between two iterations the training code alone may take any time.
+        """
+        place, joint, now, least, first = self._place, self._joint, self._now(), LEAST, FIRST
+        if joint is not None:
+            what, passed, lengths = joint.what, now - joint.since, self._joint_lengths[joint.what]
+            least, first = (DISK, math.inf) if joint.writes else (least, first)
+        elif place is not None:
+            what, passed, lengths = f"iteration {place.iteration + 1}", now - self._began, self._lengths
+        else:
+            return
+        if self._raised or passed < patience(lengths, least, first):
             return
         self._raised = True
-        usual = f", {passed / median(self._lengths):.0f} times as long as usual" if self._lengths else ""
-        cause = f"{CAUSE}iteration {place.iteration + 1} has taken {passed:.0f} s{usual}, and {self._said(place)[0]}"
+        usual = f", {passed / median(lengths):.0f} times as long as usual" if lengths else ""
+        cause = f"{CAUSE}{what} has taken {passed:.0f} s{usual}, and {self._said(place, joint)[0]}"
         board.failures.raise_alarm(self._epoch, cause, self._name)
 
     def explain(self, cause: str) -> None:
@@ -112,16 +155,13 @@ class StandstillWatch:
             # Python has no other way to another thread's stack.
             frame = sys._current_frames().get(self._trains)  # noqa: SLF001
             stack = traceback.format_stack(frame) if frame is not None else []
-            line, waits = self._said(self._place)
+            line, waits = self._said(self._place, self._joint)
             self._tell(not waits, line, "".join(stack))
 
-    @property
-    def patience(self) -> float:
-        """Seconds after which an iteration stands still."""
-        return max(LEAST, FACTOR * median(self._lengths)) if self._lengths else FIRST
-
-    def _said(self, place: ListPosition | None) -> tuple[str, bool]:
+    def _said(self, place: ListPosition | None, joint: JointWork | None) -> tuple[str, bool]:
         """Where this rank is, in words, and whether it waits for others there."""
+        if joint is not None:
+            return f"{self._name} has been in {joint.what} for {self._now() - joint.since:.0f} s", True
         if place is None:
             return f"{self._name} is in no iteration", False
         awaited = self._awaited(place.instruction)
@@ -145,3 +185,14 @@ class StandstillWatch:
             for each in plan.programs[self._server]
             if (each.op, each.stage, each.home, each.micro_batch) == what and each.peer is not None
         ]
+
+
+def patience(lengths: Sequence[float], least: float = LEAST, first: float = FIRST) -> float:
+    """Seconds after which something stands still.
+
+    Args:
+        lengths: how long it took before, in seconds.
+        least: seconds that it has in any case, once that is known.
+        first: seconds that it has before.
+    """
+    return max(least, FACTOR * median(lengths)) if lengths else first

@@ -7,7 +7,7 @@ and frees the main thread from whatever it waits in.
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 import torch
 
@@ -174,6 +174,10 @@ class Survivor:
             ViewBroken: somebody else is gone meanwhile.
         """
         self._gathering.outwait(members, self._alarm_watch.check)
+
+    def during(self, what: str, *, writes: bool = False) -> AbstractContextManager[None]:
+        """Within the block all servers do something together that is no iteration; see StandstillWatch."""
+        return self._standstill.during(what, writes=writes)
 
     def leave(self) -> None:
         """Wait until all may leave: who is gone early cannot help the others to recover.

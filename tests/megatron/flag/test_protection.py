@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 
 import pytest
@@ -18,6 +18,7 @@ from megatron.core.parallel_state import RankGenerator
 from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
 from harness.processes import children, send_signal
+from recycle.control import run_folder
 from recycle.control.agent import FENCED, LEFT, STOPPED
 from recycle.control.board import Board
 from recycle.control.etcd_store import EtcdStore
@@ -102,6 +103,35 @@ def test_all_ranks_find_the_same_run_in_torchruns_store(environment):
 def test_what_lets_nobody_outlive_others_is_said(environment, words, changes, reason):
     changed = {name: value for name, value in (environment | changes).items() if value is not None}
     assert protection(changed, words).startswith(reason)
+
+
+@pytest.mark.parametrize("more", ["", "--recycle-keep-in-memory copies=1"])
+def test_a_folder_of_recordings_is_refused_while_another_run_is_alive_in_it(address, tmp_path, monkeypatch, more):
+    monkeypatch.setattr(run_folder, "PATIENCE", 0.0)
+    first, second = (rank_of(address, secrets.token_hex(4)) for _ in range(2))
+    words = f"{WORDS} --recycle-record {tmp_path}"
+    with ExitStack() as ranks:
+        for rank in range(4):
+            ranks.enter_context(protection(first | {"RANK": str(rank)}, words).keys)
+        # It would have come for a keeper that an earlier start has left.
+        monkeypatch.setattr(protection_module, "KeeperPart", lambda *_: pytest.fail("the folder is not its own"))
+        refusal = f"{tmp_path}: a run is alive in it; .* another folder with --recycle-record"
+        with pytest.raises(UserError, match=refusal):
+            protection(second, f"{words} {more}")
+        with pytest.raises(UserError, match=refusal):
+            protection(second | {"RANK": "1"}, f"{words} {more}")
+    with protection(rank_of(address, secrets.token_hex(4)), words).keys:
+        pass
+
+
+def test_a_first_rank_that_comes_again_to_its_run_takes_part_in_the_folder_of_recordings(address, tmp_path):
+    environment, words = rank_of(address, secrets.token_hex(4)), f"{WORDS} --recycle-record {tmp_path}"
+    found = [protection(environment | {"RANK": str(rank)}, words) for rank in range(4)]
+    found[0].meeting.admit(found[0].endpoint.token, ("", 0))
+    found[0].keys.close()
+    found.append(protection(environment, words))
+    for each in found[1:]:
+        each.keys.close()
 
 
 def test_ranks_of_other_releases_are_refused_on_all_of_them(environment, monkeypatch):

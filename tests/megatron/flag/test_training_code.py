@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy
 import pytest
 import torch
+from megatron.core.rerun_state_machine import get_rerun_state_machine
 
 from harness.group_counting_adam import GroupCountingAdam
 from recycle.megatron.flag import training_code
@@ -106,6 +107,24 @@ def test_all_that_is_known_is_taken_over():
     seen = {}
     back.log(lambda losses, totals, **given: seen.update(totals, **given))(None, {}, is_first_iteration=True)
     assert seen == {"lm loss": torch.tensor([1.5]), "advanced iterations": 3, "is_first_iteration": False}
+
+
+@pytest.mark.parametrize(("iteration", "is_first"), [(20, True), (21, False)])
+def test_the_first_iteration_of_a_run_is_the_first_for_a_server_that_makes_it_again(iteration, is_first):
+    """After that one, Megatron keeps its sums: the next line has the mean of both."""
+    run_on_cpu()
+    peer, arguments = code()
+    peer.begin()
+    peer.begin_iteration(20)
+    arguments.curr_iteration = iteration
+    back, _ = code()
+    back.adopt(iteration, come_over(iteration, peer.state(iteration)))
+    assert get_rerun_state_machine().first_iteration_complete == (not is_first)
+    logged = []
+    log = back.log(lambda *_, is_first_iteration: logged.append(is_first_iteration))
+    log(None, {}, is_first_iteration=True)
+    log(None, {}, is_first_iteration=False)
+    assert logged == [is_first, False]
 
 
 def test_sums_that_came_through_host_memory_go_on_where_the_losses_are(monkeypatch):

@@ -59,7 +59,7 @@ def test_what_a_keeper_inherits_leads_nowhere_and_its_numbers_are_no_connections
     os.close(writer)
     assert os.read(reader, 1) == b""
     client = KeeperClient(keeper_address(token), token, "here")
-    with closing(client.hold()):
+    with closing(client.hold(0)):
         keeper = settles(lambda: holders(inode).get("recycle: keeper"))
         for number in (0, 1, 2, reader, writer):
             assert open_files(keeper)[number] == os.devnull

@@ -1,6 +1,7 @@
 """An iteration that does not come to its end ends the view, and says who waits for whom."""
 
 import threading
+from unittest.mock import ANY
 
 import pytest
 
@@ -11,7 +12,7 @@ from recycle.job import Server
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
-from recycle.runtime.recover.standstill import CAUSE, FACTOR, FIRST, LEAST, StandstillWatch
+from recycle.runtime.recover.standstill import CAUSE, DISK, FACTOR, FIRST, LEAST, StandstillWatch, patience
 
 FIRST_STAGE, LAST_STAGE = Server(0, 0), Server(0, 1)
 USUAL = 4.0
@@ -77,11 +78,52 @@ def test_of_the_first_iteration_nothing_is_known_and_short_ones_have_their_time(
     assert run.look() is None
     run.time += 2
     assert run.look().startswith(f"{CAUSE}iteration 1 has taken 60")
-    run = Run(plan, FIRST_STAGE)
-    run.usual = 0.1
+    assert patience([0.1, 0.1, 90.0]) == LEAST
+
+
+@pytest.mark.parametrize(
+    ("writes", "seconds", "least"),
+    [(False, 0.5, LEAST), (False, 7.0, FACTOR * 7), (True, 0.5, DISK), (True, 60.0, 1200)],
+)
+def test_what_all_do_together_that_is_in_no_list_stands_still_as_an_iteration_does(plan, writes, seconds, least):
+    run = Run(plan, LAST_STAGE)
     for number in range(3):
         run.iterate(number)
-    assert run.watch.patience == LEAST
+        with run.watch.during("a thing", writes=writes):
+            run.time += seconds
+    # What an iteration takes says nothing about it, nor does another thing.
+    with run.watch.during("another", writes=False):
+        run.time += 100.0
+        assert run.look() is None
+    with run.watch.during("a thing", writes=writes):
+        run.time += least - 0.1
+        assert run.look() is None
+        run.time += 1.0
+        cause = run.look()
+        run.watch.explain(cause)
+    assert cause.startswith(f"{CAUSE}a thing has taken {least + 0.9:.0f} s, ")
+    assert cause.endswith(f"times as long as usual, and W0_1 has been in a thing for {least + 0.9:.0f} s")
+    ((waits_for_nobody, line, _),) = run.told
+    assert not waits_for_nobody
+    assert line in cause
+
+
+def test_of_a_first_thing_that_waits_for_no_disk_it_is_known_when_it_stands_still(plan):
+    run = Run(plan, FIRST_STAGE)
+    with run.watch.during("a save", writes=True):
+        run.time += 100 * FIRST
+        assert run.look() is None
+    # One that was given up says nothing of how long it takes, and where that was until the next view.
+    with pytest.raises(ValueError, match="given up"), run.watch.during("an evaluation"):
+        raise ValueError("given up")
+    run.watch.explain(CAUSE)
+    assert run.told.pop() == (False, "W0_0 has been in an evaluation for 0 s", ANY)
+    run.watch.begin(3, plan)
+    run.time += 100 * FIRST
+    assert run.look() is None
+    with run.watch.during("an evaluation"):
+        run.time += FIRST + 1
+        assert run.look() == f"{CAUSE}an evaluation has taken 601 s, and W0_0 has been in an evaluation for 601 s"
 
 
 def test_a_rank_says_where_it_is_for_whom_it_waits_and_what_its_code_does(plan):
