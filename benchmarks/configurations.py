@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from recycle.cli.doctor import Diagnosis, diagnose
+from recycle.cli.diagnosis import Diagnosis, diagnose
 from recycle.errors import UserError
 from recycle.megatron.flag.command_line import read_command_line
 from recycle.megatron.flag.option_table import choose_release
@@ -66,9 +66,9 @@ def ranks_of(arguments: dict[str, Any]) -> int:
 
 
 def diagnosed(each: Configuration, release: str) -> Diagnosis | str:
-    """What the doctor says of a job, with nccl counted as if it were there; why it cannot be read."""
+    """What the doctor says of a job; why it cannot be read."""
     try:
-        return diagnose(read_command_line(("pretrain_gpt.py", *each.words), each.ranks), None, release, lacks_nccl="")
+        return diagnose(read_command_line(("pretrain_gpt.py", *each.words), each.ranks), None, release)
     except UserError as error:
         return str(error)
 
@@ -91,6 +91,7 @@ def main() -> None:
             reasons = {found.split(":")[0]}
         else:
             reasons = {found.line.option(refusal.name) for refusal in found.refused}
+            reasons |= {each.word for each in found.unread}
             counts["runs"] += found.runs
             counts["survives_process"] += found.survives_process
             counts["split, of those that run"] += found.runs and not found.fused

@@ -3,7 +3,7 @@
     python -m benchmarks.example_scripts ~/Megatron-LM
 
 Each shell script is run in an empty folder, where what starts a job (torchrun, python) only writes its
-words down. Its arguments, in whose place users put paths and numbers, are 64 here. nccl is counted as if it were there.
+words down. Its arguments, in whose place users put paths and numbers, are 64 here.
 Where a job needs more ranks than the script starts, the doctor is asked about two pipelines.
 """
 
@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from recycle.cli.doctor import Diagnosis, diagnose
+from recycle.cli.diagnosis import Diagnosis, diagnose
+from recycle.cli.launcher import split_at_script
 from recycle.errors import UserError
 from recycle.megatron.flag.command_line import read_command_line
 from recycle.megatron.flag.option_table import choose_release
@@ -91,27 +92,29 @@ def started_by(path: Path, tree: Path) -> list[tuple[str, ...]]:
     return [tuple(command.splitlines()) for command in said.split("\n\n") if command.strip()]
 
 
-def judged(job: ExampleJob, ranks: int | None, release: str) -> Diagnosis | str:
+def judged(job: ExampleJob, ranks: int | None, release: str, tree: Path) -> Diagnosis | str:
     """What the doctor says; why it cannot say anything.
 
     Args:
         job: which.
         ranks: how many there are; None for what the script says.
         release: of Megatron.
+        tree: in whose root scripts are started.
     """
+    launcher, (script, *_) = split_at_script(job.words)
     try:
-        return diagnose(read_command_line(job.words, ranks), None, release, lacks_nccl="")
+        return diagnose(read_command_line(job.words, ranks), None, release, tree / script, launcher)
     except UserError as error:
         return str(error)
 
 
-def cells(job: ExampleJob, release: str) -> list[str]:
+def cells(job: ExampleJob, release: str, tree: Path) -> list[str]:
     """A row of the table."""
-    asked = judged(job, None, release)
+    asked = judged(job, None, release, tree)
     remedies, ranks = [], ""
     if isinstance(asked, str):
         needed = NEEDED.search(asked)
-        more = judged(job, 2 * int(needed[1]) if needed else MORE, release)
+        more = judged(job, 2 * int(needed[1]) if needed else MORE, release, tree)
         remedies.append(f"{2 * int(needed[1])} ranks for two pipelines" if needed else asked)
     else:
         ranks, more = str(asked.line.ranks), asked
@@ -120,6 +123,7 @@ def cells(job: ExampleJob, release: str) -> list[str]:
     if isinstance(more, Diagnosis):
         ranks = ranks or f"{more.line.ranks} for the script's"
         remedies += [f"`{more.line.option(each.name)}`: {each.advice.remedy}" for each in more.refused]
+        remedies += [f"`{each.word}`: {each.remedy}" for each in more.unread]
     elif more not in remedies:
         remedies.append(more)
     runs = isinstance(asked, Diagnosis) and asked.runs
@@ -136,7 +140,7 @@ def main() -> None:
     began = time.monotonic()
     print("| script | ranks | runs | survives the death of a process | what to change |")
     print("| --- | --- | --- | --- | --- |")
-    rows = [cells(job, release) for job in example_jobs(tree)]
+    rows = [cells(job, release, tree) for job in example_jobs(tree)]
     assert rows, f"{tree}: no examples here; give a source tree of Megatron-LM"
     for row in rows:
         print(f"| {' | '.join(row)} |")

@@ -4,10 +4,16 @@ import json
 import subprocess
 import sys
 
+import hypothesis
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.examples import QUICK
+from recycle.cli.diagnosis import diagnose
 from recycle.job import Job, Stage
+from recycle.megatron.flag.command_line import read_command_line
+from recycle.megatron.flag.option_table import known_options
 from recycle.plan.mode import Mode
 from recycle.planner.catalogue import make_catalogue
 
@@ -89,8 +95,9 @@ def test_batches_that_grow_are_planned_for(run):
     assert "batches that grow from 2 to 6 micro-batches per pipeline" in " ".join(out.split())
     assert json.loads(run("doctor", "--json", *words[1:])[1])["plan"]["growth"] == [2, 4, 6]
     report = json.loads(run("doctor", "--json", "--megatron", "0.18.2", *words[1:])[1])
+    assert report["runs"] is True
     assert report["plan"]["growth"] == []
-    assert [each["word"] for each in report["unread"]] == ["--rampup-batch-size"]
+    assert [each["word"] for each in report["ignored"]] == ["--rampup-batch-size"]
 
 
 def test_with_experts_a_server_is_their_whole_group(run):
@@ -151,11 +158,57 @@ def test_a_host_with_all_peers_is_named_with_the_remedy(run):
         (["--inference-max-batch-size", "4"], "Megatron 0.17.1 does not know it, and 0.16.1 does"),
     ],
 )
-def test_words_that_nobody_reads_are_named(run, arguments, message):
+def test_words_that_nobody_reads_are_named_and_end_the_job(run, arguments, message):
     status, out, _ = run("doctor", "--megatron", "0.17.1", "--ranks", 24, *GOOD, *arguments)
-    assert status == 0
+    assert status == 1
+    assert "runs       no" in out
     (line,) = [each for each in out.splitlines() if each.startswith("unread")]
     assert message in line
+
+
+@given(
+    option=st.sampled_from(sorted(known_options())),
+    place=st.integers(3, 40),
+    kind=st.sampled_from("-x+"),
+    data=st.data(),
+)
+def test_an_option_with_a_letter_too_few_too_many_or_another_is_an_error(option, place, kind, data):
+    place = min(place, len(option) - 1)
+    letter = "" if kind == "-" else data.draw(st.sampled_from("aeqz"))
+    misspelt = option[:place] + letter + option[place + (kind != "+") :]
+    hypothesis.assume(misspelt not in known_options())
+    release = known_options()[option].releases[-1]
+    line = read_command_line([*GOOD, misspelt], 24)
+    assert [each.word for each in diagnose(line, None, release).unread] == [misspelt]
+
+
+def test_options_that_the_script_adds_are_known_where_it_can_be_read(run, tmp_path):
+    script, module = tmp_path / "train.py", tmp_path / "models" / "own.py"
+    module.parent.mkdir()
+    script.write_text("from models.own import add\nparser.add_argument('--own-width')\n")
+    module.write_text("def add(parser):\n    parser.add_argument('--own-depth')\n")
+    words = ("--own-width", 3, "--own-depth", 4)
+    assert run("doctor", "--ranks", 24, script, *GOOD[1:], *words)[0] == 0
+    status, out, _ = run("doctor", "--ranks", 24, script, *GOOD[1:], *words, "--own-wdith", 3)
+    assert status == 1
+    assert [each.split()[1] for each in out.splitlines() if each.startswith("unread")] == ["--own-wdith:"]
+    assert "train.py here" not in out
+    _, out, _ = run("doctor", "--ranks", 24, tmp_path / "gone.py", *GOOD[1:], *words)
+    assert "gone.py here" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("option", ["--nnode", "--nodes", "--nproc-per-nod"])
+def test_what_torchrun_would_complete_or_refuse_is_an_error(run, option):
+    words = ("torchrun", "--nproc_per_node", 8, option, 3, *GOOD)
+    status, out, _ = run("doctor", "--ranks", 24, *words)
+    assert status == 1
+    assert f"unread     {option}: did you mean --n" in out
+
+
+def test_a_misspelt_option_of_the_doctor_is_no_part_of_the_job(run):
+    status, _, err = run("doctor", "--rank", 24, *GOOD)
+    assert status == 2
+    assert "No such option '--rank'" in err
 
 
 def test_a_release_that_is_not_known_is_refused(run):
@@ -213,7 +266,6 @@ def test_a_release_that_is_not_known_is_refused(run):
         ("--num-layers 30", "--num-layers: 30 layers do not divide among 4 stages"),
         ("--num-attention-heads 5", "--num-attention-heads: 5 is no multiple of 2, the tensor-parallel size"),
         ("--rampup-batch-size 6 6 100 --train-iters 9", "--rampup-batch-size: Megatron counts samples"),
-        ("--distributed-backend nccl", "--distributed-backend: "),
         ("--cuda-graph-impl local", "--cuda-graph-impl: "),
         ("--dataloader-type external", "--dataloader-type: "),
         ("--fim-data", "--fim-data: its random numbers depend on which server draws them"),
@@ -234,14 +286,79 @@ def test_what_is_refused_is_said_with_a_reason(run, arguments, reason):
     assert reason in line
 
 
-def test_nccl_counts_as_there_where_that_is_said(run):
-    words = ("--ranks", 24, *GOOD, "--distributed-backend", "nccl")
-    _, out, _ = run("doctor", *words)
-    assert "--distributed-backend: NCCL is taken to be there only where recycle doctor --nccl says so" in out
-    assert run("doctor", "--nccl", *words)[0] == 0
-    status, out, _ = run("doctor", "--nccl", *words, "--use-sharp")
+def test_a_job_is_judged_on_the_machines_that_it_is_for(run):
+    on_gpus = [each for each in GOOD if each not in ("--distributed-backend", "gloo")]
+    status, out, _ = run("doctor", "--ranks", 24, *on_gpus)
+    assert status == 0
+    assert "runs       yes" in out
+    assert "refused" not in out
+    status, out, _ = run("doctor", "--ranks", 24, *on_gpus, "--use-sharp")
     assert status == 1
     assert "--use-sharp: each view makes communicators of its own" in out
+
+
+def test_a_job_that_is_told_to_train_on_cpus_is_one_over_gloo(run):
+    bare = [each for each in GOOD[1:] if each not in ("--distributed-backend", "gloo")]
+    words = ("torchrun", "--nproc-per-node", 24, "-m", "recycle.megatron", "--on-cpu", "pretrain_gpt.py", *bare)
+    report = json.loads(run("doctor", "--json", *words)[1])
+    assert (report["runs"], report["untried_on_gpus"]) == (True, [])
+    status, _, err = run("doctor", *words, "--distributed-backend", "nccl")
+    assert status == 2
+    assert "it needs CUDA, and --on-cpu is given" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "untried"),
+    [
+        ((), []),
+        (("--distributed-backend", "nccl"), ["NCCL between its servers"]),
+        (("--transformer-impl", "transformer_engine"), ["Transformer Engine's layers"]),
+        (("--use-distributed-optimizer",), ["the distributed optimizer"]),
+        (("--recycle-exact",), ["stages that are stepped by recycle"]),
+        (("--num-virtual-stages-per-pipeline-rank", "2"), ["virtual stages"]),
+    ],
+)
+def test_what_no_gpu_has_run_is_said(run, words, untried):
+    always = ["ranks on GPUs of their own", "tensor parallelism"]
+    report = json.loads(run("doctor", "--json", "--ranks", 24, *GOOD, *words)[1])
+    assert sorted(report["untried_on_gpus"]) == sorted(always + untried)
+    text = " ".join(run("doctor", "--ranks", 24, *GOOD, *words)[1].split())
+    assert "not tried on GPUs: " in text
+    assert all(each in text for each in untried)
+    hosts = json.loads(run("doctor", "--json", "torchrun", "--nnodes", 3, "--nproc-per-node", 8, *GOOD)[1])
+    assert "several hosts" in hosts["untried_on_gpus"]
+
+
+def job_of(pipelines, stages, micro_batches, *words):
+    sizes = ("--pipeline-model-parallel-size", stages, "--global-batch-size", pipelines * micro_batches)
+    return ("--ranks", pipelines * stages, "pretrain_gpt.py", "--micro-batch-size", 1, *sizes, *words)
+
+
+def test_beside_re_routing_stands_what_could_be_done_instead(run):
+    words = job_of(4, 4, 64, "--num-layers", 32, "--save", "x", "--save-interval", 500)
+    plan = json.loads(run("doctor", "--json", *words)[1])["plan"]
+    rerouted = [each["of_before"] for each in plan["failures"]]
+    assert plan["without_pipeline"] == 0.75
+    assert all(0.75 < each < 0.78 for each in rerouted)
+    # A sixteenth of the servers is dead, and layers are whole.
+    assert 0.93 < plan["layers_moved"] < 0.96
+    assert plan["restart"]["iterations"] == 250
+    assert plan["restart"]["least"] < plan["restart"]["most"]
+    assert plan["memory"] == [4, 4, 4, 4]
+    out = " ".join(run("doctor", *words)[1].split())
+    assert "instead its pipeline left out: 25.0%; 3 pipelines train on, with a smaller batch" in out
+    assert "its layers moved to the rest of its pipeline: " in out
+    assert "250 iterations in the mean made again" in out
+    assert "each server is taken to hold the activations of up to 4 micro-batches" in out
+
+
+def test_layers_need_not_move_where_re_routing_costs_no_more_than_the_dead(run):
+    plan = json.loads(run("doctor", "--json", *job_of(6, 4, 8))[1])["plan"]
+    assert min(each["of_before"] for each in plan["failures"]) > 1 - 2 / 24
+    assert plan["layers_moved"] is None
+    assert plan["restart"]["iterations"] is None
+    out = run("doctor", *job_of(6, 4, 8))[1]
+    assert "layers moved" not in out
 
 
 @pytest.mark.parametrize("option", ["--pipeline-model-parallel-size", "--micro-batch-size", "--num-layers"])

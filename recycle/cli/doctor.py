@@ -1,206 +1,87 @@
 """``recycle doctor``."""
 
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from recycle.cli.console import make_console, print_json, progress_line
+from recycle.cli.diagnosis import RANKS_PER_HOST, Diagnosis, diagnose, survival, works
+from recycle.cli.launcher import for_cpu, split_at_script
 from recycle.cli.parameters import Count
-from recycle.job import Server
-from recycle.megatron.flag.command_line import RAMP_UP, CommandLine, read_command_line
+from recycle.cli.untried import TRIED, untried_on_gpus
+from recycle.job import Job
+from recycle.megatron.flag.command_line import CommandLine, read_command_line
 from recycle.megatron.flag.flags import owns_steps
 from recycle.megatron.flag.left_out import LEFT_OUT
-from recycle.megatron.flag.option_table import Unread, choose_release, find_unread
+from recycle.megatron.flag.option_table import choose_release
 from recycle.megatron.flag.planning import Source
-from recycle.megatron.flag.ranks import PIPELINES_LAST, exposed_stages, hosts_of, servers_of, unprotected
-from recycle.megatron.flag.refusals import Refusal, not_kept, not_own, read_only, refusals, unsplit
-from recycle.megatron.flag.sizes import unfit
+from recycle.megatron.flag.refusals import Refusal, read_only
 from recycle.plan.plan import Plan
 from recycle.wording import plural
 
-RANKS_PER_HOST = 8
-
-NOT_ASKED = "NCCL is taken to be there only where recycle doctor --nccl says so"
-
-
-class Price(NamedTuple):
-    """What one dead server costs.
-
-    Attributes:
-        stage: of the server.
-        period: time of an iteration with it dead.
-        of_before: the throughput, against that with all servers.
-        of_1f1b: the throughput, against fault-free 1F1B.
-    """
-
-    stage: int
-    period: int
-    of_before: float
-    of_1f1b: float
+if TYPE_CHECKING:
+    from recycle.cli.failure_costs import FailureCosts, Restart
 
 
-class Diagnosis(NamedTuple):
-    """What is to be said of a job.
-
-    Attributes:
-        line: its command line.
-        refused: settings with which no plan can run.
-        fused: settings that prevent a split backward pass.
-        unread: words that nobody reads.
-        release: of Megatron, whose options count.
-        unprotected: why the death of a process ends the job; empty if it does not.
-        exposed: the stages that lose all their servers with one host.
-        ranks_per_host: that was judged by.
-    """
-
-    line: CommandLine
-    refused: list[Refusal]
-    fused: list[Refusal]
-    unread: list[Unread]
-    release: str
-    unprotected: str
-    exposed: list[int]
-    ranks_per_host: int
-
-    @property
-    def runs(self) -> bool:
-        """Whether a plan can run."""
-        return not self.refused
-
-    @property
-    def survives_process(self) -> bool:
-        """Whether the job outlives the death of any one process, if torchrun starts it."""
-        return self.runs and not self.unprotected
-
-    @property
-    def survives_host(self) -> bool:
-        """Whether every stage has a live server whichever host is lost."""
-        return self.survives_process and not self.exposed
-
-
-@click.command("doctor", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command("doctor", context_settings={"allow_interspersed_args": False})
 @click.option("--ranks", type=Count(1), help="The total number of processes, where the command line does not give it.")
 @click.option(
     "--ranks-per-host",
     type=Count(1),
     help=f"Processes on each host; default: torchrun's --nproc-per-node, or {RANKS_PER_HOST}.",
 )
-@click.option("--nccl", is_flag=True, help="The job's machines have GPUs, and a torch with NCCL.")
 @click.option("--megatron", metavar="RELEASE", help="The release whose options count; default: the installed one.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 @click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
     ranks: int | None,
     ranks_per_host: int | None,
-    nccl: bool,
     megatron: str | None,
     as_json: bool,
     words: Sequence[str],
 ) -> None:
     """Check what --pipeline-schedule recycle would do for a Megatron job, whose command line is COMMAND.
 
-    Reports whether it runs, what is refused and what to change, which words nobody reads, whether the job survives the
-    death of a process and the loss of a host, the plan, and what the loss of a server would cost. Without a catalogue
-    (--recycle-catalogue), F, I and W are taken to be equally long. Exits with status 1 if something is refused.
+    The job is judged on the machines that it is for: where it trains over NCCL, GPUs and NCCL are taken to be there.
+    Reports whether it runs, what is refused and what to change, which words neither Megatron nor the script knows, what
+    of it has not run on a GPU, whether the job survives the death of a process and the loss of a host, the plan, and
+    what the loss of a server would cost: by re-routing, without its pipeline, with layers moved, and by a restart.
+    Without a catalogue (--recycle-catalogue), F, I and W are taken to be equally long. Exits with status 1 if something
+    is refused or not known.
 
     \b
     recycle doctor torchrun --nproc-per-node 8 pretrain_gpt.py --pipeline-model-parallel-size 4 ...
     recycle doctor --ranks 64 pretrain_gpt.py --tensor-model-parallel-size 2 ...
     """
+    on_cpu = for_cpu(words)
+    words = words if on_cpu is None else on_cpu
     line = read_command_line(words, ranks)
-    diagnosis = diagnose(line, ranks_per_host, choose_release(megatron), "" if nccl else NOT_ASKED)
-    from recycle.planner.source import price as make
+    launcher, (named, *_) = split_at_script(words)
+    script = Path(named)
+    diagnosis = diagnose(line, ranks_per_host, choose_release(megatron), script, launcher)
+    from recycle.cli.failure_costs import failure_costs
+    from recycle.planner.source import price
 
-    source = Source(line.flags, line.shape, [str(each) for each in diagnosis.fused], make)
+    source = Source(line.flags, line.shape, [str(each) for each in diagnosis.fused], price)
     with progress_line("planning"):
         whole = source.plan(())
         asked = source.plan(line.flags.dead) if line.flags.dead else whole
-        prices = [price(whole, source.plan([Server(0, stage)]), stage) for stage in price_list(line)]
+        costs = failure_costs(line, source, whole)
+    untried = list(untried_on_gpus(line)) if on_cpu is None else []
     if as_json:
-        print_json(as_fields(diagnosis, whole, asked, prices))
+        print_json(as_fields(diagnosis, untried, whole, asked, costs))
     else:
-        report(diagnosis, whole, asked, prices)
+        report(diagnosis, script, untried, whole, asked)
+        report_costs(line, whole, costs)
     sys.exit(0 if diagnosis.runs else 1)
 
 
-def diagnose(line: CommandLine, ranks_per_host: int | None, release: str, lacks_nccl: str) -> Diagnosis:
-    """Judge a command line.
-
-    Args:
-        line: which.
-        ranks_per_host: processes on each host; None to take what the line says.
-        release: of Megatron, whose options count.
-        lacks_nccl: why NCCL is not taken to be there; empty if it is.
-    """
-    refused = list(refusals(line.setting, lacks_nccl))
-    if owns_steps(line.flags):
-        refused += not_own(line.setting, line.flags.exact)
-    elif line.flags.redundancy is not None:
-        refused += not_kept(line.setting)
-    refused += unfit(line.setting)
-    unread = list(find_unread(line.arguments, release))
-    if any(each.word == RAMP_UP for each in unread):
-        line = line._replace(growth=())
-    per_host = ranks_per_host or line.ranks_per_host or RANKS_PER_HOST
-    servers = servers_of(line.shape, line.pipelines_last)
-    return Diagnosis(
-        line,
-        refused,
-        list(unsplit(line.setting)),
-        unread,
-        release,
-        unprotected(line.shape, line.flags.dead),
-        exposed_stages(servers, hosts_of(servers, line.server_ranks.size, per_host)),
-        per_host,
-    )
-
-
-def price_list(line: CommandLine) -> range:
-    """The stages that can lose a server: all, where there is a peer to take over."""
-    return range(line.shape.stages if line.shape.pipelines > 1 else 0)
-
-
-def price(whole: Plan, plan: Plan, stage: int) -> Price:
-    """What a plan costs against the one in which all servers are alive."""
-    return Price(stage, plan.period, whole.period / plan.period, plan.retention)
-
-
-def works(line: CommandLine) -> Iterator[str]:
-    """What of the job's settings is known to work."""
-    settings: Any = line.settings
-    ranks, pipelines = line.server_ranks, line.shape.pipelines * line.server_ranks.pipelines
-    yield f"data parallel {pipelines}"
-    yield f"pipeline parallel {line.shape.stages}"
-    if line.shape.virtual > 1:
-        yield f"{line.shape.virtual} virtual stages of each rank"
-    yield f"tensor parallel {settings.tensor_model_parallel_size}"
-    if ranks.pipelines > 1:
-        among = f"{ranks.pipelines} of Megatron's {pipelines} pipelines"
-        yield f"experts among {ranks.size} ranks, which are lost together, of {among}"
-    if not settings.untie_embeddings_and_output_weights:
-        yield "tied embeddings"
-    for name, words in (("bf16", "bf16"), ("fp16", "fp16"), ("calculate_per_token_loss", "per-token loss")):
-        if getattr(settings, name):
-            yield words
-    if settings.recompute_granularity:
-        yield f"recompute ({settings.recompute_granularity})"
-    if settings.clip_grad:
-        yield f"gradient clipping at {settings.clip_grad:g}"
-    if line.growth:
-        yield f"batches that grow from {line.growth[0]} to {line.growth[-1]} micro-batches per pipeline"
-    if line.flags.staggered:
-        yield "stages that step on their own"
-    if line.flags.exact:
-        yield "exact sums of gradients"
-    if line.flags.redundancy is not None:
-        yield f"the state in memory, {line.flags.redundancy}"
-    if settings.hidden_dropout or settings.attention_dropout:
-        yield "dropout, with other random numbers than stock: the same whoever is dead"
-
-
-def as_fields(diagnosis: Diagnosis, whole: Plan, asked: Plan, prices: list[Price]) -> dict[str, Any]:
+def as_fields(
+    diagnosis: Diagnosis, untried: list[str], whole: Plan, asked: Plan, costs: "FailureCosts"
+) -> dict[str, Any]:
     """The report for other programs."""
     line = diagnosis.line
 
@@ -215,8 +96,10 @@ def as_fields(diagnosis: Diagnosis, whole: Plan, asked: Plan, prices: list[Price
         "refused": advised(diagnosis.refused),
         "fused": advised(diagnosis.fused),
         "read_only": advised(list(read_only(line.setting))),
+        "untried_on_gpus": untried,
         "left_out": list(line.left_out),
         "unread": [each._asdict() for each in diagnosis.unread],
+        "ignored": [each._asdict() for each in diagnosis.ignored],
         "unprotected": diagnosis.unprotected,
         "exposed_stages": diagnosis.exposed,
         "works": list(works(line)),
@@ -229,46 +112,75 @@ def as_fields(diagnosis: Diagnosis, whole: Plan, asked: Plan, prices: list[Price
             "bound": asked.bound,
             "of_before": whole.period / asked.period,
             "of_1f1b": asked.retention,
-            "failures": [each._asdict() for each in prices],
+            "memory": micro_batches_held(whole.job),
+            "failures": [each._asdict() for each in costs.rerouted],
+            "without_pipeline": costs.without_pipeline,
+            "layers_moved": costs.layers_moved,
+            "restart": costs.restart._asdict(),
         },
     }
 
 
-def report(diagnosis: Diagnosis, whole: Plan, asked: Plan, prices: list[Price]) -> None:
-    """Print it in lines and a table."""
-    from rich.table import Table
-
+def report(diagnosis: Diagnosis, script: Path, untried: list[str], whole: Plan, asked: Plan) -> None:
+    """Print whether the job runs, and by which plan."""
     console, line = make_console(), diagnosis.line
     job = whole.job
     console.print(f"job        {line.shape}; {plural(line.server_ranks.size, 'rank')} per server, {line.ranks} in all")
     console.print(f"runs       {'yes' if diagnosis.runs else 'no'}, by the options of Megatron {diagnosis.release}")
     console.print(f"works      {'; '.join(works(line))}", markup=False)
+    for unread in diagnosis.unread:
+        console.print(f"unread     {unread}", markup=False)
+    if diagnosis.unread and not script.is_file():
+        console.print(
+            f"           there is no {script} here, so that options which it adds are not known", markup=False
+        )
+    for ignored in diagnosis.ignored:
+        console.print(f"ignored    {ignored}", markup=False)
     for kind, found in (("refused", diagnosis.refused), ("fused", diagnosis.fused)):
         for each in found:
             console.print(f"{kind:10} {line.option(each.name)}: {each.advice.reason}", markup=False)
             console.print(f"           change: {each.advice.remedy}", markup=False)
     for each in read_only(line.setting):
         console.print(f"read only  {line.option(each.name)}: {each.advice.reason}; {each.advice.remedy}", markup=False)
+    if untried:
+        console.print(f"not tried  on GPUs: {', '.join(untried)}; {TRIED}", markup=False)
     for option in line.left_out:
         console.print(f"left out   {option}: {LEFT_OUT[option]}", markup=False)
-    for unread in diagnosis.unread:
-        console.print(f"unread     {unread}", markup=False)
     console.print(f"survives   {survival(diagnosis)}", markup=False)
+    console.print(f"memory     {memory_text(line, job)}", markup=False)
     own = "Megatron's own 1F1B" if job.standard else "a plan in the place of Megatron's interleaved schedule"
     console.print(f"plan       period {job.time_text(whole.period)} with all servers: {own}")
     if asked.dead:
         names = ", ".join(map(str, asked.dead))
         kept = f"{whole.period / asked.period:.1%} of before"
         console.print(f"           period {job.time_text(asked.period)} without {names}: throughput {kept}")
-    if not prices:
+
+
+def report_costs(line: CommandLine, whole: Plan, costs: "FailureCosts") -> None:
+    """Print what one dead server costs, in a table and lines."""
+    from rich.table import Table
+
+    console, job = make_console(), whole.job
+    if not costs.rerouted:
         console.print("failures   every server is the only one of its stage: nothing can take over; use more pipelines")
+        console.print(f"instead    {restart_text(costs.restart)}")
         return
-    servers = line.shape.pipelines * line.shape.stages
-    table = Table("one server dead in stage", "period", "throughput, of before", "of fault-free 1F1B", "servers alive")
-    for price in prices:
-        shares = (price.of_before, price.of_1f1b, (servers - 1) / servers)
-        table.add_row(str(price.stage), job.time_text(price.period), *(f"{each:.1%}" for each in shares))
+    pipelines, servers = line.shape.pipelines, line.shape.pipelines * line.shape.stages
+    table = Table("one server dead in stage", "period", "throughput, of before", "cost")
+    for each in costs.rerouted:
+        table.add_row(str(each.stage), job.time_text(each.period), f"{each.of_before:.1%}", cost_text(each.of_before))
     console.print(table)
+    console.print(f"           {1 / servers:.1%} of the servers are dead then")
+    kept = "1 pipeline trains on" if pipelines == 2 else f"{pipelines - 1} pipelines train on"
+    console.print(
+        f"instead    its pipeline left out: {cost_text(costs.without_pipeline)}; {kept}, with a smaller batch"
+    )
+    if costs.layers_moved is not None:
+        console.print(
+            f"           its layers moved to the rest of its pipeline: {cost_text(costs.layers_moved)}; recycle train "
+            "--move-layers on does so, and the flag does not"
+        )
+    console.print(f"           {restart_text(costs.restart)}")
     if line.flags.catalogue is None:
         console.print(
             "F, I and W are taken to be equally long: measure them with recycle profile, and plan ahead with recycle "
@@ -276,21 +188,39 @@ def report(diagnosis: Diagnosis, whole: Plan, asked: Plan, prices: list[Price]) 
         )
 
 
-def survival(diagnosis: Diagnosis) -> str:
-    """Which deaths the job survives, in words."""
-    if not diagnosis.runs:
-        return "nothing, as it does not run"
-    if not diagnosis.survives_process:
-        return f"no death of a process: {diagnosis.unprotected}"
-    if not diagnosis.exposed:
-        return "the death of a process, and the loss of a host"
-    stages = ", ".join(map(str, diagnosis.exposed))
-    text = (
-        f"the death of a process, but not the loss of a host: with {diagnosis.ranks_per_host} ranks on each, one has "
-        f"all servers of stage {stages}"
+def cost_text(of_before: float) -> str:
+    """What is lost of a throughput; what is gained, where a split backward pass makes up for more than the death."""
+    return f"{1 - of_before:.1%}" if of_before <= 1 else f"none, {of_before - 1:.1%} gained"
+
+
+def restart_text(restart: "Restart") -> str:
+    """What a restart costs, in words."""
+    redone = "all iterations, as there is no --save with --save-interval,"
+    if restart.iterations is not None:
+        redone = f"{restart.iterations:g} iterations in the mean"
+    return (
+        f"a restart at each failure: {redone} made again, {restart.least:.0f} to {restart.most:.0f} s of standing "
+        "still (Varuna on 30 A40, SOSP'23), and the pipeline left out until a server is put in its place"
     )
-    line = diagnosis.line
-    others = servers_of(line.shape, True)
-    hosts = hosts_of(others, line.server_ranks.size, diagnosis.ranks_per_host)
-    helps = not line.pipelines_last and not exposed_stages(others, hosts)
-    return f"{text}; {PIPELINES_LAST} changes that" if helps else text
+
+
+def micro_batches_held(job: Job) -> list[int]:
+    """Per place in a pipeline, of how many micro-batches a server may hold the activations."""
+    return [job.limit(place) // sum(job.stages[each].held for each in held) for place, held in enumerate(job.chunks)]
+
+
+def memory_text(line: CommandLine, job: Job) -> str:
+    """What a server's memory is taken to hold, in words."""
+    held = micro_batches_held(job)
+    most = "1 micro-batch" if held[0] == 1 else f"{held[0]} micro-batches"
+    if len(set(held)) > 1:
+        most = f"{', '.join(map(str, held))} micro-batches, by its stage"
+    parts = [f"each server is taken to hold the activations of up to {most}"]
+    if job.standard and job.depth > 1:
+        first = min(job.depth, job.micro_batches)
+        parts[0] += f", where 1F1B holds {first} on the first stage and 1 on the last"
+    if line.setting("use_distributed_optimizer"):
+        parts.append("two shards of the optimizer's state in place of one")
+    if owns_steps(line.flags):
+        parts.append("the state before the last step")
+    return "; ".join(parts)

@@ -23,10 +23,10 @@ def proven_period(model: Model, mode: Mode = STAGGERED) -> PeriodOf:
     return of
 
 
-def plan_fleet(model: Model, fleet: Fleet, effort: Effort) -> Plan:
+def plan_fleet(model: Model, fleet: Fleet, effort: Effort, mode: Mode = STAGGERED) -> Plan:
     """The plan of a fleet whose servers all live, of compute form; of all pipelines together: steps wait for peers.
 
     Raises:
         JobError: a server has not the memory for a single micro-batch.
     """
-    return make_plan(fleet_job(model, fleet), (), STAGGERED, effort, "compute")
+    return make_plan(fleet_job(model, fleet), (), mode, effort, "compute")

@@ -1,0 +1,154 @@
+"""What ``recycle doctor`` finds out about a Megatron job: whether it runs, and which deaths it survives."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from recycle.cli.launcher import unknown_to_torchrun
+from recycle.cli.script_options import added_options
+from recycle.megatron.flag.command_line import RAMP_UP, CommandLine
+from recycle.megatron.flag.flags import owns_steps
+from recycle.megatron.flag.option_table import Unread, find_unread
+from recycle.megatron.flag.ranks import PIPELINES_LAST, exposed_stages, hosts_of, servers_of, unprotected
+from recycle.megatron.flag.refusals import Refusal, not_kept, not_own, refusals, unsplit
+from recycle.megatron.flag.sizes import unfit
+
+RANKS_PER_HOST = 8
+
+
+class Diagnosis(NamedTuple):
+    """What is to be said of a job.
+
+    Attributes:
+        line: its command line.
+        refused: settings with which no plan can run.
+        fused: settings that prevent a split backward pass.
+        unread: words with which torchrun or Megatron ends: neither it nor the script knows them.
+        ignored: options that Megatron takes and does not go by.
+        release: of Megatron, whose options count.
+        unprotected: why the death of a process ends the job; empty if it does not.
+        exposed: the stages that lose all their servers with one host.
+        ranks_per_host: that was judged by.
+    """
+
+    line: CommandLine
+    refused: list[Refusal]
+    fused: list[Refusal]
+    unread: list[Unread]
+    ignored: list[Unread]
+    release: str
+    unprotected: str
+    exposed: list[int]
+    ranks_per_host: int
+
+    @property
+    def runs(self) -> bool:
+        """Whether a plan can run."""
+        return not (self.refused or self.unread)
+
+    @property
+    def survives_process(self) -> bool:
+        """Whether the job outlives the death of any one process, if torchrun starts it."""
+        return self.runs and not self.unprotected
+
+    @property
+    def survives_host(self) -> bool:
+        """Whether every stage has a live server whichever host is lost."""
+        return self.survives_process and not self.exposed
+
+
+def diagnose(
+    line: CommandLine,
+    ranks_per_host: int | None,
+    release: str,
+    script: Path | None = None,
+    launcher: Sequence[str] = (),
+) -> Diagnosis:
+    """Judge a command line on the machines that it is for: what it asks for, such as NCCL, is there.
+
+    Args:
+        line: which.
+        ranks_per_host: processes on each host; None to take what the line says.
+        release: of Megatron, whose options count.
+        script: that is trained with; its options count if it can be read.
+        launcher: the words before it.
+    """
+    refused = list(refusals(line.setting))
+    if owns_steps(line.flags):
+        refused += not_own(line.setting, line.flags.exact)
+    elif line.flags.redundancy is not None:
+        refused += not_kept(line.setting)
+    refused += unfit(line.setting)
+    unread = list(find_unread(line.arguments, release))
+    ignored = [each for each in unread if each.word == RAMP_UP]
+    if ignored:
+        line = line._replace(growth=())
+    if unread and script is not None:
+        added = added_options(script)
+        unread = [each for each in unread if each.word not in added]
+    per_host = ranks_per_host or line.ranks_per_host or RANKS_PER_HOST
+    servers = servers_of(line.shape, line.pipelines_last)
+    return Diagnosis(
+        line,
+        refused,
+        list(unsplit(line.setting)),
+        [*unknown_to_torchrun(launcher), *(each for each in unread if each.word != RAMP_UP)],
+        ignored,
+        release,
+        unprotected(line.shape, line.flags.dead),
+        exposed_stages(servers, hosts_of(servers, line.server_ranks.size, per_host)),
+        per_host,
+    )
+
+
+def works(line: CommandLine) -> Iterator[str]:
+    """What of the job's settings is known to work."""
+    settings: Any = line.settings
+    ranks, pipelines = line.server_ranks, line.shape.pipelines * line.server_ranks.pipelines
+    yield f"data parallel {pipelines}"
+    yield f"pipeline parallel {line.shape.stages}"
+    if line.shape.virtual > 1:
+        yield f"{line.shape.virtual} virtual stages of each rank"
+    yield f"tensor parallel {settings.tensor_model_parallel_size}"
+    if ranks.pipelines > 1:
+        among = f"{ranks.pipelines} of Megatron's {pipelines} pipelines"
+        yield f"experts among {ranks.size} ranks, which are lost together, of {among}"
+    if not settings.untie_embeddings_and_output_weights:
+        yield "tied embeddings"
+    for name, words in (("bf16", "bf16"), ("fp16", "fp16"), ("calculate_per_token_loss", "per-token loss")):
+        if getattr(settings, name):
+            yield words
+    if settings.recompute_granularity:
+        yield f"recompute ({settings.recompute_granularity})"
+    if settings.clip_grad:
+        yield f"gradient clipping at {settings.clip_grad:g}"
+    if line.growth:
+        yield f"batches that grow from {line.growth[0]} to {line.growth[-1]} micro-batches per pipeline"
+    if line.flags.staggered:
+        yield "stages that step on their own"
+    if line.flags.exact:
+        yield "exact sums of gradients"
+    if line.flags.redundancy is not None:
+        yield f"the state in memory, {line.flags.redundancy}"
+    if settings.hidden_dropout or settings.attention_dropout:
+        yield "dropout, with other random numbers than stock: the same whoever is dead"
+
+
+def survival(diagnosis: Diagnosis) -> str:
+    """Which deaths the job survives, in words."""
+    if not diagnosis.runs:
+        return "nothing, as it does not run"
+    if not diagnosis.survives_process:
+        return f"no death of a process: {diagnosis.unprotected}"
+    if not diagnosis.exposed:
+        return "the death of a process, and the loss of a host"
+    stages = ", ".join(map(str, diagnosis.exposed))
+    text = (
+        f"the death of a process, but not the loss of a host: with {diagnosis.ranks_per_host} ranks on each, one has "
+        f"all servers of stage {stages}"
+    )
+    line = diagnosis.line
+    others = servers_of(line.shape, True)
+    hosts = hosts_of(others, line.server_ranks.size, diagnosis.ranks_per_host)
+    helps = not line.pipelines_last and not exposed_stages(others, hosts)
+    return f"{text}; {PIPELINES_LAST} changes that" if helps else text
