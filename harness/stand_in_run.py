@@ -85,7 +85,7 @@ class Mortal:
         """See Hooks."""
         self.live()
 
-    def after(self, _: int, __: Instruction, ___: float) -> None:
+    def after(self, _: int, __: Instruction, ___: Callable[[], float]) -> None:
         """See Hooks."""
         self.live()
 
@@ -191,7 +191,7 @@ class CountingServer(EmulatedServer):
             self._run.garbage += not is_whole(total)
             stage.counts.zero_()
 
-    def after(self, _: int, instruction: Instruction, __: float) -> None:
+    def after(self, _: int, instruction: Instruction, __: Callable[[], float]) -> None:
         """See Hooks: what is stepped with was right."""
         if instruction.op is Op.STEP:
             total = self._totals.pop(instruction.stage)

@@ -158,7 +158,7 @@ class Keeping:
         elif instruction.op is Op.SNAP and self._snapshot is not None:
             self._snapshot.let()
 
-    def after(self, iteration: int, instruction: Instruction, seconds: float) -> None:
+    def after(self, iteration: int, instruction: Instruction, seconds: Callable[[], float]) -> None:
         """See Hooks."""
 
     def halt(self) -> None:
