@@ -23,9 +23,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     print(
-        "| queues of a device | deaths | second deaths | iterations | sums compared | wrong or hung | round, median s |"
+        "| queues of a device | deaths | second deaths | iterations | sums compared | garbage, not used "
+        "| wrong or hung | round, median s |"
     )
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for one_queue in (False, True):
         name = "one" if one_queue else "many"
 
@@ -38,7 +39,7 @@ def main() -> int:
             print(f"{name}: {failed}", file=sys.stderr)
             return 1
         median = statistics.median(outcome.seconds)
-        counts = f"{outcome.deaths} | {outcome.second} | {outcome.iterations} | {outcome.sums}"
+        counts = f"{outcome.deaths} | {outcome.second} | {outcome.iterations} | {outcome.sums} | {outcome.garbage}"
         print(f"| {name} | {counts} | 0 | {median:.2f} |", flush=True)
     return 0
 

@@ -206,6 +206,11 @@ class CountedUpdate:
         """See StageUpdate."""
         return self._update.waits
 
+    @property
+    def confirms(self) -> bool:
+        """See StageUpdate."""
+        return self._update.confirms
+
     def collect(self) -> None:
         """See StageUpdate."""
 

@@ -2,8 +2,9 @@
 
 What makes NCCL hard to build on, without exception here: a communicator carries out what it is given in order and
 knows no tags; nothing moves before all its ranks have come to the same operation; who waits for somebody who is gone
-waits until the communicator is aborted on this side, and no abort is heard on the other; an aborted communicator
-refuses all; a split needs every rank, the dead too; and to destroy what was aborted never returns.
+waits until the communicator is aborted on this side; what one side aborts after its start goes on at the others, which
+end it with anything and hear of no abort; an aborted communicator refuses all; a split needs every rank, the dead too;
+and to destroy what was aborted never returns.
 
 With one queue, all that a rank starts begins in the order of its start, whatever communicator it goes to, and not
 before what was started earlier is done: so kernels begin with ``CUDA_DEVICE_MAX_CONNECTIONS=1``, which Megatron's
@@ -21,6 +22,8 @@ from typing import NamedTuple
 import torch
 
 LOOK = 0.005
+GARBAGE = 113
+"""What an operation ends with that another rank has aborted."""
 
 
 class Operation(NamedTuple):
@@ -28,6 +31,9 @@ class Operation(NamedTuple):
 
     kind: str
     tensor: torch.Tensor
+
+
+ABORTED = Operation("aborted", torch.empty(0))
 
 
 class Shared:
@@ -51,6 +57,12 @@ class Shared:
         self.done = place + 1
         return True
 
+    def abort(self, rank: int) -> None:
+        """What this rank has begun goes on at the others, and carries nothing of it."""
+        for operations in self.given.values():
+            if rank in operations:
+                operations[rank] = ABORTED
+
     def take_back(self, rank: int) -> None:
         """Nothing of this rank moves any more."""
         for operations in self.given.values():
@@ -59,6 +71,11 @@ class Shared:
 
 def _carry_out(operations: Sequence[Operation]) -> None:
     kinds, tensors = [each.kind for each in operations], [each.tensor for each in operations]
+    if ABORTED.kind in kinds:
+        for kind, tensor in zip(kinds, tensors, strict=True):
+            if kind != "send":
+                tensor.fill_(GARBAGE)
+        return
     if "send" in kinds:
         assert sorted(kinds) == ["receive", "send"], f"a communicator was given {kinds}"
         tensors[kinds.index("receive")].copy_(tensors[kinds.index("send")])
@@ -106,8 +123,7 @@ class Device:
                 self._running = None
                 break
             self._running = self._queue.popleft()
-            if not self._running.communicator.aborted:
-                touched += self._running.communicator.give(self._running)
+            touched += self._running.communicator.give(self._running)
         return touched
 
 
@@ -142,7 +158,10 @@ class Communicator:
 
     def give(self, launched: Launched) -> list[Device]:
         """An operation begins; gives the devices of all ranks if it is done with it."""
-        done = self._shared.give(self._rank, launched.place, launched.operation)
+        if self.aborted and not self._library.leaves_garbage:
+            return []
+        operation = ABORTED if self.aborted else launched.operation
+        done = self._shared.give(self._rank, launched.place, operation)
         return list(self._shared.come.values()) if done else []
 
     def is_done(self, place: int) -> bool:
@@ -157,7 +176,10 @@ class Communicator:
         """On this side; nobody else is told."""
         with self._library.changed:
             self.aborted = True
-            self._shared.take_back(self._rank)
+            if self._library.leaves_garbage:
+                self._shared.abort(self._rank)
+            else:
+                self._shared.take_back(self._rank)
             self._library.carry_on([self._device])
 
     def vanish(self) -> None:
@@ -185,11 +207,13 @@ class Library:
 
     Attributes:
         one_queue: as above.
+        leaves_garbage: whether what one side aborts ends at the others; otherwise it never does, as with gloo.
         changed: held while something changes, and told of it.
     """
 
     def __init__(self, one_queue: bool = False, check: Callable[[], None] = lambda: None) -> None:
         self.one_queue = one_queue
+        self.leaves_garbage = True
         self.check = check
         self.changed = threading.Condition(threading.RLock())
         self._shared: weakref.WeakValueDictionary[bytes, Shared] = weakref.WeakValueDictionary()
@@ -211,9 +235,9 @@ class Library:
             self.changed.wait_for(over, LOOK)
 
     def apart(self) -> "Library":
-        """The same library with queues of its own, as another device's would be, and never one for all."""
+        """What carries host memory beside it: with queues of its own, never one for all, and without garbage."""
         twin = copy(self)
-        twin.one_queue = False
+        twin.one_queue = twin.leaves_garbage = False
         twin._devices = {}
         return twin
 

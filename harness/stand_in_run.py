@@ -21,7 +21,7 @@ import torch
 from harness.emulated_server import Emulated, EmulatedServer
 from harness.examples import QUICK, paper_job
 from harness.stand_in import Library
-from harness.stand_in_transport import ends_over
+from harness.stand_in_transport import connects_beside, ends_over
 from recycle.control.board import Board
 from recycle.control.durations import Durations
 from recycle.control.messages import Death, Description, Opening
@@ -85,7 +85,7 @@ class Mortal:
         """See Hooks."""
         self.live()
 
-    def after(self, _: int, __: Instruction, ___: float) -> None:
+    def after(self, _: int, __: Instruction, ___: Callable[[], float]) -> None:
         """See Hooks."""
         self.live()
 
@@ -120,11 +120,12 @@ class Door(NamedTuple):
 
 
 class CountingStage(EmulatedStage):
-    """Counts the weight gradients of every micro-batch since the last step."""
+    """Counts the weight gradients of every micro-batch since the last step, and sees whether a message was wrong."""
 
     def __init__(self, job: Job, server: Server, *others: Any) -> None:
         super().__init__(job, server, *others)
         self.counts = torch.zeros(job.pipelines, job.micro_batches, dtype=torch.int64)
+        self.wrong: list[str] = []
 
     def weight_gradient(self, micro_batch: MicroBatch, complete: Complete | None = None) -> None:
         """See PipelineStage."""
@@ -142,6 +143,13 @@ class CountingStage(EmulatedStage):
         """See PipelineStage."""
         super().drop()
         self.counts.zero_()
+        self.wrong.clear()
+
+    def _require(self, *message: Any) -> None:
+        try:
+            super()._require(*message)
+        except AssertionError as error:
+            self.wrong.append(str(error))
 
 
 class CountingServer(EmulatedServer):
@@ -150,6 +158,7 @@ class CountingServer(EmulatedServer):
     def __init__(self, run: "StandInRun", server: Server) -> None:
         super().__init__(Emulated(JOB, True, 0.0, 0, size=8), server, SilentReporter())
         self.entered: View | None = None
+        self._totals: dict[int, torch.Tensor] = {}
         self.iterated = -1
         self._run = run
         self._stages = [CountingStage(JOB, server, each, 0.0, self._sleeper, 8) for each in JOB.chunks[server.stage]]
@@ -164,24 +173,30 @@ class CountingServer(EmulatedServer):
         """See Connectable."""
         self._network = network
         super().connect(plan, network, (*hooks, self), notices)
+        # It would meet the peers in host memory, where nothing is garbage; the sum of the counts is the reduction here.
+        assert self._update is not None
+        self._update.reduce = lambda chunk, *, last: None  # type: ignore[method-assign]
         self.entered = network.view
 
     def before(self, _: int, instruction: Instruction) -> None:
-        """See Hooks: a reduction is of the whole batch."""
+        """See Hooks: a reduction is of the whole batch, unless it ends with anything."""
         if instruction.op is Op.REDUCE:
             assert self._network is not None
             stages = zip(JOB.chunks[self._network.server.stage], self._stages, strict=True)
             (stage,) = (each for number, each in stages if number == instruction.stage)
             assert isinstance(stage, CountingStage)
-            counts = stage.counts
-            total = counts.clone()
+            total = stage.counts.clone()
             self._network.peers.sum(total)
-            assert bool((total == 1).all()), f"the reduction has micro-batches so often: {total.tolist()}"
-            self._run.sums += 1
-            counts.zero_()
+            self._totals[instruction.stage] = total
+            self._run.garbage += not is_whole(total)
+            stage.counts.zero_()
 
-    def after(self, _: int, __: Instruction, ___: float) -> None:
-        """See Hooks."""
+    def after(self, _: int, instruction: Instruction, __: Callable[[], float]) -> None:
+        """See Hooks: what is stepped with was right."""
+        if instruction.op is Op.STEP:
+            total = self._totals.pop(instruction.stage)
+            assert is_whole(total), f"stepped with micro-batches so often: {total.tolist()}"
+            self._run.sums += 1
 
     def iterate(self, step: int) -> None:
         """See Loop."""
@@ -230,9 +245,15 @@ class Life:
                 run.fail(f"{self.member} ended with status {status}")
         except Killed:
             run.library.die()
+            run.host.die()
             run.report_death(self.member)
         except BaseException:
             run.fail(f"{self.member}: {traceback.format_exc()}")
+
+
+def is_whole(total: torch.Tensor) -> bool:
+    """Whether a reduction has every micro-batch once."""
+    return bool((total == 1).all())
 
 
 @cache
@@ -249,6 +270,7 @@ class Outcome(NamedTuple):
         second: how many of them came while the one before was being recovered from.
         iterations: that were made.
         sums: that were compared with what they have to be, over all servers.
+        garbage: sums that ended with anything, and were not stepped with.
         seconds: from a death until all servers, the new one too, train together; for each round.
     """
 
@@ -256,6 +278,7 @@ class Outcome(NamedTuple):
     second: int
     iterations: int
     sums: int
+    garbage: int
     seconds: tuple[float, ...]
 
 
@@ -269,14 +292,16 @@ class StandInRun:
 
     Attributes:
         last: the step at which it ends.
-        sums: how many sums were right.
+        sums: how many sums were right that servers stepped with.
+        garbage: how many ended with anything, because another server had given them up; nobody stepped with those.
     """
 
     def __init__(self, seed: int, one_queue: bool, patience: float = 60.0) -> None:
         self.last = ENDLESS
-        self.sums = 0
+        self.sums = self.garbage = 0
         self.mortals = threading.local()
         self.library = Library(one_queue, self._check)
+        self.host = self.library.apart()
         self._random = random.Random(seed)
         self._patience = patience
         self._errors: list[str] = []
@@ -297,7 +322,8 @@ class StandInRun:
         Raises:
             Failed: something was wrong, or did not go on.
         """
-        connect, connect_pair = ends_over(self.library)
+        _, connect_pair = ends_over(self.library)
+        connect = connects_beside(self.library, self.host)
         with (
             mock.patch.object(rebuilding, "connect", connect),
             mock.patch.object(serving, "connect_pair", connect_pair),
@@ -323,7 +349,7 @@ class StandInRun:
                 self._await(partial(each.join, 0.01), f"the end of {each.member}")
             self._look()
             self._await(lambda: not self._threads_left(), "the end of all threads")
-        return Outcome(died, second, self.last, self.sums, tuple(seconds))
+        return Outcome(died, second, self.last, self.sums, self.garbage, tuple(seconds))
 
     def report_death(self, member: Member) -> None:
         """What an agent does, and the launcher after it: say that a server is dead, and start its next life."""

@@ -3,15 +3,17 @@
 from collections.abc import Callable, Collection
 from functools import partial
 from itertools import count
+from typing import Any
 from uuid import uuid4
 
 import torch
-from torch.distributed import Store
+from torch.distributed import PrefixStore, Store
 
 from harness.stand_in import Communicator, Library
 from recycle.control.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.runtime.net.nccl.library import NcclLibrary
+from recycle.runtime.net.nccl.network import TwofoldNetwork
 from recycle.runtime.net.network import Network, NetworkOptions, PrivateLink
 from recycle.runtime.net.ordered.communicators import Communicators
 from recycle.runtime.net.ordered.network import OrderedNetwork, plane_of
@@ -118,6 +120,29 @@ def connects_by(make: Callable[[NetworkOptions, Callable[[], None]], NcclLibrary
         others = view.servers if partners is None else partners
         made = Communicators(make(options, look), store, options, look, plane_of(view, rank))
         return OrderedNetwork(made, view, server, rank, others)
+
+    return connect
+
+
+def is_large(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is taken for one that lies on a device, where all lie in host memory."""
+    return tensor.numel() > 1
+
+
+def connects_beside(library: Library, host: Library) -> Callable[..., TwofoldNetwork]:
+    """What ``recycle.runtime.net.connect.connect`` is with NCCL, which carries what is large here.
+
+    Args:
+        library: in place of NCCL.
+        host: in place of gloo beside it.
+    """
+    carriers = [connects_by(partial(StandInNccl, each)) for each in (host, library)]
+
+    def connect(store: Store, *others: Any, **keywords: Any) -> TwofoldNetwork:
+        first, second = (
+            each(PrefixStore(str(number), store), *others, **keywords) for number, each in enumerate(carriers)
+        )
+        return TwofoldNetwork(first, second, is_large)
 
     return connect
 

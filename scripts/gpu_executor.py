@@ -8,7 +8,7 @@ keeps.
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -29,7 +29,7 @@ from recycle.plan.mode import Mode
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
 from recycle.record.recorder import Recorder
-from recycle.runtime.device import DeviceKind, settle
+from recycle.runtime.device import DeviceClock, DeviceKind, settle
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.launch.local import LocalProcess, launch
@@ -85,7 +85,7 @@ class ComputeClock:
         elif self._begun is None and instruction.op is Op.F:
             self._begun = time.perf_counter()
 
-    def after(self, iteration: int, instruction: Instruction, seconds: float) -> None:
+    def after(self, iteration: int, instruction: Instruction, seconds: Callable[[], float]) -> None:
         """See Hooks."""
 
 
@@ -180,7 +180,7 @@ def _time_plan(way: Literal["fused", "split"], options: ModelOptions, device: to
     network = connect(store, View.of(plan), SERVER, NetworkOptions(transport="staged"))
     update.connect(network)
     clock = ComputeClock()
-    worker = Worker(plan, stages, update, network, Recorder(SERVER), hooks=[clock])
+    worker = Worker(plan, stages, update, network, Recorder(SERVER, clock=DeviceClock()), hooks=[clock])
     losses: list[float] = []
     step = []
     for number in range(ITERATIONS):

@@ -22,7 +22,7 @@ from recycle.plan.mode import Mode
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
 from recycle.record.recorder import Recorder
-from recycle.runtime.device import DeviceKind, take_device
+from recycle.runtime.device import DeviceClock, DeviceKind, take_device
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import MicroBatch
@@ -129,7 +129,7 @@ def train_staged(kind: DeviceKind) -> str:
             MainParameters(stage.parameters()), torch.optim.AdamW, 4, [server.stage], job.depth, Method(staggered=True)
         )
         update.connect(network)
-        worker = Worker(plan, [stage], update, network, Recorder(server))
+        worker = Worker(plan, [stage], update, network, Recorder(server, clock=DeviceClock()))
         losses = [list(worker.run(step).losses) for step in range(STEPS)]
         network.barrier()
         member.report(msgspec.json.encode(losses))

@@ -7,7 +7,8 @@
  *   - Making connections waits for all that runs on the device, whatever communicator it is of, and no abort of the own
  *     communicator ends that: CUDA does so where it loads a kernel or gives memory back.
  *   - Operations of a communicator are carried out in order; with CUDA_DEVICE_MAX_CONNECTIONS=1 those of a process are.
- *   - Nothing that a dead rank takes part in ever ends. An abort ends it on the own side, and nobody else is told.
+ *   - Nothing that a dead rank takes part in ever ends. An abort ends it on the own side, and nobody else is told: what
+ *     was launched carries nothing more, but still goes through its steps, so that it ends at partners with anything.
  *   - An abort waits for the launch that is under way, and until all that was given to its communicator has left the
  *     device. So where that is behind another communicator's operation, it waits for the other one's abort.
  * What is stricter: operations that differ between ranks are an error, and what was aborted is remembered and refused.
@@ -25,6 +26,7 @@
 
 enum { SUCCESS, CUDA_ERROR, SYSTEM_ERROR, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, IN_PROGRESS };
 enum { SEND = 100, RECEIVE };
+enum { GARBAGE = 0x5a };
 enum { MOST_RANKS = 256, CHUNK = 1 << 18, MOST_STREAMS = 1 << 16, RELEASE = 22907 };
 
 /* What a rank shows to the others: how far it is, and in which operation. */
@@ -140,20 +142,27 @@ static int agree(Communicator *it, const Operation *operation) {
   return 1;
 }
 
-/* Carry out an operation, a chunk after the other. It is over for this rank when it has what it needs. */
+/* Carry out an operation, a chunk after the other. It is over for this rank when it has what it needs. Once it is
+ * aborted it waits for nobody, and what others read is nothing that was ever sent. */
 static void carry_out(const Operation *operation) {
   Communicator *it = operation->communicator;
   size_t width = widths[operation->type], most = CHUNK / width, done = 0;
   Place *mine = &it->shared->places[it->rank];
   do {
     size_t count = operation->count - done < most ? operation->count - done : most;
-    if (!await(it, all_took)) return;
+    int goes_on = await(it, all_took);
     mine->kind = (uint64_t)operation->kind, mine->type = (uint64_t)operation->type, mine->count = operation->count;
-    if (operation->kind != RECEIVE)
+    if (goes_on && operation->kind != RECEIVE)
       memcpy(it->shared->chunks[it->rank], (const char *)operation->from + done * width, count * width);
     atomic_store(&mine->written, it->step + 1);
     ring_bell(&it->shared->bell);
-    if (!await(it, all_wrote)) return;
+    if (!await(it, all_wrote)) {
+      memset(it->shared->chunks[it->rank], GARBAGE, count * width);
+      atomic_store(&mine->taken, ++it->step);
+      ring_bell(&it->shared->bell);
+      done += count;
+      continue;
+    }
     if (!agree(it, operation)) {
       atomic_store(&it->state, INVALID_USAGE);
       return;
@@ -176,7 +185,7 @@ static void *run_queue(void *given) {
     pthread_mutex_unlock(&lock);
     if (!operation) break;
     Communicator *it = operation->communicator;
-    if (!atomic_load(&it->aborted) && atomic_load(&it->state) != INVALID_USAGE) carry_out(operation);
+    if (atomic_load(&it->state) != INVALID_USAGE) carry_out(operation);
     /* What went wrong stays on the device until it is given up. */
     pthread_mutex_lock(&lock);
     while (atomic_load(&it->state) == INVALID_USAGE && !atomic_load(&it->aborted)) pthread_cond_wait(&changed, &lock);

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from recycle.job import Server
 from recycle.plan.instruction import Instruction
@@ -22,29 +22,98 @@ class Executed(NamedTuple):
     end: int
 
 
+class Mark(Protocol):
+    """A moment of what computes: the one at which it has done all that it was given before."""
+
+    def wait(self) -> None:
+        """Wait for it."""
+
+
+class Clock(Protocol):
+    """Knows when what computes has done something."""
+
+    def mark(self) -> Any:
+        """A mark after all that this thread has started so far. It waits for nothing."""
+
+    def times(self, marks: Sequence[Any]) -> list[int]:
+        """When marks were passed, in nanoseconds of the monotonic clock; waits for them."""
+
+
+class HostMark(NamedTuple):
+    """A moment of a processor: it has done what it was given when that returns.
+
+    Attributes:
+        time: in nanoseconds of the monotonic clock, which all processes of a machine share.
+    """
+
+    time: int
+
+    def wait(self) -> None:
+        """See Mark: it has passed."""
+
+
+class HostClock:
+    """A processor's; a Clock."""
+
+    def mark(self) -> HostMark:
+        """See Clock."""
+        return HostMark(time.monotonic_ns())
+
+    def times(self, marks: Sequence[HostMark]) -> list[int]:
+        """See Clock."""
+        return [each.time for each in marks]
+
+
+class Marked(NamedTuple):
+    """An instruction between two marks, which may not have passed yet."""
+
+    iteration: int
+    instruction: Instruction
+    start: Mark
+    end: Mark
+
+
 class Recorder:
     """A ring buffer of what one server executed; the oldest entries make room for new ones.
 
     Args:
         server: whose instructions are recorded.
         capacity: how many entries are kept.
+        clock: of what computes.
     """
 
-    def __init__(self, server: Server, capacity: int = 100_000) -> None:
+    def __init__(self, server: Server, capacity: int = 100_000, clock: Clock = HostClock()) -> None:  # noqa: B008
         self.server = server
         self.iteration = 0
-        self.entries: deque[Executed] = deque(maxlen=capacity)
+        self._clock = clock
+        self._marked: deque[Marked] = deque(maxlen=capacity)
+        self._entries: deque[Executed] = deque(maxlen=capacity)
         self._latest = 0
 
-    @staticmethod
-    def now() -> int:
-        """The clock that all processes of a machine share, in nanoseconds."""
-        return time.monotonic_ns()
+    def mark(self) -> Mark:
+        """A mark after all that was started so far."""
+        mark: Mark = self._clock.mark()
+        return mark
 
-    def add(self, instruction: Instruction, start: int, end: int) -> None:
+    def add(self, instruction: Instruction, start: Mark, end: Mark) -> None:
         """Record an instruction. What was recorded inside it, such as its wait for a message, comes off its start."""
-        self.entries.append(Executed(self.iteration, instruction, max(start, self._latest), end))
-        self._latest = end
+        self._marked.append(Marked(self.iteration, instruction, start, end))
+
+    def seconds_since(self, start: Mark) -> float:
+        """From a mark until all is done that was started so far; waits for that."""
+        begun, ended = self._clock.times([start, self.mark()])
+        return (ended - begun) / 1e9
+
+    @property
+    def entries(self) -> Sequence[Executed]:
+        """What is in the buffer; waits until it is done."""
+        marked = list(self._marked)
+        self._marked.clear()
+        times = iter(self._clock.times([mark for each in marked for mark in (each.start, each.end)]))
+        for each, start, end in zip(marked, times, times, strict=True):
+            self._entries.append(Executed(each.iteration, each.instruction, max(start, self._latest), end))
+            self._latest = end
+        return self._entries
 
     def spans(self, origin: int) -> list[Span]:
         """What is in the buffer, in microseconds from an origin in nanoseconds of the same clock."""
@@ -62,7 +131,8 @@ class Recorder:
 
     def clear(self) -> None:
         """Forget what was recorded so far."""
-        self.entries.clear()
+        self._marked.clear()
+        self._entries.clear()
 
 
 def measured_timeline(title: str, lanes: Iterable[Sequence[Span]]) -> Timeline:

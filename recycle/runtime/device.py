@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
+from recycle.record.recorder import HostClock, HostMark
 from recycle.runtime.errors import RunError
 
 DeviceKind = Literal["cpu", "cuda"]
@@ -22,6 +23,50 @@ def uses_gpu() -> bool:
 def own_device() -> torch.device:
     """What this process computes on: where tensors belong that came through host memory."""
     return torch.device("cuda", torch.cuda.current_device()) if uses_gpu() else torch.device("cpu")
+
+
+class DeviceMark(NamedTuple):
+    """A Mark of this process's GPU.
+
+    Attributes:
+        event: that is in the stream of the thread that computes.
+    """
+
+    event: torch.cuda.Event
+
+    def wait(self) -> None:
+        """See Mark."""
+        self.event.synchronize()
+
+
+class DeviceClock:
+    """That of this process's GPU if it uses one, and of its processor otherwise; a Clock."""
+
+    def __init__(self) -> None:
+        self._host = HostClock()
+
+    def mark(self) -> HostMark | DeviceMark:
+        """See Clock."""
+        return DeviceMark(_record()) if uses_gpu() else self._host.mark()
+
+    def times(self, marks: Sequence[HostMark | DeviceMark]) -> list[int]:
+        """See Clock."""
+        if not any(isinstance(each, DeviceMark) for each in marks):
+            return [each.time for each in marks if isinstance(each, HostMark)]
+        # One moment that both clocks know.
+        known = _record()
+        known.synchronize()
+        now = self._host.mark().time
+        return [
+            each.time if isinstance(each, HostMark) else now - round(1e6 * each.event.elapsed_time(known))
+            for each in marks
+        ]
+
+
+def _record() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
 
 
 def settle() -> None:

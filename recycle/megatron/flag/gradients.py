@@ -23,6 +23,7 @@ class FinalizedGradients:
     """What is the same however gradients are finalized: the optimizer is not stepped here."""
 
     waits = False
+    confirms = True
 
     def collect(self) -> None:
         """Nothing: Megatron's buffers add up by themselves."""

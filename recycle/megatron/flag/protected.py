@@ -36,6 +36,7 @@ from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import ConsoleReporter, Reporter, Reporters
+from recycle.runtime.device import DeviceClock
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
@@ -111,7 +112,7 @@ class ProtectedExecution:
         assert place == server, f"this rank is one of {server}, not of {place}"
         self.server = server
         self.job: Job = training.plan.job
-        self.recorder = Recorder(server)
+        self.recorder = Recorder(server, clock=DeviceClock())
         self.progress = IterationProgress(0, 0)
         self._training = training
         self._protection = protection

@@ -17,6 +17,7 @@ from recycle.megatron.flag.schedule import ThisRank
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
+from recycle.runtime.device import DeviceClock
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.net.connect import connect
@@ -42,7 +43,7 @@ class UnprotectedExecution:
     def __init__(
         self, plan: Plan, here: ThisRank, store: torch.distributed.Store, transport: TransportKind = "gloo"
     ) -> None:
-        self.recorder = Recorder(here.server)
+        self.recorder = Recorder(here.server, clock=DeviceClock())
         self._plan = plan
         self._server = server = here.server
         self._network: Network | None = None

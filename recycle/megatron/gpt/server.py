@@ -26,6 +26,7 @@ from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine
 from recycle.record.reporting import Reporter
+from recycle.runtime.device import DeviceClock
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.net.network import Network
@@ -71,7 +72,7 @@ class GptServer:
         rank: ServerRank = SOLE,
         device: torch.device = CPU,
     ) -> None:
-        self.recorder = Recorder(server)
+        self.recorder = Recorder(server, clock=DeviceClock())
         self.network: Network | None = None
         self._run = run
         self._server = server

@@ -215,7 +215,7 @@ class StageTraining:
         self._worker = (
             Worker(plan, self._stages, self.update, network, self.recorder, hooks, notices, waiting)
             if self._stages
-            else Bystander(self.update, notices)
+            else Bystander(self.update, network, notices)
         )
 
     def tie_embeddings(self) -> None:

@@ -191,6 +191,7 @@ class EmulatedUpdate:
 
     Attributes:
         steps: how many steps were made and not taken back.
+        confirms: see StageUpdate.
         speculation: what the past says about guesses; None if nobody asks for norms.
     """
 
@@ -205,6 +206,7 @@ class EmulatedUpdate:
     ) -> None:
         self._staggered = staggered
         costs = costs_on(job, network.server)
+        self.confirms = False
         # Whether reductions keep the links busy, and not the server.
         self._beside = job.overlaps and staggered
         self._reduction = {chunk: each.reduction * slot for chunk, each in costs.items()}

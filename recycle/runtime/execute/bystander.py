@@ -9,6 +9,7 @@ from typing import Protocol
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.stage import Redo
 from recycle.runtime.execute.worker import IterationReport
+from recycle.runtime.net.network import Network, confirm
 
 
 class Attending(Protocol):
@@ -26,11 +27,13 @@ class Bystander:
 
     Args:
         update: what counts them.
+        network: the groups of its view.
         notices: what servers tell each other in every iteration; None where nobody does.
     """
 
-    def __init__(self, update: Attending, notices: NoticeExchange | None) -> None:
+    def __init__(self, update: Attending, network: Network, notices: NoticeExchange | None) -> None:
         self._update = update
+        self._network = network
         self._notices = notices
 
     @property
@@ -57,7 +60,12 @@ class Bystander:
             self._make()
 
     def evaluate(self) -> tuple[float, ...]:
-        """See Worker: there is nothing that it could compute."""
+        """See Worker: there is nothing that it could compute.
+
+        Raises:
+            ViewBroken: a server is gone.
+        """
+        confirm(self._network)
         return ()
 
     def close(self) -> None:

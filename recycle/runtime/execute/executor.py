@@ -1,14 +1,15 @@
 """The executor: a loop over one instruction list, with a table of what each op does."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from torch.profiler import record_function
 
 from recycle.plan.instruction import Instruction, Op
-from recycle.record.recorder import Recorder
-from recycle.runtime.device import settle
+from recycle.record.recorder import Mark, Recorder
 from recycle.runtime.errors import InstructionFailed, ViewBroken
 
 Handler = Callable[[Instruction], None]
@@ -20,9 +21,19 @@ class Hooks(Protocol):
     def before(self, iteration: int, instruction: Instruction) -> None:
         """An instruction is about to begin; what is raised here ends the list."""
 
-    def after(self, iteration: int, instruction: Instruction, seconds: float) -> None:
-        """An instruction has taken so long; what this takes is recorded as a part of it."""
+    def after(self, iteration: int, instruction: Instruction, seconds: Callable[[], float]) -> None:
+        """An instruction was started; what this takes is recorded as a part of it.
 
+        Args:
+            iteration: in which it is.
+            instruction: it.
+            seconds: waits for its end, and says how long it has taken.
+        """
+
+
+RUN_AHEAD = 2
+"""Instructions that may be under way on a device while the next one is started there. One that waits keeps the device
+busy, and a list that ends early has little left to do."""
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +43,8 @@ class Executor:
 
     Args:
         handlers: what to do for each op; every op must have one.
-        recorder: gets the start and the end of every instruction but receives, whose waiting the transport records.
+        recorder: gets the start and the end of every instruction but receives, whose waiting the transport records. Its
+            clock is that of the device on which the handlers compute.
         hooks: what is told of every instruction.
     """
 
@@ -46,27 +58,31 @@ class Executor:
     def run(self, program: Sequence[Instruction]) -> None:
         """Execute a list from its first instruction to its last.
 
+        A device is given the next instruction before it is done with the last one. It never waits there for another
+        server, so what it was given always ends.
+
         Raises:
             InstructionFailed: one of them raised. The list is logged with its row marked.
             ViewBroken: somebody else is gone, and the list cannot be finished.
         """
         row = 0
-        iteration = self._recorder.iteration
+        recorder, iteration = self._recorder, self._recorder.iteration
+        under_way: deque[Mark] = deque()
         try:
             for row, instruction in enumerate(program):  # noqa: B007 - the row that failed is reported
                 with record_function(str(instruction)):
+                    if len(under_way) == RUN_AHEAD:
+                        under_way.popleft().wait()
                     for hook in self._hooks:
                         hook.before(iteration, instruction)
-                    start = self._recorder.now()
+                    start = recorder.mark()
                     self._handlers[instruction.op](instruction)
-                    if not instruction.op.is_transfer:
-                        # A GPU is behind: times would be of calls, and what comes next could wait for what never ends.
-                        settle()
-                    seconds = (self._recorder.now() - start) / 1e9
                     for hook in self._hooks:
-                        hook.after(iteration, instruction, seconds)
+                        hook.after(iteration, instruction, partial(recorder.seconds_since, start))
+                    end = recorder.mark()
                     if not instruction.op.is_receive:
-                        self._recorder.add(instruction, start, self._recorder.now())
+                        recorder.add(instruction, start, end)
+                    under_way.append(end)
         except ViewBroken:
             raise
         except Exception as error:

@@ -60,18 +60,13 @@ class Injector:
             self._fire(fault)
             self._do(fault)
 
-    def after(self, _: int, instruction: Instruction, seconds: float) -> None:
-        """Make an instruction last as long as a slow server's would.
-
-        Args:
-            instruction: that was executed.
-            seconds: how long it took.
-        """
+    def after(self, _: int, instruction: Instruction, seconds: Callable[[], float]) -> None:
+        """Make an instruction last as long as a slow server's would; see Hooks."""
         if self._factor > 1 and instruction.op.is_compute:
             if self._slow_until is not None and time.monotonic() >= self._slow_until:
                 self._factor = 1.0
             else:
-                time.sleep((self._factor - 1) * seconds)
+                time.sleep((self._factor - 1) * seconds())
 
     def _fire(self, fault: Fault) -> None:
         self._waiting.remove(fault)

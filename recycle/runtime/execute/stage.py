@@ -126,6 +126,10 @@ class StageUpdate(Protocol):
     def waits(self) -> bool:
         """Whether all stages wait for each other before the next step."""
 
+    @property
+    def confirms(self) -> bool:
+        """Whether it makes sure itself that no server gave up any part of the iteration, before a step counts."""
+
     def collect(self) -> None:
         """A micro-batch's gradients, or a part of them, were added."""
 
@@ -146,6 +150,8 @@ class StageUpdate(Protocol):
 
     def reduce(self, chunk: int, *, last: bool) -> None:
         """Sum a chunk's gradients over its live peers, to the gradient of the whole batch.
+
+        All that the server sends in the iteration has been taken.
 
         Args:
             chunk: which.

@@ -96,9 +96,9 @@ class Transport:
     def take(self, key: TransferKey) -> torch.Tensor:
         """What a receive brought, waiting for it if need be. The caller owns the tensor from then on."""
         incoming = self._incoming.pop(key)
-        start = self._recorder.now()
+        start = self._recorder.mark()
         incoming.work.wait()
-        self._recorder.add(incoming.instruction, start, self._recorder.now())
+        self._recorder.add(incoming.instruction, start, self._recorder.mark())
         return incoming.buffer
 
     def send(self, instruction: Instruction, tensor: torch.Tensor) -> None:

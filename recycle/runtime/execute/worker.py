@@ -21,7 +21,7 @@ from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.program import Program
 from recycle.runtime.execute.stage import MicroBatch, PipelineStage, Redo, StageUpdate
 from recycle.runtime.execute.transport import Transport, key_of
-from recycle.runtime.net.network import Network, Reduction
+from recycle.runtime.net.network import Network, Reduction, confirm
 from recycle.runtime.net.peers import chunk_peers, peers_of_last
 from recycle.runtime.net.transfer_key import Carried, TransferKey
 
@@ -83,7 +83,10 @@ class Worker:
         self._depth = len(job.stages)
         self._batch = Batch(job)
         self._stages: Mapping[int, PipelineStage] = dict(zip(placed(job, server).chunks, stages, strict=True))
-        self._last = peers_of_last(job, chunk_peers(job, network))
+        self._network = network
+        peers = chunk_peers(job, network)
+        self._peers = {chunk: each.group for each in peers for chunk in each.chunks}
+        self._last = peers_of_last(job, peers)
         self._notices = notices
         self._losses: tuple[float, ...] = ()
         self._shared: tuple[torch.Tensor, Reduction] | None = None
@@ -168,7 +171,8 @@ class Worker:
         if redo is Redo.NOTHING:
             self._executor.run(program.update)
             redo = self._redo
-        self._transport.finish()
+        else:
+            self._transport.finish()
         if redo is Redo.LAST:
             self._drop()
             self.run(self._last_made)
@@ -185,7 +189,9 @@ class Worker:
         self._transport.begin(self._forward_program)
         self._evaluator.run(self._forward_program)
         self._transport.finish()
-        return _values(self._start_sharing())
+        losses = _values(self._start_sharing())
+        confirm(self._network)
+        return losses
 
     def close(self) -> None:
         """Let go of everything. Its handlers refer to it, so that it would hold the network for long otherwise."""
@@ -264,6 +270,8 @@ class Worker:
     def _finish_reduction(self, instruction: Instruction) -> None:
         first, last = self._present.is_first(instruction), self._present.is_last(instruction)
         if first:
+            # Who has reduced says that nothing it has sent was given up.
+            self._transport.finish()
             if self._notices is not None:
                 self._notices.exchange()
             self._shared = self._start_sharing()
@@ -294,7 +302,17 @@ class Worker:
     def _update_step(self, instruction: Instruction) -> None:
         if self._present.beside:
             self._finish_reduction(instruction)
+        self._confirm(instruction.stage)
         self._redo = self._update.step(instruction.stage, last=self._present.is_last(instruction))
+
+    def _confirm(self, chunk: int) -> None:
+        """Wait until all peers for a chunk are about to step it, if what has ended here may not have ended right.
+
+        Each comes only if none of its transfers and sums was given up. So if every stage steps, all of them were right:
+        a version that some stage has not got is made again.
+        """
+        if not (self._network.ends_are_right or self._update.confirms):
+            self._peers[chunk].sum(torch.zeros(1))
 
 
 def _values(shared: tuple[torch.Tensor, Reduction] | None) -> tuple[float, ...]:

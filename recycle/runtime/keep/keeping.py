@@ -149,7 +149,7 @@ class Keeping:
             self._kept(self._part(view), self._finish())
             self._done = due
 
-    def after(self, iteration: int, instruction: Instruction, seconds: float) -> None:
+    def after(self, iteration: int, instruction: Instruction, seconds: Callable[[], float]) -> None:
         """See Hooks."""
 
     def halt(self) -> None:

@@ -163,6 +163,14 @@ class Network(Protocol):
         """
 
     @property
+    def ends_are_right(self) -> bool:
+        """Whether what has ended here has ended right even if its partner gave it up meanwhile.
+
+        Otherwise it may have ended with anything, and this rank cannot tell. So nothing is kept that was made of it
+        before all servers concerned have said that they gave up nothing.
+        """
+
+    @property
     def all(self) -> Group:
         """All live servers."""
 
@@ -210,6 +218,18 @@ class Network(Protocol):
 
         It is for another thread than the one that waits, and can be called again.
         """
+
+
+def confirm(network: Network) -> None:
+    """Wait until all servers have got as far as this one, if what has ended here may not have ended right.
+
+    What was transferred and reduced before is right then: none of them has given up any part of it.
+
+    Raises:
+        ViewBroken: one of them is gone.
+    """
+    if not network.ends_are_right:
+        network.barrier()
 
 
 def meet(network: Network) -> None:

@@ -163,7 +163,7 @@ class AlarmWatch:
         """See Hooks."""
         self.check()
 
-    def after(self, _: int, __: Instruction, ___: float) -> None:
+    def after(self, _: int, __: Instruction, ___: Callable[[], float]) -> None:
         """See Hooks."""
 
     def _look_for_joiners(self, board: Board, epoch: int) -> None:

@@ -110,7 +110,7 @@ class StandstillWatch:
             self._began = now
         self._place = ListPosition(iteration, instruction, now)
 
-    def after(self, iteration: int, instruction: Instruction, seconds: float) -> None:
+    def after(self, iteration: int, instruction: Instruction, seconds: Callable[[], float]) -> None:
         """See Hooks."""
         if instruction.op is Op.STEP:
             self._ended, self._place = self._now(), None

@@ -55,6 +55,7 @@ class TorchUpdate:
         method: how gradients become steps.
 
     Attributes:
+        confirms: see StageUpdate; for the iteration that is reduced. All servers have the same.
         loss_scale: what losses are multiplied by before they are differentiated; None where they are not.
         feed: tells who listens of every step, when it is surely right.
         shards: those of the optimizer that this server holds; None where it holds all of its state.
@@ -94,6 +95,7 @@ class TorchUpdate:
         # Of the iteration: what its sums are divided by; whether stages step apart, and whether any has.
         self._divisor: float | None = None
         self._apart = self._stepping = False
+        self.confirms = False
 
     @property
     def speculation(self) -> Speculation | None:
@@ -201,7 +203,10 @@ class TorchUpdate:
         if not self._method.staggered and self._validation is None:
             self._network.barrier()
         alone = self._after_reduction is None and self.shards is None
-        self._apart = alone and (self._validation is None or self._validation.guesses)
+        guesses = self._validation is None or self._validation.guesses
+        self._apart = alone and guesses
+        # Who waits for the norm hears of it only if all servers have told their parts.
+        self.confirms = not guesses
         scale = 1.0 if self.loss_scale is None else self.loss_scale.value
         # Divided by this, the sum over all micro-batches is the gradient of the whole batch.
         return self._tokens() * scale

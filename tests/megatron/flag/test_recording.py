@@ -1,5 +1,6 @@
 """What a server records of Megatron's own training, which is played here by a module with its two functions."""
 
+import time
 from contextlib import ExitStack
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from recycle.megatron.flag.recording import Recording, begin_recordings
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.history import load_history
 from recycle.record.reading import load_lines
-from recycle.record.recorder import Recorder
+from recycle.record.recorder import HostMark, Recorder
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine, SpanLine, ViewLine
 from recycle.record.totals import load_totals
 from recycle.runtime.recover.view_reports import first_view
@@ -34,8 +35,8 @@ class Training:
     def train_step(self, *_, iteration=None):
         step = self.arguments.curr_iteration
         self.recorder.iteration = step
-        start = Recorder.now()
-        self.recorder.add(Instruction(Op.F, self.stage, 0, 0), start, start + 1000)
+        start = time.monotonic_ns()
+        self.recorder.add(Instruction(Op.F, self.stage, 0, 0), HostMark(start), HostMark(start + 1000))
         return ({"lm loss": step + 0.5, "mtp loss": 9.0} if self.last else {}), False, False, False, 0, 1.0, None, 0
 
     def evaluate(self, *_):

@@ -1,10 +1,15 @@
+import threading
+import time
+from functools import partial
+
 import pytest
 
+from harness.started import wait_until
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
-from recycle.record.recorder import Recorder, measured_timeline
+from recycle.record.recorder import HostMark, Recorder, measured_timeline
 from recycle.runtime.errors import InstructionFailed
-from recycle.runtime.execute.executor import Executor
+from recycle.runtime.execute.executor import RUN_AHEAD, Executor
 
 PROGRAM = tuple(map(Instruction.parse, ["1RECV_F0.0<W0_0", "1F0.0", "1B0.0", "1SEND_B0.0>W0_0", "1REDUCE", "1STEP"]))
 
@@ -31,7 +36,7 @@ def test_what_a_slow_server_waits_is_a_part_of_its_instructions():
             pass
 
         def after(self, _, instruction, __):
-            ends.append((instruction, recorder.now()))
+            ends.append((instruction, time.monotonic_ns()))
 
     Executor(dict.fromkeys(Op, lambda _: None), recorder, [Slow()]).run(PROGRAM)
     told = dict(ends)
@@ -51,8 +56,8 @@ def test_names_the_failing_row_and_logs_the_list(caplog):
 
 def test_the_wait_inside_an_instruction_comes_off_its_start():
     recorder = Recorder(Server(0, 1))
-    recorder.add(PROGRAM[0], 100, 200)
-    recorder.add(PROGRAM[1], 90, 300)
+    recorder.add(PROGRAM[0], HostMark(100), HostMark(200))
+    recorder.add(PROGRAM[1], HostMark(90), HostMark(300))
     first, second = recorder.spans(0)
     assert (first.lane, first.start, first.end) == ("communication", 0.1, 0.2)
     assert (second.lane, second.start, second.end) == ("compute", 0.2, 0.3)
@@ -61,6 +66,96 @@ def test_the_wait_inside_an_instruction_comes_off_its_start():
 
 def test_the_oldest_entries_make_room():
     recorder = Recorder(Server(0, 1), capacity=2)
-    for time, instruction in enumerate(PROGRAM):
-        recorder.add(instruction, time, time + 1)
+    for place, instruction in enumerate(PROGRAM):
+        recorder.add(instruction, HostMark(place), HostMark(place + 1))
     assert [entry.instruction.op for entry in recorder.entries] == [Op.REDUCE, Op.STEP]
+
+
+class Device:
+    """What computes, one thing after another, each when it is told to; it is a Clock."""
+
+    def __init__(self):
+        self.started = self.done = self.waits = 0
+        self._changed = threading.Condition()
+
+    def start(self, _=None):
+        self.started += 1
+
+    def finish(self, count=1):
+        with self._changed:
+            self.done += count
+            self._changed.notify_all()
+
+    def mark(self):
+        return DeviceMark(self, self.started)
+
+    def times(self, marks):
+        for each in marks:
+            each.wait()
+        return [each.place for each in marks]
+
+    def wait(self, place):
+        with self._changed:
+            if self.done < place:
+                self.waits += 1
+                assert self._changed.wait_for(lambda: self.done >= place, 60)
+
+
+class DeviceMark:
+    def __init__(self, device, place):
+        self.place = place
+        self.wait = partial(device.wait, place)
+
+
+COMPUTING = [Instruction(Op.F, 0, 0, number) for number in range(6)]
+
+
+def test_the_device_is_given_the_next_instructions_before_it_is_done():
+    device = Device()
+    executor = Executor(dict.fromkeys(Op, device.start), Recorder(Server(0, 0), clock=device))
+    thread = threading.Thread(target=executor.run, args=(COMPUTING,), daemon=True)
+    thread.start()
+    for done in range(len(COMPUTING) - RUN_AHEAD):
+        wait_until(lambda done=done: device.waits == done + 1)
+        assert device.started == done + RUN_AHEAD
+        device.finish()
+    thread.join(60)
+    assert not thread.is_alive(), "it waits for the last instructions, and nothing needs them"
+    assert device.started == len(COMPUTING)
+
+
+def test_a_device_that_keeps_up_is_never_waited_for():
+    device = Device()
+
+    def compute(_):
+        device.start()
+        device.finish()
+
+    recorder = Recorder(Server(0, 0), clock=device)
+    Executor(dict.fromkeys(Op, compute), recorder).run(COMPUTING)
+    assert [(each.start, each.end) for each in recorder.entries] == [(each, each + 1) for each in range(6)]
+    assert device.waits == 0
+
+
+def test_times_are_of_the_device_and_not_of_the_calls():
+    device = Device()
+    recorder = Recorder(Server(0, 0), clock=device)
+    Executor(dict.fromkeys(Op, device.start), recorder).run(COMPUTING[:RUN_AHEAD])
+    threading.Timer(0.05, device.finish, [RUN_AHEAD]).start()
+    assert [(each.start, each.end) for each in recorder.entries] == [(0, 1), (1, 2)]
+    assert device.waits > 0
+
+
+def test_what_needs_the_time_of_an_instruction_waits_for_its_end():
+    device, taken = Device(), []
+
+    class Slow:
+        def before(self, *_):
+            pass
+
+        def after(self, _, __, seconds):
+            threading.Timer(0.02, device.finish).start()
+            taken.append(seconds())
+
+    Executor(dict.fromkeys(Op, device.start), Recorder(Server(0, 0), clock=device), [Slow()]).run(COMPUTING)
+    assert taken == [1e-9] * 6

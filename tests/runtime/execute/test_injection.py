@@ -126,19 +126,19 @@ HOURS = 10_000.0
 def test_a_slow_server_takes_longer_for_compute_only_and_only_from_then_on():
     injector = Injector([fault(Kind.SLOW, factor=4.0)], lambda fault, time: None, list)
     injector.before(0, FORWARD)
-    injector.after(1, FORWARD, HOURS)
+    injector.after(1, FORWARD, lambda: HOURS)
     injector.before(1, FORWARD)
     start = time.monotonic()
-    injector.after(1, FORWARD, 0.05)
+    injector.after(1, FORWARD, lambda: 0.05)
     assert time.monotonic() - start >= 3 * 0.05
-    injector.after(1, STEP, HOURS)
+    injector.after(1, STEP, lambda: HOURS)
 
 
 def test_a_slow_server_recovers_after_the_duration():
     injector = Injector([fault(Kind.SLOW, factor=4.0, duration=0.01)], lambda fault, time: None, list)
     injector.before(1, FORWARD)
     time.sleep(0.02)
-    injector.after(1, FORWARD, HOURS)
+    injector.after(1, FORWARD, lambda: HOURS)
 
 
 def test_gradients_are_spoilt_before_one_reduction():

@@ -42,6 +42,7 @@ class Listed:
     """One server's network: every transfer ends at once, and what was started on each link is kept in order."""
 
     one_queue = False
+    ends_are_right = True
 
     def __init__(self, view, server):
         self.view = view

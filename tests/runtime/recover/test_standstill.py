@@ -41,7 +41,7 @@ class Run:
             if instruction is until:
                 return
             self.time += self.usual / len(self.program)
-            self.watch.after(number, instruction, 0.0)
+            self.watch.after(number, instruction, lambda: 0.0)
 
     def look(self):
         self.watch.look(self.board)

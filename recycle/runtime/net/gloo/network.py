@@ -50,6 +50,7 @@ class GlooNetwork:
         self.server = server
         self.rank = rank
         self.one_queue = False
+        self.ends_are_right = True
         self._store = PrefixStore(f"epoch/{view.epoch}/rank/{rank.number}", store)
         self._options = options
         self._check = check or _nothing

@@ -101,6 +101,11 @@ class TwofoldNetwork:
         """See Network."""
         return self._near.one_queue
 
+    @property
+    def ends_are_right(self) -> bool:
+        """See Network."""
+        return self._near.ends_are_right
+
     def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> Group:
         """See Network."""
         host = self._host.group(name, servers, on_host=True)

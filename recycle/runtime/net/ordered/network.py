@@ -43,6 +43,7 @@ class OrderedNetwork:
         self.server = server
         self.rank = rank
         self.one_queue = made.one_queue
+        self.ends_are_right = False
         self._communicators = made
         self._named: dict[str, OrderedGroup] = {}
         self._rank = view.rank(server)

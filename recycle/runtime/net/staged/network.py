@@ -47,6 +47,11 @@ class StagedNetwork:
         """See Network."""
         return self._inner.one_queue
 
+    @property
+    def ends_are_right(self) -> bool:
+        """See Network."""
+        return self._inner.ends_are_right
+
     def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> StagedGroup:
         """See Network."""
         return StagedGroup(self._inner.group(name, servers), self._crosses)

@@ -3,11 +3,13 @@
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from recycle.control.view import SOLE, ServerRank
+from recycle.runtime.errors import ViewBroken
 from recycle.runtime.net.connect import connect, connect_pair
 from recycle.runtime.net.gloo.sockets import Connections, open_connections
 from recycle.runtime.net.network import Network
@@ -236,6 +238,16 @@ def _hoarding() -> Ends:
     return Ends(make, connect_pair)
 
 
+def _ends_as_if_all_were_well(link: Any, tensor: torch.Tensor, key: Any) -> Any:
+    under_way = link.receive(tensor, key)
+
+    def wait(_: Any) -> None:
+        with suppress(ViewBroken):
+            under_way.wait()
+
+    return Altered(None, wait=wait)
+
+
 def _keeping_tensors() -> dict[str, Any]:
     kept: list[torch.Tensor] = []
 
@@ -302,5 +314,6 @@ MUTANTS: dict[str, Ends] = {
     "a_view_of_one_needs_nobody": Ends(_at_least_two, connect_pair),
     "the_ranks_of_a_server_meet": Ends(_ranks_of_all_servers, connect_pair),
     "the_ranks_of_a_server_are_given_up": Ends(_stubborn, connect_pair),
+    "what_has_ended_is_right": altered({"receive": _ends_as_if_all_were_well}),
 }
 """By the rule that each breaks."""

@@ -182,7 +182,30 @@ def test_a_rank_that_is_killed_before_it_came_keeps_nobody():
     run(rank, 3, killed=[2])
 
 
-def test_who_aborts_tells_nobody():
+@pytest.mark.parametrize("size", [4, LONG])
+def test_what_one_side_aborts_ends_at_the_other_with_anything_and_looks_like_a_success(size):
+    unique, aborted = name(), FORK.Event()
+
+    def rank(number):
+        end = End(unique, number, 2)
+        end.carry("sum", torch.ones(4))
+        tensor = torch.ones(size)
+        if number == 0:
+            end.start("sum", tensor)
+            until(end.is_ready)
+            end.abort()
+            aborted.set()
+            return
+        aborted.wait()
+        mark = end.start("sum", tensor)
+        until(mark.query)
+        assert end.is_ready()
+        assert not torch.equal(tensor, torch.full((size,), 2.0))
+
+    run(rank, 2)
+
+
+def test_who_aborts_what_has_not_begun_tells_nobody():
     unique, aborted, seen = name(), FORK.Event(), FORK.Event()
 
     def rank(number):
