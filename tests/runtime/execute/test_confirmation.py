@@ -28,15 +28,12 @@ LONG = timedelta(seconds=100)
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
 PLAN = make_plan(JOB, (), Mode(), QUICK)
 STEPPED = "stepped"
-LATE, LATER = 0.01, 0.1
-"""Seconds by which others come later to an operation than a server that gives up all after its own one of it, and its
-neighbour to what it sends if it gives up all when it has stepped."""
+SHORT, SURELY = 0.1, 60.0
+"""Seconds for which partners wait for a server to give up all: where it may be that it cannot, and where it will."""
 
-HEARD = 0.3
-"""Seconds after which the others hear of it."""
-
-OPERATIONS = 5
-"""That a server gives: two sends, two receives, and the sum of its gradients."""
+OPERATIONS = (5, 6)
+"""That a server of each stage gives: two sends, two receives, in the last stage the sum of the losses, and that of its
+gradients."""
 
 
 class Server:
@@ -49,16 +46,18 @@ class Server:
     Attributes:
         wrong: what it was given that was not right.
         stepped: whether it has stepped.
+        given: how many operations it has given to the stand-in.
     """
 
     def __init__(self, server, connect, store, place=None):
         self.server = server
         self.wrong = []
         self.stepped = False
+        self.gave_up = threading.Event()
         self.network = None
         self._connect, self._store = connect, store
         self._place = place
-        self._given = 0
+        self.given = 0
         self.thread = threading.Thread(target=self._live, daemon=True)
 
     def _live(self):
@@ -91,33 +90,38 @@ class Server:
         if instruction.op is Op.STEP:
             self.stepped = True
             if self._place == STEPPED:
-                self.network.unblock()
+                self._give_up()
 
     def gave(self):
         """It has given an operation to the stand-in."""
-        self._given += 1
-        if self._given == self._place:
-            self.network.unblock()
+        self.given += 1
+        if self.given == self._place:
+            self._give_up()
+
+    def _give_up(self):
+        self.network.unblock()
+        self.gave_up.set()
 
 
-def steps_that_count(server, place, one_queue):
+def steps_that_count(server, place, one_queue, patience):
     """Where one server gives up all after an operation: what others were given wrong, if every stage has stepped."""
     library = Library(one_queue)
     store = HashStore()
     store.set_timeout(LONG)
     connect = connects_beside(library, library.apart())
     servers = [Server(each, connect, store, place if each == server else None) for each in PLAN.programs]
+    first = next(each for each in servers if each.server == server)
     start = OrderedGroup.start
 
     def counted(group, kind, tensor):
         giver = getattr(threading.current_thread(), "server", None)
         if giver is None or not is_large(tensor):
             return start(group, kind, tensor)
-        # An operation to which all have come is over, so the others are late.
-        if place == STEPPED:
-            time.sleep(LATER * (kind == "receive" and giver.server.stage != server.stage))
-        else:
-            time.sleep(LATE * (giver.server != server))
+        # An operation to which all have come is over, so partners are late for the last one.
+        neighbour = giver.server.stage != server.stage
+        last = giver.given + 1 == OPERATIONS[giver.server.stage]
+        if giver is not first and (neighbour and kind == "receive" if place == STEPPED else last and not neighbour):
+            first.gave_up.wait(patience)
         operation = start(group, kind, tensor)
         giver.gave()
         return operation
@@ -125,9 +129,9 @@ def steps_that_count(server, place, one_queue):
     with mock.patch.object(OrderedGroup, "start", counted):
         for each in servers:
             each.thread.start()
-        next(each for each in servers if each.server == server).thread.join(100)
+        first.thread.join(100)
         # Nobody has told the others yet, and soon somebody does.
-        end = time.monotonic() + HEARD
+        end = time.monotonic() + patience
         for each in servers:
             each.thread.join(max(0.0, end - time.monotonic()))
         for each in servers:
@@ -141,26 +145,21 @@ def steps_that_count(server, place, one_queue):
     return [wrong for each in stepped for wrong in each.wrong]
 
 
-def everywhere(one_queue, *places):
-    return [
-        wrong
-        for server in PLAN.programs
-        for place in places or (*range(1, OPERATIONS + 1), STEPPED)
-        for wrong in steps_that_count(server, place, one_queue)
-    ]
-
-
 @pytest.mark.parametrize("one_queue", [False, True])
 def test_what_was_given_up_is_in_no_version_that_every_stage_has(one_queue):
-    assert everywhere(one_queue) == []
+    for server in PLAN.programs:
+        for place in (*range(1, OPERATIONS[server.stage] + 1), STEPPED):
+            assert steps_that_count(server, place, one_queue, SHORT) == []
 
 
 @pytest.mark.parametrize("one_queue", [False, True])
-def test_without_asking_the_peers_it_would_be(one_queue):
+@pytest.mark.parametrize("server", PLAN.programs)
+def test_without_asking_the_peers_it_would_be(one_queue, server):
     with mock.patch.object(Worker, "_confirm"):
-        assert everywhere(one_queue, OPERATIONS) != []
+        assert steps_that_count(server, OPERATIONS[server.stage], one_queue, SURELY) != []
 
 
-def test_if_a_server_stepped_before_its_sends_were_over_it_would_be():
+@pytest.mark.parametrize("server", [each for each in PLAN.programs if each.stage == JOB.depth - 1])
+def test_if_a_server_stepped_before_its_sends_were_over_it_would_be(server):
     with mock.patch.object(Transport, "finish"):
-        assert everywhere(False, STEPPED) != []
+        assert steps_that_count(server, STEPPED, False, SURELY) != []
