@@ -167,7 +167,7 @@ def started(folder, words):
 def test_verbs_and_options_exist(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     verb = group.get_command(click.Context(group), command.words[1])
-    verb.make_context(command.words[1], command.words[2:])
+    verb.make_context(command.words[1], [*command.words[2:]])
 
 
 @pytest.mark.long
