@@ -32,7 +32,7 @@ def _results(runs: SharedRuns, settings: object, make: Callable[[], dict[Server,
 
 
 def trained_by_script(
-    runs: SharedRuns, dataset: Path, *arguments: object, saves: Sequence[object] = (), **settings: object
+    runs: SharedRuns, dataset: Path, *arguments: object, saves: Sequence[object] = (), **settings: Any
 ) -> SharedRun[Printed]:
     """See ``flag_runs.train``.
 
