@@ -14,7 +14,7 @@ from recycle.control.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.runtime.net.nccl.library import NcclLibrary
 from recycle.runtime.net.nccl.network import TwofoldNetwork
-from recycle.runtime.net.network import Network, NetworkOptions, PrivateLink
+from recycle.runtime.net.network import DEFAULTS, Network, NetworkOptions, PrivateLink
 from recycle.runtime.net.ordered.communicators import Communicators
 from recycle.runtime.net.ordered.network import OrderedNetwork, plane_of
 
@@ -111,7 +111,7 @@ def connects_by(make: Callable[[NetworkOptions, Callable[[], None]], NcclLibrary
         store: Store,
         view: View,
         server: Server,
-        options: NetworkOptions,
+        options: NetworkOptions = DEFAULTS,
         rank: ServerRank = SOLE,
         check: Callable[[], None] | None = None,
         partners: Collection[Server] | None = None,

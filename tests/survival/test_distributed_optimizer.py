@@ -92,7 +92,9 @@ def die_together(monkeypatch, servers, step):
     monkeypatch.setattr(GptServer, "iterate", iterate_or_die)
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "after", [pytest.param(False, id="before"), pytest.param(True, marks=pytest.mark.long, id="after")]
+)
 def test_a_death_where_parameters_are_given_to_the_peers(tmp_path, whole, monkeypatch, after):
     die_in(monkeypatch, "_spread", Server(1, 0), epoch=0, step=4, after=after)
     run = Exact(tmp_path / "run", fault(Kind.KILL, "W2_1", 7, Op.REDUCE), distributed=True)

@@ -75,6 +75,7 @@ class Deep(Trained):
         return Run(Deep.make(()), model, iterations, folder, durations=DURATIONS, **options)
 
 
+@pytest.mark.long
 def test_a_server_of_each_stage_comes_back_in_turn_and_the_losses_are_as_they_were(tmp_path, monkeypatch):
     reference = Deep(tmp_path / "reference", iterations=20)
     wait_between(ForReturn(), monkeypatch.setattr)

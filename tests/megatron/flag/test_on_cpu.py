@@ -70,7 +70,7 @@ def test_with_virtual_stages_what_is_sent_arrives_as_it_was(dataset):
 
 @needs_training
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("schedule", ["stock", "recycle"])
+@pytest.mark.parametrize("schedule", [pytest.param("stock", marks=pytest.mark.long), "recycle"])
 def test_a_process_that_writes_checkpoints_while_training_goes_on_writes_them(dataset, tmp_path, schedule):
     settings = ("--pipeline-schedule", schedule, "--num-layers", 2, "--save", tmp_path, "--save-interval", 1)
     settings += ("--async-save", "--use-persistent-ckpt-worker", "--async-strategy", "mcore")

@@ -1,5 +1,6 @@
 """Stepping before the norm is known against waiting for it, and exact sums against each other, to the bit."""
 
+import copy
 import hashlib
 import random
 from contextlib import suppress
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from harness.examples import QUICK, paper_job
+from harness.threads import PROCESSES, threads
 from recycle.control.view import View
 from recycle.job import Server
 from recycle.plan.mode import Mode
@@ -17,8 +19,6 @@ from recycle.record.recorder import Recorder
 from recycle.runtime.errors import ConnectionLost, NotFinite, ViewBroken
 from recycle.runtime.execute.torch_stage import TorchStage, cut
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.launch.local import launch
-from recycle.runtime.net.connect import connect
 from recycle.runtime.step.checkpoint import give_state, stage_state
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.method import Method
@@ -72,8 +72,10 @@ def fingerprint(update):
     return content.hexdigest()
 
 
-def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=(), breaks=False, lost=(), cut_off=()):
+def train(plan, steps, method, kind="adamw", spoiled=(), real=False, changes=(), breaks=False, lost=(), cut_off=()):
     """Every server's result; before some steps, all enter another view, with whatever is still to be found out.
+
+    Where servers are real, they are processes over gloo, and have dropout.
 
     Some servers have begun to find out before these steps, and the peers of their sums are gone by then.
     Before some, all servers of stage 1 have lost everything, and others know what it was. If it breaks, the iteration
@@ -82,10 +84,11 @@ def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=(), 
     view = View.of(plan)
     job = plan.job
     results = {}
+    ranks, whole = PROCESSES if real else threads(), layers(job.depth, 0.1 if real else 0.0)
 
     def body(member):
         server = view.servers[member.rank]
-        model = layers(job.depth, 0.1)
+        model = copy.deepcopy(whole)
         stage = SpoiledStage(
             cut(model, job.depth)[server.stage],
             server.stage,
@@ -100,7 +103,7 @@ def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=(), 
         def make_update():
             return TorchUpdate(
                 MainParameters(stage.parameters()),
-                lambda parameters: make_optimizer(kind, parameters, rate, 0.1, 0.9),
+                lambda parameters: make_optimizer(kind, parameters, 0.01, 0.1, 0.9),
                 job.pipelines,
                 [server.stage],
                 job.depth,
@@ -119,7 +122,7 @@ def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=(), 
                     with suppress(ConnectionLost):
                         update.validate()
                     del update.sums.settle
-                network = connect(store, view._replace(epoch=epoch), server)
+                network = ranks.connect(store, view._replace(epoch=epoch), server)
                 update.drop()
                 kept = None
                 if step in lost and server.stage == 1:
@@ -157,7 +160,7 @@ def train(plan, steps, method, kind="adamw", spoiled=(), rate=0.01, changes=(), 
             network.barrier()
         member.report(msgspec.msgpack.encode(result))
 
-    launch(
+    ranks.launch(
         len(view.servers),
         body,
         lambda rank, content: results.update({view.servers[rank]: msgspec.msgpack.decode(content, type=Result)}),
@@ -192,22 +195,21 @@ SOMETIMES_CLIPPED = (0.25, {(5, 0): 1e6, (14, 0): NAN}, None)
 
 
 @pytest.mark.parametrize(
-    ("kind", "clip", "spoiled", "wrong"),
+    ("kind", "clip", "spoiled", "wrong", "real"),
     [
-        ("adamw", 1e9, {}, 0),
-        ("adamw", *NOT_FINITE),
-        ("adamw", 1e-3, {}, 1),
-        ("adamw", *SOMETIMES_CLIPPED),
+        pytest.param("adamw", 1e9, {}, 0, False, id="calm"),
+        pytest.param("adamw", *NOT_FINITE, False, id="not finite"),
+        pytest.param("adamw", 1e-3, {}, 1, False, id="always clipped"),
+        pytest.param("adamw", *SOMETIMES_CLIPPED, False, id="sometimes clipped"),
         # Where steps are taken back.
-        ("sgd", *NOT_FINITE),
-        ("sgd", *SOMETIMES_CLIPPED),
+        pytest.param("sgd", *NOT_FINITE, False, id="not finite, SGD"),
+        pytest.param("sgd", *SOMETIMES_CLIPPED, True, id="sometimes clipped, SGD, by processes"),
     ],
-    ids=["calm", "not finite", "always clipped", "sometimes clipped", "not finite, SGD", "sometimes clipped, SGD"],
 )
-def test_stepping_at_once_ends_as_waiting_does(kind, clip, spoiled, wrong):
+def test_stepping_at_once_ends_as_waiting_does(kind, clip, spoiled, wrong, real):
     plan = plan_of("W1_1")
-    waited = train(plan, STEPS, Method(clip, staggered=False), kind, spoiled)
-    guessed = train(plan, STEPS, Method(clip, staggered=True), kind, spoiled)
+    waited = train(plan, STEPS, Method(clip, staggered=False), kind, spoiled, real)
+    guessed = train(plan, STEPS, Method(clip, staggered=True), kind, spoiled, real)
     assert summary(guessed) == summary(waited)
     for result in guessed.values():
         assert result.versions == [STEPS, STEPS - 1]
@@ -244,8 +246,9 @@ def test_what_is_not_finite_is_skipped_whoever_is_spoiled_and_when(kind, clip):
 def test_where_nobody_looks_at_the_norm_both_end_alike(kind):
     spoiled = spoil(f"{kind} 0")
     last, stage = min(spoiled)
-    waited = train(plan_of("W1_1"), last, Method(keep=True), kind, spoiled, breaks=True)
-    stepped = train(plan_of("W1_1"), last, Method(staggered=True, keep=True), kind, spoiled, breaks=True)
+    # Who raises ends, and only of a process do others hear that.
+    waited = train(plan_of("W1_1"), last, Method(keep=True), kind, spoiled, real=True, breaks=True)
+    stepped = train(plan_of("W1_1"), last, Method(staggered=True, keep=True), kind, spoiled, real=True, breaks=True)
     assert summary(stepped) == summary(waited)
     for results in (waited, stepped):
         for server, result in results.items():
@@ -269,8 +272,8 @@ def test_what_is_still_to_be_found_out_is_found_out_in_the_next_view():
 def test_what_only_the_dead_knew_is_taken_back_and_made_again():
     """What all have guessed before step 3 was right, and before step 6 not."""
     spoiled = {(5, 0): NAN}
-    waited = train(plan_of("W1_1"), 13, Method(1e9), spoiled=spoiled)
-    guessed = train(plan_of("W1_1"), 13, Method(1e9, staggered=True), spoiled=spoiled, lost=[3, 6])
+    waited = train(plan_of("W1_1"), 13, Method(1e9), spoiled=spoiled, real=True)
+    guessed = train(plan_of("W1_1"), 13, Method(1e9, staggered=True), spoiled=spoiled, real=True, lost=[3, 6])
     assert summary(guessed) == summary(waited)
 
 
