@@ -3,11 +3,14 @@
 import atexit
 import gc
 import sys
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 
 import click
 
+from recycle.cli.console import plain
+from recycle.cli.surroundings import give_up_unwritten, settled
 from recycle.errors import UserError
 from recycle.version import __version__
 
@@ -102,7 +105,8 @@ def main() -> None:
     # process of a host. What is frozen is not looked at.
     atexit.register(gc.freeze)
     try:
-        sys.exit(group(prog_name="recycle", standalone_mode=False))
+        with settled():
+            sys.exit(group(prog_name="recycle", standalone_mode=False))
     except UserError as error:
         message, status = str(error), error.exit_status
     except click.UsageError as error:
@@ -118,5 +122,8 @@ def main() -> None:
         status = UserError.exit_status
     except (click.Abort, KeyboardInterrupt):
         message, status = "interrupted", INTERRUPTED
-    click.echo(f"recycle: {message}", err=True)
+    if sys.stderr is not None:
+        with suppress(OSError):
+            click.echo(f"recycle: {plain(message)}", err=True)
+        give_up_unwritten(sys.stderr)
     sys.exit(status)

@@ -4,7 +4,6 @@ import csv
 import gc
 import io
 import itertools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from statistics import fmean
@@ -16,6 +15,7 @@ from recycle.duration import parse_duration
 from recycle.errors import UserError
 from recycle.faults.generator import calibrated, generate
 from recycle.faults.outages import Outages, load_outages
+from recycle.processors import processors
 from recycle.study.compare import StudySetting, dealt
 from recycle.study.constants import MEASURED, TYPICAL
 from recycle.study.rates import Ground, Rates
@@ -114,7 +114,7 @@ def sweep(setting: StudySetting, axes: Axes, advance: Callable[[str], None] = la
             raise UserError(f"--sweep: {servers} servers make no pipeline of {job.depth} stages; give more")
     cells: dict[int, Cell] = {}
     # See compare.
-    with ProcessPoolExecutor(min(len(places), os.cpu_count() or 1), initializer=gc.freeze) as pool:
+    with ProcessPoolExecutor(min(len(places), processors()), initializer=gc.freeze) as pool:
         pending = {pool.submit(_cell, setting, *place): number for number, place in enumerate(places)}
         for done in as_completed(pending):
             cells[pending[done]] = done.result()
