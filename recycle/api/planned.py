@@ -167,7 +167,9 @@ def make_plan(
         UserError: something that was given cannot be used, or no plan exists.
     """
     stop = MaxSeconds(parse_duration(budget)) if moves is None else MaxMoves(moves)
-    effort = make.Effort((stop,), budget if moves is None else f"{moves} moves", seed, parse_duration(prove))
+    effort = make.Effort(
+        (stop,), budget if moves is None else f"{moves} moves", seed, parse_duration(prove), until_interrupted=True
+    )
     return Planned(make.make_plan(job, [Server.parse(each) for each in dead], mode, effort, form))
 
 

@@ -1,8 +1,6 @@
 """Policies over one trace: each one's outcome, and how far it depends on chance and on constants."""
 
-import gc
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from random import Random
 from statistics import fmean
 
@@ -11,7 +9,7 @@ import msgspec
 from recycle.faults.outages import Outages
 from recycle.job import Job
 from recycle.planner.assemble import baseline_period
-from recycle.processors import processors
+from recycle.processors import pool, processors
 from recycle.study.buckets import Outcome
 from recycle.study.cluster import Cluster
 from recycle.study.constants import MEASURED, TYPICAL, Measured
@@ -141,9 +139,8 @@ def _in_parallel(setting: StudySetting, workers: int) -> Iterator[list[tuple[Out
     if workers == 1:
         yield from (_deal(setting, seed) for seed in range(setting.seeds))
         return
-    # What the caller's process had of other things is not walked, nor freed, in another one.
-    with ProcessPoolExecutor(workers, initializer=gc.freeze) as pool:
-        yield from pool.map(_deal, [setting] * setting.seeds, range(setting.seeds))
+    with pool(workers) as executor:
+        yield from executor.map(_deal, [setting] * setting.seeds, range(setting.seeds))
 
 
 def _deal(setting: StudySetting, seed: int) -> list[tuple[Outcome, list[float]]]:
