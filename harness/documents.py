@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.paths import ROOT
-from recycle.cli import VERBS
+from recycle.cli.verbs import VERBS
 
 DOCUMENTS = [
     *(ROOT / "docs").glob("*.md"),

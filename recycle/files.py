@@ -1,6 +1,8 @@
 """Reading and writing files: written whole or not at all, and every failure one line that names the path."""
 
+import codecs
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,38 +13,58 @@ from recycle.errors import UserError
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file's content.
+    """The file's content; what a byte-order mark says to be UTF-16, or UTF-8, comes as UTF-8 without it.
 
     Raises:
         UserError: the file cannot be read.
     """
     try:
-        return path.read_bytes()
+        return without_mark(path.read_bytes())
     except IsADirectoryError as error:
         raise UserError(f"{path}: this is a folder, and a file is needed") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
 
 
+def without_mark(content: bytes) -> bytes:
+    """A text as UTF-8 without a byte-order mark; what begins with none is left as it is."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        try:
+            return content.decode("utf-16").encode()
+        except UnicodeError:
+            return content
+    return content.removeprefix(codecs.BOM_UTF8)
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A file to write into. It takes the place of ``path`` when the block ends, and only if the block succeeds.
+
+    Where a link leads elsewhere, the file there is replaced and the link stays; the new file has the mode of the old
+    one. A device or a pipe is written to.
 
     Raises:
         UserError: the file cannot be written; what was there before is untouched.
     """
     temporary: Path | None = None
+    given = path
     try:
+        path = Path(os.path.realpath(path))
+        if path.exists() and not path.is_file():
+            with path.open("wb") as file:
+                yield file
+            return
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~_umask()
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         temporary = Path(name)
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(mode)
         temporary.replace(path)
     except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+        raise UserError(f"{given}: cannot be written: {error.strerror}") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)

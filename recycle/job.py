@@ -1,14 +1,14 @@
 """The job: its shape, what each chunk costs and holds, and its servers. Pure data, validated once."""
 
 import re
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Literal, NamedTuple, Self
 
 import msgspec
 
 from recycle.errors import JobError, NoPlanError
 from recycle.placement import Layout, Placement, crews, require_layout, require_placement, standard
-from recycle.wording import memory_text, time_text
+from recycle.wording import BYTES, MICROSECONDS, known_unit, memory_text, time_text
 
 LARGEST = 10**12
 
@@ -126,6 +126,8 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         for boundary, time in enumerate(self.latency):
             _at_least(time, 0, f"latency behind stage {boundary}", "a latency cannot be negative")
+        self._settle_unit("time_unit", MICROSECONDS)
+        self._settle_unit("memory_unit", BYTES)
         self._settle_placement()
         if not isinstance(self.layout, msgspec.UnsetType):
             if self.placement is not msgspec.UNSET:
@@ -153,6 +155,16 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"limit of stage {number} is {stage.limit}: not one micro-batch fits, so no plan exists; "
                     f"the least limit that works is {stage.held}"
                 )
+
+    def _settle_unit(self, field: str, known: Mapping[str, float]) -> None:
+        """Call a unit by its one name; what is no unit of time or memory, such as a slot, is taken as it is."""
+        given = getattr(self, field)
+        try:
+            name = known_unit(given, known)
+        except ValueError as error:
+            raise JobError(f"{field} is {given!r}: did you mean {error}?") from error
+        if name != given:
+            msgspec.structs.force_setattr(self, field, name)
 
     def _settle_placement(self) -> None:
         """Check the placement; one chunk per server in order is what an unset one means."""

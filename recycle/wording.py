@@ -1,5 +1,8 @@
 """Figures in words, the same wherever people read them: times, amounts of memory, throughput."""
 
+from collections.abc import Mapping
+from difflib import get_close_matches
+
 MICROSECONDS = {
     "ns": 1e-3,
     "us": 1.0,
@@ -10,6 +13,10 @@ MICROSECONDS = {
     "microsecond": 1.0,
     "millisecond": 1e3,
     "second": 1e6,
+    "min": 6e7,
+    "minute": 6e7,
+    "h": 3.6e9,
+    "hour": 3.6e9,
 }
 """The units of time, in microseconds; whatever else a job counts its times in stands for no length of time."""
 
@@ -21,12 +28,53 @@ BYTES = {
 }
 """The units of memory, in bytes; whatever else a job counts its memory in is no amount of bytes."""
 
+OTHER_NAMES = {
+    "nsec": "ns",
+    "usec": "us",
+    "\u03bcs": "us",
+    "msec": "ms",
+    "sec": "s",
+    "hr": "h",
+    "kilobyte": "kB",
+    "megabyte": "MB",
+    "gigabyte": "GB",
+    "kibibyte": "KiB",
+    "mebibyte": "MiB",
+    "gibibyte": "GiB",
+    "kb": "kB",
+}
+"""What known units are called as well."""
+
 _TIMES = (("s", 1e6), ("ms", 1e3), ("us", 1.0), ("ns", 1e-3))
 AMOUNTS = tuple((f"{prefix}iB", float(1024**power)) for power, prefix in reversed([*enumerate("KMGT", start=1)]))
 
 
 ABSTRACT = 1e3
 """Microseconds that stand for a unit which is no unit of time, such as a slot."""
+
+
+def known_unit(text: str, known: Mapping[str, float]) -> str:
+    """The name of a unit that is known: of ``microseconds`` it is ``microsecond``; whatever is no unit stays as it is.
+
+    Args:
+        text: as somebody has written it.
+        known: units by their names.
+
+    Raises:
+        ValueError: it looks like a known unit that is misspelt; the text is that unit.
+    """
+    names = {name.lower(): name for name in known} | {
+        other: name for other, name in OTHER_NAMES.items() if name in known
+    }
+    if text in known:
+        return text
+    lower = text.strip().lower()
+    for each in (lower, lower.removesuffix("s")):
+        if each in names:
+            return names[each]
+    if close := get_close_matches(lower.removesuffix("s"), [name for name in names if len(name) > 3], n=1, cutoff=0.8):
+        raise ValueError(names[close[0]])
+    return text
 
 
 def microseconds(unit: str) -> float:

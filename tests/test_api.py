@@ -4,9 +4,11 @@ import subprocess
 import sys
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 import recycle
+from recycle.api.planned import Planned
 from recycle.errors import JobError, UserError
 from recycle.plan.document import encode_plan
 
@@ -29,6 +31,24 @@ def test_a_plan_is_drawn_in_a_notebook():
     assert ElementTree.fromstring(plan._repr_svg_()).tag.endswith("svg")
     assert plan.html().lower().startswith("<!doctype html>")
     assert repr(plan) == f"<plan of job, dead: none, period {plan.period} slots, bound {plan.bound} slots>"
+
+
+@pytest.mark.parametrize("cheap", [0, 1, 40])
+def test_a_plan_with_a_very_cheap_stage_is_drawn(cheap):
+    costs = [cheap, 10_000, 10_000, 10_000]
+    keys = {"forward": costs, "input_gradient": costs, "weight_gradient": costs, "time_unit": "us"}
+    plan = recycle.make_plan(recycle.Job(pipelines=2, stages=4, micro_batches=16, **keys), moves=1)
+    assert ElementTree.fromstring(plan._repr_svg_()).tag.endswith("svg")
+
+
+def test_what_cannot_be_drawn_is_text_in_a_notebook():
+    plan = recycle.make_plan(recycle.Job(**PAPER), moves=10)
+    turned = {server: tuple(reversed(program)) for server, program in plan.plan.programs.items()}
+    stuck = Planned(msgspec.structs.replace(plan.plan, programs=turned))
+    assert stuck._repr_svg_() is None
+    assert "<plan of job" in repr(stuck)
+    large = recycle.make_plan(recycle.Job(pipelines=16, stages=8, micro_batches=64), moves=1)
+    assert large._repr_svg_() is None
 
 
 def test_a_job_file_and_its_keys_give_the_same_job(tmp_path):

@@ -14,7 +14,7 @@ from harness.documents import COMMANDS, DOCUMENTS, FENCE, shell_lines
 from harness.forked import Forked
 from harness.paths import ROOT, python_path
 from harness.started import Started
-from recycle.cli import VERBS, group
+from recycle.cli.verbs import VERBS, group
 from recycle.megatron.flag.flags import find_flags
 
 # What makes a verb's commands small enough to be run; those of other verbs are looked at only.
@@ -40,6 +40,7 @@ SMALLER = {
 }
 SWEEP = ["--sweep", "servers=104 micro-batches=6"]
 LOOKED_AT = {
+    "recycle kill": "tests/test_kill_verb.py kills processes with it",
     "recycle join": "tests/survival/test_joining.py brings servers back with it",
     "recycle train job.toml -o /shared/run": "a run on several hosts: tests/test_torchrun.py and tests/test_hosts.py",
     "python -m recycle.megatron": "tests/megatron/flag runs it on Megatron's scripts",
@@ -50,7 +51,6 @@ LOOKED_AT = {
     "PYTHONPATH=$PWD/.megatron-0.18.2 pytest": "as tests/megatron/test_other_releases.py does",
     "eval": "tests/test_help.py completes words",
     "pip install": "tests/test_package.py installs a wheel",
-    "pkill": "tests/survival kills workers, by their process",
     "pytest": "a part of scripts/test, or of what it runs",
     "ruff": "a part of scripts/test",
     "mypy": "a part of scripts/test",

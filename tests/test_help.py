@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recycle.cli import VERBS
+from recycle.cli.verbs import VERBS
 
 
 def test_help_names_every_verb_and_imports_neither_solver_nor_torch(run):

@@ -13,6 +13,16 @@ def write(tmp_path, text):
     return path
 
 
+@pytest.mark.parametrize(
+    ("given", "known"), [("microseconds", "microsecond"), ("usec", "us"), ("Seconds", "second"), ("slots", "slots")]
+)
+def test_a_unit_has_one_name(given, known):
+    flags = {"pipelines": 2, "stages": 2, "micro_batches": 2}
+    assert load_job(None, flags | {"time_unit": given}).time_unit == known
+    with pytest.raises(JobError, match="memory_unit is 'megabyets': did you mean MB"):
+        load_job(None, flags | {"memory_unit": "megabyets"})
+
+
 def test_a_file_gives_every_key(tmp_path):
     path = write(
         tmp_path,

@@ -5,7 +5,7 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from recycle.cli import group
+from recycle.cli.verbs import group
 from recycle.errors import UserError
 
 JOB = ("-D", "3", "-P", "4", "-M", "6", "--optimizer-cost", "3", "--limit", "6")

@@ -12,8 +12,8 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from recycle.cli import group
 from recycle.cli.join import LATE
+from recycle.cli.verbs import group
 from recycle.control.agent import FENCED
 from recycle.control.etcd_store import EtcdStore
 from recycle.errors import RunFailed, UserError

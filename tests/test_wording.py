@@ -2,7 +2,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.wording import MICROSECONDS, memory_text, seconds_text, throughput_text, time_text, units
+from recycle.wording import (
+    BYTES,
+    MICROSECONDS,
+    known_unit,
+    memory_text,
+    seconds_text,
+    throughput_text,
+    time_text,
+    units,
+)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +54,18 @@ def test_a_time_read_back_is_what_it_was_to_four_digits(value, unit):
     number, name = time_text(value, unit).split()
     read = float(number.replace(",", "")) * MICROSECONDS[name]
     assert read == pytest.approx(value * MICROSECONDS[unit], rel=1e-3)
+
+
+@pytest.mark.parametrize("known", [MICROSECONDS, BYTES])
+def test_a_unit_is_known_in_the_plural_and_in_capitals_or_refused(known):
+    for name in known:
+        for written in (name, f" {name}") + ((f"{name}s", name.title(), f"{name.upper()}S") if len(name) > 3 else ()):
+            assert known[known_unit(written, known)] == known[name]
+        if len(name) > 4:
+            with pytest.raises(ValueError, match=name):
+                known_unit(name[:2] + name[3:], known)
+    for other in ("slot", "activation", "tick", "step", "x"):
+        assert known_unit(other, known) == other
 
 
 def test_symbols_have_no_plural():

@@ -27,6 +27,9 @@ from recycle.view.svg import draw
 
 PathLike = str | os.PathLike[str]
 
+MOST_DRAWN = 20_000
+"""Instructions of a plan that a notebook draws without being asked."""
+
 
 def make_job(pipelines: int, stages: int, micro_batches: int, **keys: Any) -> Job:
     """A job from the keys of a job file, all of which docs/job.md lists.
@@ -129,8 +132,12 @@ class Planned:
         period, bound = self.job.time_text(self.period), self.job.time_text(self.bound)
         return f"<plan of {self.job.name}, dead: {dead}, period {period}, bound {bound}>"
 
-    def _repr_svg_(self) -> str:
-        return self.svg()
+    def _repr_svg_(self) -> str | None:
+        """None, so that a notebook shows the text, where there is no picture or it would be of tens of megabytes."""
+        if sum(map(len, self.plan.programs.values())) > MOST_DRAWN:
+            return None
+        subject = subject_of(self.plan, self.job.name)
+        return None if subject.timeline is None else draw([each.chart for each in make_panels([subject], "stage")])
 
 
 def make_plan(
@@ -160,7 +167,9 @@ def make_plan(
         UserError: something that was given cannot be used, or no plan exists.
     """
     stop = MaxSeconds(parse_duration(budget)) if moves is None else MaxMoves(moves)
-    effort = make.Effort((stop,), budget if moves is None else f"{moves} moves", seed, parse_duration(prove))
+    effort = make.Effort(
+        (stop,), budget if moves is None else f"{moves} moves", seed, parse_duration(prove), until_interrupted=True
+    )
     return Planned(make.make_plan(job, [Server.parse(each) for each in dead], mode, effort, form))
 
 

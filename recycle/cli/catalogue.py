@@ -1,6 +1,5 @@
 """``recycle catalogue``."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from recycle.job import Job
 from recycle.plan.catalogue import Entry
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Form
+from recycle.processors import processors
 
 if TYPE_CHECKING:
     from recycle.planner.model.stopping import StoppingCriterion
@@ -55,7 +55,7 @@ def command(
     from recycle.planner.catalogue import make_catalogue
     from recycle.planner.make import Effort
 
-    workers = len(os.sched_getaffinity(0))
+    workers = processors()
     console = make_console(error=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:

@@ -8,6 +8,8 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import click
 import msgspec
 
+from recycle.wording import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -16,8 +18,20 @@ def make_console(*, error: bool = False, color: bool = True) -> "Console":
     """A rich console on standard output, or on standard error, which may be full or closed."""
     from rich.console import Console
 
+    class PlainConsole(Console):
+        """A console that a name out of a file cannot steer."""
+
+        def print(self, *objects: Any, **options: Any) -> None:
+            super().print(*(plain(each) if isinstance(each, str) else each for each in objects), **options)
+
     file = cast("IO[str]", _Spared(sys.stderr)) if error else None
-    return Console(file=file, no_color=not color, highlight=False, soft_wrap=True)
+    # Without a word on it, NO_COLOR in the environment counts.
+    return PlainConsole(file=file, no_color=None if color else True, highlight=False, soft_wrap=True)
+
+
+def plain(text: str) -> str:
+    """Text of which no character but the end of a line does more than to be seen."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 class _Spared:
@@ -45,7 +59,7 @@ class _Spared:
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 @contextmanager

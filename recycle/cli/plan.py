@@ -71,7 +71,9 @@ def command(
         def watch(period: int, bound: int) -> None:
             show(f"period {job.time_text(period)}, bound {job.time_text(bound)}, gap {period / max(bound, 1) - 1:.1%}")
 
-        plan = make_plan(job, dead, mode, Effort((stop,), budget, seed, prove or 0.0), form, watch)
+        plan = make_plan(
+            job, dead, mode, Effort((stop,), budget, seed, prove or 0.0, until_interrupted=True), form, watch
+        )
     if output is not None:
         save_plan(plan, output)
     if as_json:

@@ -12,6 +12,7 @@ from recycle.cli.options import JobCommand, describe_job, job_options, json_opti
 from recycle.cli.parameters import DURATION, Count
 from recycle.errors import UserError
 from recycle.job import Job
+from recycle.wording import plural
 
 if TYPE_CHECKING:
     from recycle.study.compare import PolicyComparison, StudySetting
@@ -102,9 +103,10 @@ def _setting(
 
 def _print(setting: "StudySetting", comparisons: "Sequence[PolicyComparison]") -> None:
     outages = setting.outages
+    at_end = f"; {plural(outages.at_end, 'failure')} at its very end counted as none" if outages.at_end else ""
     make_console().print(
         f"{describe_job(setting.ground.job)}, {setting.ground.iteration:g} s an iteration; {outages.name}: "
-        f"{outages.seconds / 86_400:.4g} days, {len(comparisons[0].outcome.failures)} times servers failed",
+        f"{outages.seconds / 86_400:.4g} days, {len(comparisons[0].outcome.failures)} times servers failed{at_end}",
         style="bold",
         markup=False,
     )

@@ -1,8 +1,9 @@
 """Outages: when each place of a cluster was without a live server. What studies replay, and what generators make."""
 
 import math
+import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from random import Random
@@ -15,10 +16,13 @@ from recycle.faults.duration import parse_duration
 from recycle.faults.errors import FaultError
 from recycle.faults.file import TRACES, decode_faults
 from recycle.faults.menu import Kind
-from recycle.faults.rows import ADD, MILLISECONDS, REMOVE, TraceRow, comments, read_rows
-from recycle.faults.trace import is_server
+from recycle.faults.numbers import parse_number
+from recycle.faults.rows import ADD, MILLISECONDS, MOST_NODES, REMOVE, TraceRow, comments, is_server, read_rows
 from recycle.files import read_bytes
 from recycle.job import Job, Server
+
+ROUNDED = 1e-3
+"""Seconds by which dates may be off, whose fractions are cut where they are written as numbers."""
 
 SHIPPED = ("language-model-cluster", "shared-gpus")
 """Traces that come with the package: they are named without a path."""
@@ -45,8 +49,9 @@ class Outages(msgspec.Struct, frozen=True):
         name: where they are from.
         nodes: how many places there are.
         seconds: how long the trace lasts.
-        entries: by start. Those of one place do not overlap.
+        entries: by start. Those of one place neither overlap nor touch.
         is_of_servers: whether places are a job's servers, by pipeline and then stage, and not any nodes.
+        at_end: places that were lost at the very end, of which nothing is known behind it: no entries.
     """
 
     name: str
@@ -54,6 +59,7 @@ class Outages(msgspec.Struct, frozen=True):
     seconds: float
     entries: tuple[NodeOutage, ...]
     is_of_servers: bool = False
+    at_end: int = 0
 
     @property
     def failures_per_second(self) -> float:
@@ -69,7 +75,7 @@ class Outages(msgspec.Struct, frozen=True):
         """
         if self.is_of_servers:
             kept = tuple(entry for entry in self.entries if entry.node < nodes)
-            return Outages(self.name, nodes, self.seconds, kept, True)
+            return Outages(self.name, nodes, self.seconds, kept, True, self.at_end)
         random = Random(seed)
         entries: list[NodeOutage] = []
         for first in range(0, nodes, self.nodes):
@@ -79,7 +85,8 @@ class Outages(msgspec.Struct, frozen=True):
             for node, start, end in self.entries:
                 if node in places:
                     entries += _turned(NodeOutage(places[node], start, end), shift, self.seconds)
-        return Outages(self.name, nodes, self.seconds, tuple(sorted(entries, key=lambda entry: entry.start)))
+        by_start = tuple(sorted(entries, key=lambda entry: entry.start))
+        return Outages(self.name, nodes, self.seconds, by_start, at_end=self.at_end)
 
 
 def load_outages(source: str, job: Job | None = None, speed: float = 1.0) -> Outages:
@@ -132,7 +139,7 @@ def _of_places(rows: Sequence[TraceRow], job: Job) -> list[TraceRow]:
         try:
             servers = [Server.parse(name) for name in row.names]
             job.require_servers(servers)
-            time = parse_duration(row.time if row.time[-1:].isalpha() else float(row.time), "time")
+            time = parse_duration(row.time if row.time[-1:].isalpha() else parse_number(row.time), "time")
         except (UserError, ValueError) as error:
             raise FaultError(f"line {row.line}: {error}") from error
         for server in servers:
@@ -154,36 +161,39 @@ def _outages(source: str, rows: Sequence[TraceRow], facts: dict[str, float], spe
     places = _NodePlaces()
     latest = 0.0
     for row in rows:
-        try:
-            time = float(row.time) / 1000 / speed
-        except ValueError as error:
-            raise FaultError(f"line {row.line}: time is {row.time!r}: a trace of nodes has milliseconds") from error
-        if not 0 <= time < math.inf:
-            raise FaultError(f"line {row.line}: time is {row.time}: give a number from 0 on")
+        time = float(row.time) / 1000 / speed
         if time < latest:
             raise FaultError(f"line {row.line}: its time is before that of the line above; sort the lines by time")
         latest = time
         for name in row.names:
             places.change(name, row.change, time)
     seconds = facts["days"] * 86_400 / speed if "days" in facts else latest
-    nodes = int(facts.get("nodes", places.count))
+    if seconds < latest < seconds + ROUNDED:
+        seconds = latest
+    said = facts.get("nodes", places.count)
+    nodes = int(said)
+    if nodes != said or not 0 < nodes <= MOST_NODES:
+        raise FaultError(f"# nodes {said:g}: give a whole number from 1 to {MOST_NODES}")
     if places.count > nodes:
         raise FaultError(f"{places.count} nodes have faults, and the trace says that there are {nodes}; correct it")
     if not latest <= seconds or not seconds:
         raise FaultError(f"it lasts {seconds:g} s, and its last event is at {latest:g} s; correct # days")
-    entries = places.outages(seconds)
-    return Outages(source, nodes, seconds, tuple(sorted(entries, key=lambda entry: (entry.start, entry.node))))
+    entries = sorted(places.outages(seconds), key=lambda entry: (entry.start, entry.node))
+    return Outages(source, nodes, seconds, tuple(entries), at_end=places.lost_at(seconds))
 
 
 class _NodePlaces:
-    """Which node is in which place: who comes back takes its own, and a stranger that of the longest lost."""
+    """Which node is in which place: who comes back takes its own, and a stranger that of the longest lost.
+
+    Places are in the order of the names of their first nodes, whatever the order in which a trace names them.
+    """
 
     def __init__(self) -> None:
-        self.count = 0
+        self._first: list[str] = []
         self._of: dict[str, int] = {}
         self._lost: deque[int] = deque()
         self._since: dict[int, float] = {}
-        self._outages: list[NodeOutage] = []
+        self._outages: dict[int, list[NodeOutage]] = {}
 
     def change(self, name: str, change: str, time: float) -> None:
         place = self._of.get(name)
@@ -194,13 +204,33 @@ class _NodePlaces:
             self._lost.append(place)
         elif change == ADD and place in self._since:
             self._lost.remove(place)
-            if (start := self._since.pop(place)) < time:
-                self._outages.append(NodeOutage(place, start, time))
+            self._end_outage(place, time)
 
-    def outages(self, seconds: float) -> list[NodeOutage]:
+    def outages(self, seconds: float) -> Iterator[NodeOutage]:
         """All of them, with those that last to the end."""
-        lasting = (NodeOutage(place, start, seconds) for place, start in self._since.items() if start < seconds)
-        return [*self._outages, *lasting]
+        for place in list(self._since):
+            if self._since[place] < seconds:
+                self._end_outage(place, seconds)
+        order = sorted(range(self.count), key=lambda place: _natural(self._first[place]))
+        for number, place in enumerate(order):
+            yield from (each._replace(node=number) for each in self._outages.get(place, ()))
+
+    def lost_at(self, seconds: float) -> int:
+        """How many places were lost at a time and not yet found."""
+        return sum(start == seconds for start in self._since.values())
+
+    @property
+    def count(self) -> int:
+        """How many places there are."""
+        return len(self._first)
+
+    def _end_outage(self, place: int, time: float) -> None:
+        start = self._since.pop(place)
+        outages = self._outages.setdefault(place, [])
+        if outages and outages[-1].end == start:
+            start = outages.pop().start
+        if start < time:
+            outages.append(NodeOutage(place, start, time))
 
     def _place_of_stranger(self, name: str, change: str, time: float) -> int:
         if change == ADD and self._lost:
@@ -209,12 +239,18 @@ class _NodePlaces:
                 del self._of[other]
         else:
             place = self.count
-            self.count += 1
+            self._first.append(name)
             if change == ADD and time > 0:
                 self._since[place] = 0.0
                 self._lost.append(place)
         self._of[name] = place
         return place
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """What names are ordered by: numbers in them by what they count."""
+    parts = re.findall(r"[0-9]+|[^0-9]+", name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def _turned(outage: NodeOutage, shift: float, seconds: float) -> list[NodeOutage]:

@@ -1,16 +1,25 @@
-"""The known forms of traces, read into one: who was lost and who came back, and when."""
+"""The known forms of traces, read into one: who was lost and who came back, and when.
+
+Whatever the form, time begins with the trace: where it says first who is there, at that moment; where it is of outages
+alone, at 0, or with the first of them where times are dates since 1970. A node is lost at the first of outages that
+overlap and is back after the last.
+"""
 
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from random import Random
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from recycle.errors import JobError
 from recycle.faults.errors import FaultError
+from recycle.faults.numbers import parse_count, parse_number
+from recycle.job import Server
 
 REMOVE, ADD = "remove", "add"
 MILLISECONDS = {"days": 86_400_000.0, "hours": 3_600_000.0, "minutes": 60_000.0, "seconds": 1_000.0, "ms": 1.0}
@@ -22,13 +31,21 @@ CHANGES = ("change", "event")
 NAMES = ("server", "node")
 Fields: TypeAlias = tuple[int, list[str]]
 
+DATE, LATEST = 1e9 * 1000, 1e10 * 1000
+"""Milliseconds from which on a time is a date, of 2001 or later, and from which on it is none, with that unit."""
+
+DECIMALS = 2
+"""Of milliseconds: a date in days is not more exact."""
+
+MOST_NODES = 1_000_000
+
 
 class TraceRow(NamedTuple):
     """One line of a trace: when, what, and to whom.
 
     Attributes:
         line: its number in the file.
-        time: as it is written; milliseconds in traces of nodes.
+        time: as it is written; milliseconds from its begin in traces of nodes.
         change: ``remove`` or ``add``.
         names: of servers or nodes.
     """
@@ -37,6 +54,22 @@ class TraceRow(NamedTuple):
     time: str
     change: str
     names: tuple[str, ...]
+
+
+class Change(NamedTuple):
+    """A node that is lost, or that is there again or for the first time.
+
+    Attributes:
+        time: in milliseconds.
+        line: its number in the file.
+        change: ``remove`` or ``add``.
+        node: its name.
+    """
+
+    time: float
+    line: int
+    change: str
+    node: str
 
 
 class FaultEvent(msgspec.Struct, frozen=True):
@@ -65,7 +98,17 @@ def read_rows(content: bytes) -> list[TraceRow]:
         return _of_counts(lines[1:], _unit(lines[0], header[0]))
     if header[0].count("-") == 2:
         return _of_dates(lines)
-    return _of_changes(lines)
+    rows = _of_changes(lines)
+    return rows if any(is_server(name) for row in rows for name in row.names) else _of_nodes(rows)
+
+
+def is_server(name: str) -> bool:
+    """Whether a trace's name is that of a server."""
+    try:
+        Server.parse(name)
+    except JobError:
+        return False
+    return True
 
 
 def comments(content: bytes) -> dict[str, float]:
@@ -74,10 +117,8 @@ def comments(content: bytes) -> dict[str, float]:
     for line in content.decode("utf-8", "replace").splitlines():
         words = line.lstrip("# ").split()
         if line.startswith("#") and len(words) == 2:
-            try:
-                facts[words[0]] = float(words[1])
-            except ValueError:
-                continue
+            with suppress(ValueError):
+                facts[words[0]] = parse_number(words[1])
     return facts
 
 
@@ -106,6 +147,27 @@ def _of_changes(lines: Sequence[Fields]) -> list[TraceRow]:
     return rows
 
 
+def _of_nodes(rows: Sequence[TraceRow]) -> list[TraceRow]:
+    """With times in milliseconds from the begin of the trace."""
+    changes: list[Change] = []
+    latest = 0.0
+    for row in rows:
+        if row.time[-1:].isalpha() and row.time[:1].isdecimal():
+            raise FaultError(
+                f"line {row.line}: time is {row.time!r}: write a number of milliseconds; for servers, write W0_0 and "
+                "the like"
+            )
+        latest = _time(row.line, row.time, latest, 1.0)
+        if not changes and DATE / 1000 <= latest < LATEST / 1000:
+            raise FaultError(
+                f"line {row.line}: time is {row.time}: a trace of nodes has milliseconds, and these look like seconds "
+                "since 1970; write milliseconds"
+            )
+        changes += (Change(latest, row.line, row.change, _node(row.line, name)) for name in row.names)
+    says_who = bool(changes) and changes[0].change == ADD
+    return list(_merged(changes, says_who=says_who))
+
+
 def _require_columns(number: int, names: Sequence[str]) -> None:
     for name, known in zip(names, (CHANGES, NAMES), strict=False):
         if name not in known:
@@ -118,17 +180,17 @@ def _of_intervals(lines: Sequence[Fields]) -> list[TraceRow]:
     if len(header) != 3 or not header[1].startswith("start_") or header[2] != f"end_{header[1].removeprefix('start_')}":
         raise FaultError(f"line {header_line}: columns {','.join(header)}: write node,start_days,end_days")
     unit = _unit(lines[0], header[1].removeprefix("start_"))
-    events = []
+    changes = []
     latest = 0.0
     for number, fields in rest:
         if len(fields) != 3:
             raise FaultError(f"line {number}: {len(fields)} values for 3 columns; write {','.join(header)}")
-        start = _time(number, fields[1], latest)
-        latest = start
-        events.append((start, 1, number, fields[0]))
+        latest = _time(number, fields[1], latest, unit)
+        node = _node(number, fields[0])
+        changes.append(Change(latest, number, REMOVE, node))
         if fields[2]:
-            events.append((_time(number, fields[2], start), -1, number, fields[0]))
-    return list(_merged(sorted(events, key=lambda event: event[0]), unit, "line"))
+            changes.append(Change(_time(number, fields[2], latest, unit), number, ADD, node))
+    return list(_merged(sorted(changes, key=lambda each: each.time), "line"))
 
 
 def _of_events(content: bytes) -> list[TraceRow]:
@@ -136,23 +198,39 @@ def _of_events(content: bytes) -> list[TraceRow]:
         entries = msgspec.json.decode(content, type=list[FaultEvent])
     except msgspec.DecodeError as error:
         raise FaultError(f"{error}: a JSON trace is a list of node_id, event_time and event_type") from error
-    events = []
+    changes = []
     latest = 0.0
     for number, entry in enumerate(entries, 1):
-        latest = _time(number, str(entry.event_time), latest, "entry")
-        events.append((latest, 1 if entry.event_type == "fault_start" else -1, number, entry.node_id))
-    return list(_merged(events, MILLISECONDS["days"], "entry"))
+        latest = _time(number, str(entry.event_time), latest, MILLISECONDS["days"], "entry")
+        change = REMOVE if entry.event_type == "fault_start" else ADD
+        changes.append(Change(latest, number, change, _node(number, entry.node_id, "entry")))
+    return list(_merged(changes, "entry"))
 
 
-def _merged(events: Iterable[tuple[float, int, int, str]], unit: float, what: str) -> Iterator[TraceRow]:
-    """The rows of faults that may overlap: a node is lost at the first and back after the last of them."""
-    faults: Counter[str] = Counter()
-    for time, change, number, node in events:
-        if faults[node] + change < 0:
+def _merged(changes: Sequence[Change], what: str = "", *, says_who: bool = False) -> Iterator[TraceRow]:
+    """The rows of outages that may overlap, from the begin of the trace on.
+
+    Args:
+        changes: by time.
+        what: a change is in the file; empty where a node may also be there for the first time.
+        says_who: whether the trace says at its begin who is there.
+    """
+    first = changes[0].time if changes else 0.0
+    begin = first if says_who or first >= DATE else 0.0
+    outages: Counter[str] = Counter()
+    for time, number, change, node in changes:
+        if change == REMOVE:
+            outages[node] += 1
+            news = outages[node] == 1
+        elif outages[node]:
+            outages[node] -= 1
+            news = not outages[node]
+        elif what:
             raise FaultError(f"{what} {number}: a repair of {node}, which has no fault; add its fault, or leave it out")
-        faults[node] += change
-        if faults[node] == (change > 0):
-            yield TraceRow(number, repr(time * unit), REMOVE if change > 0 else ADD, (node,))
+        else:
+            news = True
+        if news:
+            yield TraceRow(number, repr(round(time - begin, DECIMALS)), change, (node,))
 
 
 def _of_dates(lines: Sequence[Fields]) -> list[TraceRow]:
@@ -164,6 +242,10 @@ def _of_dates(lines: Sequence[Fields]) -> list[TraceRow]:
         except (ValueError, IndexError) as error:
             raise FaultError(f"line {number}: {', '.join(fields)}: write date, time, live count") from error
         first = first or moment
+        if (moment.tzinfo is None) is not (first.tzinfo is None):
+            raise FaultError(f"line {number}: {', '.join(fields)}: give every line a time zone, or none")
+        if moment < first:
+            raise FaultError(f"line {number}: its time is before that of the first line; sort the lines by time")
         counts.append((number, [str((moment - first).total_seconds()), *fields[2:]]))
     return _of_counts(counts, MILLISECONDS["seconds"])
 
@@ -175,11 +257,19 @@ def _of_counts(lines: Sequence[Fields], unit: float) -> list[TraceRow]:
     gone: list[str] = []
     rows = []
     latest = 0.0
+    begin: float | None = None
     for number, fields in lines:
-        if len(fields) != 2 or not fields[1].isdigit():
+        try:
+            written, count = fields[0], parse_count(fields[1])
+        except (IndexError, ValueError) as error:
+            raise FaultError(f"line {number}: {', '.join(fields)}: write a time and the count of live nodes") from error
+        if len(fields) != 2:
             raise FaultError(f"line {number}: {', '.join(fields)}: write a time and the count of live nodes")
-        latest = _time(number, fields[0], latest)
-        time, count = repr(latest * unit), int(fields[1])
+        if count > MOST_NODES:
+            raise FaultError(f"line {number}: {count} live nodes: {MOST_NODES} at most")
+        latest = _time(number, written, latest, unit)
+        begin = latest if begin is None else begin
+        time = repr(round(latest - begin, DECIMALS))
         if lost := [live.pop(random.randrange(len(live))) for _ in range(len(live) - count)]:
             gone += lost
             rows.append(TraceRow(number, time, REMOVE, tuple(lost)))
@@ -197,13 +287,26 @@ def _unit(header: Fields, name: str) -> float:
     return MILLISECONDS[name]
 
 
-def _time(number: int, text: str, latest: float, what: str = "line") -> float:
+def _node(number: int, name: str, what: str = "line") -> str:
+    """A single node's name."""
+    if not name:
+        raise FaultError(f"{what} {number}: the name of the node is missing")
+    if "[" in name or "]" in name:
+        raise FaultError(f"{what} {number}: {name} is a list: write each node's name, as scontrol show hostnames does")
+    return name
+
+
+def _time(number: int, text: str, latest: float, unit: float, what: str = "line") -> float:
+    """A time in milliseconds, not before the latest one."""
     try:
-        time = float(text)
+        time = parse_number(text) * unit
     except ValueError as error:
         raise FaultError(f"{what} {number}: time is {text!r}: write a number") from error
-    if not 0 <= time < 1e12:
+    if time < 0:
         raise FaultError(f"{what} {number}: time is {text}: give a number from 0 on")
+    if time >= LATEST:
+        name = next(name for name, size in MILLISECONDS.items() if size == unit)
+        raise FaultError(f"{what} {number}: time is {text} {name}, which is more than 300 years: correct the unit")
     if time < latest:
-        raise FaultError(f"{what} {number}: its time {text} is before {latest:g}; sort the lines by time")
+        raise FaultError(f"{what} {number}: its time {text} is before {latest / unit:g}; sort the lines by time")
     return time

@@ -4,11 +4,12 @@ import math
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from recycle.errors import JobError, UserError
+from recycle.errors import UserError
 from recycle.faults.duration import parse_duration
 from recycle.faults.errors import FaultError
 from recycle.faults.menu import Fault, Faults, Kind
-from recycle.faults.rows import ADD, REMOVE, TraceRow, read_rows
+from recycle.faults.numbers import parse_number
+from recycle.faults.rows import ADD, REMOVE, TraceRow, is_server, read_rows
 from recycle.job import Job, Server
 
 
@@ -36,15 +37,6 @@ def decode_trace(content: bytes, job: Job, speed: float, dead: Collection[Server
     return _of_nodes(rows, job, speed, dead)
 
 
-def is_server(name: str) -> bool:
-    """Whether a trace's name is that of a server."""
-    try:
-        Server.parse(name)
-    except JobError:
-        return False
-    return True
-
-
 def _of_servers(rows: Sequence[TraceRow], job: Job, dead: Collection[Server]) -> Faults:
     absent = set(dead)
     faults = []
@@ -69,14 +61,11 @@ def _of_servers(rows: Sequence[TraceRow], job: Job, dead: Collection[Server]) ->
 
 def _of_nodes(rows: Sequence[TraceRow], job: Job, speed: float, dead: Collection[Server]) -> Faults:
     moments: dict[float, list[TraceRow]] = {}
-    latest = 0.0
     for row in rows:
         try:
-            time = parse_duration(_milliseconds(row.time) / 1000 / speed, "time")
-            _require_order(time, latest)
+            time = parse_duration(float(row.time) / 1000 / speed, "time")
         except UserError as error:
             raise FaultError(f"line {row.line}: {error}") from error
-        latest = time
         moments.setdefault(time, []).append(row)
     places = _Places(job, dead)
     faults = []
@@ -143,16 +132,9 @@ def _changes(change: str, servers: tuple[Server, ...], time: float) -> list[Faul
 
 def _number(text: str) -> str | float:
     try:
-        return float(text)
+        return parse_number(text)
     except ValueError:
         return text
-
-
-def _milliseconds(text: str) -> float:
-    time = _number(text)
-    if isinstance(time, str):
-        raise FaultError(f"time is {text!r}: a trace of nodes has milliseconds; for servers, write W0_0 and the like")
-    return time
 
 
 def _require_order(time: float, latest: float) -> None:

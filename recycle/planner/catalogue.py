@@ -2,13 +2,9 @@
 
 import hashlib
 import math
-import multiprocessing
-import os
 import shutil
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import contextmanager
 from itertools import combinations_with_replacement
 from pathlib import Path
@@ -33,6 +29,7 @@ from recycle.plan.plan import Form
 from recycle.planner.assemble import baseline_period
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.problem import require_plannable
+from recycle.processors import pool
 
 MOST_PLANS = 100_000
 """Plans beyond which no catalogue is begun."""
@@ -126,33 +123,13 @@ class _Planner(msgspec.Struct, frozen=True):
 
 @contextmanager
 def _running(planner: _Planner, vectors: Sequence[tuple[int, Counts]], workers: int) -> Iterator[Iterator[Entry]]:
-    """The figures of every vector's plan as they are made; plans that are being made are finished at an interrupt."""
+    """The figures of every vector's plan as they are made."""
     if not workers:
         yield map(planner, vectors)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _begin_worker) as pool:
-        futures = [pool.submit(planner, vector) for vector in vectors]
-        try:
-            yield (future.result() for future in as_completed(futures))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
-def _begin_worker() -> None:
-    """In a worker of the pool, before anything else."""
-    # Ctrl-C reaches every process of a terminal, and would end the searches, not the run.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """Workers that wait for each other's queue would never notice that who started them was killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "only workers have this thread"
-    parent.join()
-    os._exit(1)
+    with pool(workers, "spawn") as executor:
+        futures = [executor.submit(planner, vector) for vector in vectors]
+        yield (future.result() for future in as_completed(futures))
 
 
 def _references(parts: Path, job: Job, mode: Mode, failures: int, effort: Effort, form: Form) -> References:

@@ -23,6 +23,10 @@ from recycle.version import __version__
 Watch = Callable[[int, int], None]
 
 
+SOON = 20_000
+"""Tasks of which a plan is put together within the second in which Ctrl-C has to end a command."""
+
+
 class Effort(msgspec.Struct, frozen=True):
     """How hard to search.
 
@@ -31,12 +35,14 @@ class Effort(msgspec.Struct, frozen=True):
         budget: the same in words, for the plan's provenance.
         seed: of the random choices.
         proof: seconds for the exact solver, 0 to do without.
+        until_interrupted: whether Ctrl-C ends the search alone, and what was found is the plan.
     """
 
     stops: Sequence[StoppingCriterion]
     budget: str
     seed: int = 0
     proof: float = 0.0
+    until_interrupted: bool = False
 
 
 def make_plan(
@@ -53,7 +59,7 @@ def make_plan(
         job: what is trained.
         dead: the servers that are dead.
         mode: what the plan may do.
-        effort: how hard to search. Ctrl-C ends the search, and the best plan so far is returned.
+        effort: how hard to search.
         form: whether transfers, reductions and optimizer steps are added.
         watch: called with (period, bound) whenever one of them gets better.
 
@@ -89,8 +95,10 @@ def _search(problem: Problem, effort: Effort, watch: Watch | None) -> tuple[Cloc
     """Timed instructions, the bound on their value, what proved it, and what made them."""
     analytic = lower_bound(problem)
     found = search(problem, effort.stops, effort.seed, watch)
+    if found.interrupted and not (effort.until_interrupted and problem.tasks <= SOON):
+        raise KeyboardInterrupt
     value = found.progress.value
-    if value == analytic.value or not effort.proof:
+    if value == analytic.value or not effort.proof or found.interrupted:
         clock = found.clock or _timed(problem, found.programs)
         return clock, analytic.value, analytic.proof, "list scheduler and annealing"
     from recycle.planner.exact.prove import solve

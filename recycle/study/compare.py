@@ -1,9 +1,6 @@
 """Policies over one trace: each one's outcome, and how far it depends on chance and on constants."""
 
-import gc
-import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from random import Random
 from statistics import fmean
 
@@ -12,17 +9,18 @@ import msgspec
 from recycle.faults.outages import Outages
 from recycle.job import Job
 from recycle.planner.assemble import baseline_period
+from recycle.processors import pool, processors
 from recycle.study.buckets import Outcome
 from recycle.study.cluster import Cluster
 from recycle.study.constants import MEASURED, TYPICAL, Measured
 from recycle.study.rates import Ground, Rates
 from recycle.study.registry import make_policy
 from recycle.study.simulator import simulate
+from recycle.wording import MICROSECONDS, microseconds
 
 SLOT_SECONDS = 10.0
 """Of an iteration, for jobs whose time unit is none of a clock."""
 
-UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 POINTS, DRAWS = 9, 3
 MOST_DEAD = 0.3
 
@@ -67,8 +65,8 @@ class PolicyComparison(msgspec.Struct, frozen=True):
 
 def iteration_seconds(job: Job) -> float:
     """Of the fault-free 1F1B schedule, by the job's time unit; 10 s where that is none of a clock."""
-    if job.time_unit in UNITS:
-        return max(baseline_period(job) * UNITS[job.time_unit], 1e-6)
+    if job.time_unit.lower() in MICROSECONDS:
+        return max(baseline_period(job) * microseconds(job.time_unit) / 1e6, 1e-6)
     return SLOT_SECONDS
 
 
@@ -87,7 +85,7 @@ def compare(setting: StudySetting, advance: Callable[[str], None] = lambda _: No
         setting: what is compared.
         advance: told how far it is.
     """
-    workers = min(setting.seeds, os.cpu_count() or 1)
+    workers = min(setting.seeds, processors())
     results = []
     for number, result in enumerate(_in_parallel(setting, workers), 1):
         results.append(result)
@@ -141,9 +139,8 @@ def _in_parallel(setting: StudySetting, workers: int) -> Iterator[list[tuple[Out
     if workers == 1:
         yield from (_deal(setting, seed) for seed in range(setting.seeds))
         return
-    # What the caller's process had of other things is not walked, nor freed, in another one.
-    with ProcessPoolExecutor(workers, initializer=gc.freeze) as pool:
-        yield from pool.map(_deal, [setting] * setting.seeds, range(setting.seeds))
+    with pool(workers) as executor:
+        yield from executor.map(_deal, [setting] * setting.seeds, range(setting.seeds))
 
 
 def _deal(setting: StudySetting, seed: int) -> list[tuple[Outcome, list[float]]]:

@@ -1,12 +1,10 @@
 """Maps: which policy wins, for which size of cluster, number of micro-batches and rate of failures."""
 
 import csv
-import gc
 import io
 import itertools
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from statistics import fmean
 from typing import NamedTuple
 
@@ -16,6 +14,7 @@ from recycle.duration import parse_duration
 from recycle.errors import UserError
 from recycle.faults.generator import calibrated, generate
 from recycle.faults.outages import Outages, load_outages
+from recycle.processors import pool, processors
 from recycle.study.compare import StudySetting, dealt
 from recycle.study.constants import MEASURED, TYPICAL
 from recycle.study.rates import Ground, Rates
@@ -113,9 +112,8 @@ def sweep(setting: StudySetting, axes: Axes, advance: Callable[[str], None] = la
         if servers < job.depth:
             raise UserError(f"--sweep: {servers} servers make no pipeline of {job.depth} stages; give more")
     cells: dict[int, Cell] = {}
-    # See compare.
-    with ProcessPoolExecutor(min(len(places), os.cpu_count() or 1), initializer=gc.freeze) as pool:
-        pending = {pool.submit(_cell, setting, *place): number for number, place in enumerate(places)}
+    with pool(min(len(places), processors())) as executor:
+        pending = {executor.submit(_cell, setting, *place): number for number, place in enumerate(places)}
         for done in as_completed(pending):
             cells[pending[done]] = done.result()
             advance(f"{len(cells)} of {len(places)} places of the map")

@@ -117,16 +117,18 @@ def draw(charts: Sequence[Chart], paces: Sequence[float] = ()) -> str:
 def _scale(charts: Sequence[Chart], paces: Sequence[float]) -> float:
     """Pixels per time unit of the first chart: so many that numbers fit in its boxes, or as many as there is room for.
 
+    Of a single iteration boxes are as narrow as they have to be.
+
     Raises:
-        UserError: boxes would be too narrow to be told apart.
+        UserError: boxes of several iterations would be too narrow to be told apart.
     """
     end = max(chart.end / pace for chart, pace in zip(charts, paces, strict=True)) or 1.0
     spans = [span for row in charts[0].rows() for span in row.spans if span.end > span.start]
     lengths = sorted(span.end - span.start for span in spans if span.instruction.op.is_compute)
     # Measured lengths differ, and a few may be much shorter than all others.
     short = lengths[len(lengths) // 10] if lengths else 1.0
-    if end / short * NARROWEST > WIDEST:
-        iterations = 1 + max((window.iteration for chart in charts for window in chart.windows), default=0)
+    iterations = 1 + max((window.iteration for chart in charts for window in chart.windows), default=0)
+    if iterations > 1 and end / short * NARROWEST > WIDEST:
         fitting = max(1, int(iterations * WIDEST / (end / short * NARROWEST)))
         raise UserError(
             f"{charts[0].title}: a picture of {iterations} iterations would be {end / short * BOX:,.0f} pixels wide, "

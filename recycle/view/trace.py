@@ -1,5 +1,6 @@
 """The trace view: Chrome trace JSON, which Perfetto and chrome://tracing open beside a profiler's traces."""
 
+import math
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,8 +23,6 @@ ITERATIONS, RECOVERIES = 1, 1001
 """The first lanes of the job's own slices."""
 VIEWS = 1_000_000
 """The lane of what a server does on its way into a new view, behind all that transfers need."""
-INSIDE = 0.999
-"""Where an arrow leaves its slice, as a share of it: at the end, but still on it."""
 
 Event = dict[str, Any]
 
@@ -44,6 +43,30 @@ class Part(msgspec.Struct, frozen=True):
     timeline: Timeline
     scale: float
     story: Story
+
+    def at(self, time: float) -> float:
+        """When that is, in microseconds."""
+        return _microseconds(self._nanoseconds(time))
+
+    def lasts(self, start: float, end: float) -> Event:
+        """From when on, and how long: whatever ends when another begins also does so in nanoseconds."""
+        begin = self._nanoseconds(start)
+        return {"ts": _microseconds(begin), "dur": _microseconds(self._nanoseconds(end) - begin)}
+
+    def inside(self, start: float, end: float) -> float:
+        """Shortly before the end of a slice that lasts, and still on it."""
+        return _microseconds(max(self._nanoseconds(start), self._nanoseconds(end) - 1))
+
+    def _nanoseconds(self, time: float) -> int:
+        return round(time * self.scale * 1000)
+
+
+def _microseconds(nanoseconds: int) -> float:
+    """Of which a viewer makes the same nanoseconds again, whether it rounds or cuts off."""
+    value = nanoseconds / 1000
+    return (
+        value if int(value * 1000) == nanoseconds else math.nextafter(value, math.inf if nanoseconds > 0 else -math.inf)
+    )
 
 
 def encode(panels: Sequence[Panel], target: Path) -> bytes:
@@ -85,7 +108,7 @@ def _events(part: Part, number: int) -> Iterator[Event]:
             "ph": "i",
             "name": instant.text,
             "cat": instant.kind,
-            "ts": instant.time * part.scale,
+            "ts": part.at(instant.time),
             "pid": where,
             "tid": COMPUTE,
             "s": "p" if instant.server else "g",
@@ -94,7 +117,7 @@ def _events(part: Part, number: int) -> Iterator[Event]:
         yield {
             "ph": "C",
             "name": "activation memory",
-            "ts": sample.time * part.scale,
+            "ts": part.at(sample.time),
             "pid": process[sample.server],
             "args": {part.chart.memory_unit: sample.memory},
         }
@@ -113,7 +136,7 @@ def _job(part: Part, process: int) -> Iterator[Event]:
     for curve in part.story.curves:
         for time, value in zip(curve.times, curve.values, strict=True):
             figure = {curve.unit or curve.name: value}
-            yield {"ph": "C", "name": curve.name, "ts": time * part.scale, "pid": process, "args": figure}
+            yield {"ph": "C", "name": curve.name, "ts": part.at(time), "pid": process, "args": figure}
 
 
 def _lengths(part: Part, process: int, lane: int, name: str, times: Mapping[int, Sequence[float]]) -> Iterator[Event]:
@@ -125,9 +148,8 @@ def _lengths(part: Part, process: int, lane: int, name: str, times: Mapping[int,
             free.append(end)
             yield _thread(process, lane + place, name)
         free[place] = end
-        times_of = {"ts": start * part.scale, "dur": (end - start) * part.scale}
         shared = {"ph": "X", "cat": name, "pid": process, "tid": lane + place, "args": {"number": number}}
-        yield {"name": f"{name} {number}", **times_of, **shared}
+        yield {"name": f"{name} {number}", **part.lasts(start, end), **shared}
 
 
 def _process(number: int, name: str, order: int) -> Iterator[Event]:
@@ -156,8 +178,7 @@ def _slices(part: Part, row: Row, process: int) -> Iterator[Event]:
                     "ph": "X",
                     "name": name,
                     "cat": "recovery",
-                    "ts": start * part.scale,
-                    "dur": (end - start) * part.scale,
+                    **part.lasts(start, end),
                     "pid": process,
                     "tid": VIEWS,
                     "args": {"view": recovery.epoch, "iteration": recovery.step},
@@ -171,7 +192,6 @@ def _thread(process: int, lane: int, name: str) -> Event:
 def _slice(part: Part, row: Row, span: Span, process: int, lane: int) -> Event:
     instruction = span.instruction
     rerouted = row.rerouted(instruction)
-    start, end = span.start * part.scale, span.end * part.scale
     arguments: dict[str, Any] = {
         "instruction": str(instruction),
         "meaning": MEANING[instruction.op],
@@ -186,8 +206,7 @@ def _slice(part: Part, row: Row, span: Span, process: int, lane: int) -> Event:
         "ph": "X",
         "name": instruction.op.value,
         "cat": f"{instruction.op.value}{',re-routed' if rerouted else ''}",
-        "ts": start,
-        "dur": end - start,
+        **part.lasts(span.start, span.end),
         "pid": process,
         "tid": lane,
         "args": arguments,
@@ -218,7 +237,7 @@ def _flows(part: Part, rows: Sequence[Row], first: int) -> Iterator[Event]:
                     if maker.end == maker.start:
                         continue
                     number += 1
-                    leaves = (maker.start + (maker.end - maker.start) * INSIDE) * part.scale
+                    leaves = part.inside(maker.start, maker.end)
                     shared = {"name": "transfer", "cat": "transfer", "id": number, "tid": COMPUTE}
                     yield {"ph": "s", "ts": leaves, "pid": other, **shared}
-                    yield {"ph": "f", "bp": "e", "ts": span.start * part.scale, "pid": place, **shared}
+                    yield {"ph": "f", "bp": "e", "ts": part.at(span.start), "pid": place, **shared}

@@ -9,6 +9,7 @@ from recycle.plan.document import load_plan
 from recycle.record.following import RecordingFollower
 from recycle.record.history import History
 from recycle.record.measured import held_memory
+from recycle.record.processes import Processes
 from recycle.record.reading import timeline_of
 from recycle.record.recording import (
     CopyLine,
@@ -112,7 +113,7 @@ class WatchedRun:
         self._totals = Totals(self._take)
         self._copies = KnownCopies()
         self._steps: dict[int, StepTotal] = {}
-        self._processes: dict[str, tuple[int, ProcessLine]] = {}
+        self._processes = Processes()
         self._finished: dict[str, int] = {}
         self._head: RunLine | None = None
         self._spans: dict[int, list[SpanLine]] = {}
@@ -179,10 +180,7 @@ class WatchedRun:
                 self._head = self._head or line
                 self._history.add(line)
             case ProcessLine():
-                server, _, life = line.name.partition("#")
-                newest, _ = self._processes.get(server, (-1, line))
-                if int(life or 0) >= newest:
-                    self._processes[server] = int(life or 0), line
+                self._processes.add(line)
             case SpanLine():
                 newest = max(self._spans, default=0)
                 if line.iteration > newest - SHOWN - 1:
@@ -223,7 +221,7 @@ class WatchedRun:
                 state = "dead"
             else:
                 state = "starting" if view is None else "live"
-            _, process = self._processes.get(name, (0, None))
+            process = self._processes.of(name)
             pid, host = (process.pid, process.host) if process else (None, "")
             states.append(ServerState(name, state, pid, host, self._finished.get(name, 0)))
         return tuple(states)

@@ -96,9 +96,9 @@ def test_nodes_fill_places_that_are_dead_from_the_start(load):
         ("2,remove,W1_2\n1,add,W1_2\n", "line 2: its time is before that of the line above; sort the lines"),
         ("soon,remove,W1_2\n", "line 1: time: 'soon' is no duration: write 500ms"),
         ("-1,remove,W1_2\n", "line 1: time is -1: give seconds, from 0"),
-        ("1s,remove,node1\n", "line 1: time is '1s': a trace of nodes has milliseconds; for servers, write W0_0"),
-        ("nan,remove,node1\n", "line 1: time is nan: give seconds, from 0 to"),
-        ("2,remove,node1\n1,add,node1\n", "line 2: its time is before"),
+        ("1s,remove,node1\n", "line 1: time is '1s': write a number of milliseconds; for servers, write W0_0"),
+        ("nan,remove,node1\n", "line 1: time is 'nan': write a number"),
+        ("2,remove,node1\n1,add,node1\n", "line 2: its time 1 is before 2"),
         ('1,remove,"W1_2\n', "this is no CSV file"),
     ],
 )

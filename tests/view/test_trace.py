@@ -1,13 +1,16 @@
 import json
 from collections import Counter, defaultdict
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recycle.view.chart import make_chart
 from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import Subject, load_subject, subject_of
-from recycle.view.trace import encode, lanes
+from recycle.view.trace import Part, encode, lanes
 from recycle.wording import microseconds
 from tests.view.disturbed import DEATH, write_disturbed
 from tests.view.samples import measured, small
@@ -99,6 +102,22 @@ def test_planned_and_measured_stand_side_by_side(staggered):
 @pytest.mark.parametrize(("unit", "value"), [("us", 1), ("ms", 1e3), ("second", 1e6), ("slot", 1e3)])
 def test_time_units(unit, value):
     assert microseconds(unit) == value
+
+
+@given(
+    lengths=st.lists(st.floats(0, 1e5), min_size=1, max_size=30),
+    start=st.floats(0, 1e12),
+    scale=st.sampled_from([1e-3, 1.0, 1e3, 1e6, 0.1, 1 / 3]),
+)
+def test_what_follows_without_a_gap_does_so_in_whole_nanoseconds(lengths, start, scale):
+    part = Part("", None, None, scale, None)
+    times = list(accumulate(lengths, initial=start / scale))
+    slices = [part.lasts(*each) for each in pairwise(times)]
+    for whole in (round, int):
+        begins = [whole(each["ts"] * 1000) for each in slices]
+        ends = [begin + whole(each["dur"] * 1000) for begin, each in zip(begins, slices, strict=True)]
+        assert ends[:-1] == begins[1:]
+        assert all(begin <= end for begin, end in zip(begins, ends, strict=True))
 
 
 def test_lanes_are_as_few_as_the_transfers_under_way_at_once(staggered):

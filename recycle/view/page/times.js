@@ -2,6 +2,7 @@
 
 const MICROSECONDS = {
   ns: 1e-3, us: 1, '\u00b5s': 1, ms: 1e3, s: 1e6, nanosecond: 1e-3, microsecond: 1, millisecond: 1e3, second: 1e6,
+  min: 6e7, minute: 6e7, h: 3.6e9, hour: 3.6e9,
 };
 const SCALES = [['s', 1e6], ['ms', 1e3], ['us', 1], ['ns', 1e-3]];
 

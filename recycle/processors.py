@@ -1,0 +1,54 @@
+"""How many processors this process may use, and processes that compute on them."""
+
+import gc
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Literal
+
+
+def processors() -> int:
+    """Those that it is allowed, by taskset, Slurm or a container, and not all that the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def pool(workers: int, method: Literal["spawn", "fork"] = "fork") -> Iterator[ProcessPoolExecutor]:
+    """Processes that end with a block: at once where it is left by an error, or by Ctrl-C.
+
+    Args:
+        workers: how many.
+        method: of starting them; see ``multiprocessing``.
+    """
+    with ProcessPoolExecutor(workers, multiprocessing.get_context(method), _begin_worker) as executor:
+        try:
+            yield executor
+        except BaseException:
+            # What they are at would be waited for.
+            for process in list((executor._processes or {}).values()):  # noqa: SLF001 - what kills them is there from Python 3.14 on
+                process.kill()
+            executor.shutdown(cancel_futures=True)
+            raise
+
+
+def _begin_worker() -> None:
+    """In a worker, before anything else."""
+    # Ctrl-C reaches every process of a terminal. Who started the workers ends them.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
+    # What the caller's process had of other things is not walked, nor freed, in another one.
+    gc.freeze()
+
+
+def _end_with_parent() -> None:
+    """Workers that wait for each other's queue would never notice that who started them was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "only workers have this thread"
+    parent.join()
+    os._exit(1)

@@ -1,0 +1,206 @@
+"""Traces mean what they say, whatever the form in which they say it."""
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.examples import paper_job
+from recycle.faults.errors import FaultError
+from recycle.faults.file import load_faults
+from recycle.faults.outages import Outages, load_outages
+from recycle.faults.rows import MILLISECONDS
+from recycle.study.compare import StudySetting, compare
+from recycle.study.rates import Ground
+
+EPOCH = 1_720_000_000.0
+JOB = paper_job(pipelines=2, stages=2)
+
+
+class History(NamedTuple):
+    """Outages of nodes, in hundredths of a day; they may overlap and touch.
+
+    Attributes:
+        nodes: how many there are, each with an outage.
+        end: of the trace, at which an outage ends.
+        outages: node, begin, end; the first one begins with the trace.
+    """
+
+    nodes: int
+    end: int
+    outages: tuple[tuple[int, int, int], ...]
+
+    def name(self, node: int) -> str:
+        return f"n{node + 8}"
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    end = draw(st.integers(20, 300))
+    nodes = draw(st.integers(4, 6))
+    found = [(draw(st.integers(0, nodes - 1)), 0, draw(st.integers(1, end - 1)))]
+    found.append((draw(st.integers(0, nodes - 1)), draw(st.integers(0, end - 1)), end))
+    for node in [*range(nodes), *draw(st.lists(st.integers(0, nodes - 1), max_size=8))]:
+        start = draw(st.integers(0, end - 1))
+        found.append((node, start, draw(st.integers(start + 1, end))))
+    return History(nodes, end, tuple(sorted(found, key=lambda each: each[1])))
+
+
+def written(history: History, unit: str, begin: float) -> dict[str, str]:
+    """A history in every form that names nodes, its times in a unit and from some seconds on."""
+    size = MILLISECONDS[unit]
+
+    def time(hundredths: int, size: float) -> str:
+        return repr((begin * 1000 + hundredths * 864_000) / size)
+
+    facts = f"# nodes {history.nodes}\n# days {history.end / 100}\n"
+    intervals = [f"{history.name(node)},{time(start, size)},{time(end, size)}" for node, start, end in history.outages]
+    changes = [
+        (when, kind, node) for node, start, end in history.outages for when, kind in ((start, "remove"), (end, "add"))
+    ]
+    changes.sort(key=lambda each: each[0])
+    there = [f"{time(0, 1.0)},add,{history.name(node)}" for node in range(history.nodes)]
+    events = [
+        {
+            "node_id": history.name(node),
+            "event_time": (begin * 1000 + when * 864_000) / MILLISECONDS["days"],
+            "event_type": "fault_start" if kind == "remove" else "fault_end",
+        }
+        for when, kind, node in sorted(changes, key=lambda each: (each[0], each[1] == "add"))
+    ]
+    return {
+        "intervals.csv": f"{facts}node,start_{unit},end_{unit}\n" + "\n".join(intervals),
+        "changes.csv": "\n".join(
+            [*there, *(f"{time(when, 1.0)},{kind},{history.name(node)}" for when, kind, node in changes)]
+        ),
+        "events.json": json.dumps(events),
+    }
+
+
+def read(folder: Path, name: str, content: str) -> Outages:
+    path = folder / name
+    path.write_text(content)
+    return load_outages(str(path))
+
+
+def values(outages: Outages) -> list[float]:
+    setting = StudySetting(Ground(JOB, 12.0, 16, outages.failures_per_second), outages, ("dropping", "fault-scaled"), 1)
+    return [each.mean for each in compare(setting)]
+
+
+def same(one: Outages, other: Outages) -> bool:
+    assert (one.nodes, len(one.entries)) == (other.nodes, len(other.entries))
+    assert one.seconds == pytest.approx(other.seconds, abs=1e-3)
+    for mine, yours in zip(one.entries, other.entries, strict=True):
+        assert mine.node == yours.node
+        assert mine[1:] == pytest.approx(yours[1:], abs=1e-3)
+    return True
+
+
+@given(history=histories(), unit=st.sampled_from(sorted(MILLISECONDS)))
+def test_one_history_in_every_form_and_from_any_begin_is_the_same(tmp_path_factory, history, unit):
+    folder = tmp_path_factory.mktemp("forms")
+    first = read(folder, "intervals.csv", written(history, "seconds", 0.0)["intervals.csv"])
+    for begin in (0.0, EPOCH):
+        for name, content in written(history, unit, begin).items():
+            assert same(first, read(folder, name, content)), (name, begin)
+
+
+def test_and_so_is_the_study(tmp_path):
+    history = History(4, 200, ((1, 0, 50), (0, 10, 110), (0, 20, 30), (2, 40, 41), (3, 150, 200)))
+    found = [
+        values(read(tmp_path, name, content))
+        for unit, begin in (("seconds", 0.0), ("days", EPOCH))
+        for name, content in written(history, unit, begin).items()
+    ]
+    assert all(each == pytest.approx(found[0], abs=1e-6) for each in found)
+    assert found[0][1] == pytest.approx(1 - (50 + 100 + 1 + 50) / 800, abs=1e-6)
+
+
+@given(
+    counts=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 9)), min_size=2, max_size=8),
+    zone=st.integers(-11, 11),
+    unit=st.sampled_from(sorted(MILLISECONDS)),
+)
+def test_counts_in_every_form_are_the_same(tmp_path_factory, counts, zone, unit):
+    folder = tmp_path_factory.mktemp("counts")
+    moments, time = [(0, 10)], 0
+    for step, live in counts:
+        time += step
+        moments.append((time, live))
+    moments[1] = (moments[1][0], 3)
+    minutes = 60_000 / MILLISECONDS[unit]
+    begin = datetime(2021, 12, 11, 11, 40, tzinfo=UTC)
+    here = timezone(timedelta(hours=zone))
+
+    def dates(zones: bool) -> str:
+        lines = []
+        for place, (time, live) in enumerate(moments):
+            moment = begin + timedelta(minutes=time)
+            if zones and place % 2:
+                moment = moment.astimezone(here)
+            lines.append(f"{moment:%Y-%m-%d},{moment:%H:%M:%S}{moment:%z}"[: None if zones else 19] + f",{live}")
+        return "\n".join(lines)
+
+    shifted = "\n".join(f"{(EPOCH / 60 + time) * minutes!r},{live}" for time, live in moments)
+    forms = [
+        f"{unit},live\n" + "\n".join(f"{time * minutes!r},{live}" for time, live in moments),
+        f"{unit},live\n{shifted}",
+        dates(zones=False),
+        dates(zones=True),
+    ]
+    first, *others = (read(folder, f"{number}.txt", text) for number, text in enumerate(forms))
+    assert all(same(first, each) for each in others)
+
+
+def test_a_run_and_a_study_begin_at_the_same_time(tmp_path):
+    history = History(4, 200, ((0, 0, 50), (1, 60, 70), (2, 80, 90), (3, 150, 200)))
+    times = []
+    for begin in (0.0, EPOCH):
+        path = tmp_path / "trace.csv"
+        path.write_text(written(history, "seconds", begin)["intervals.csv"])
+        times.append([fault.at for fault in load_faults(path, JOB, 10, speed=864.0).entries])
+    assert times[0] == times[1] == [0, 50, 60, 70, 80, 90, 150, 200]
+
+
+def test_who_fails_when_the_trace_ends_is_counted_as_such(tmp_path):
+    outages = read(tmp_path, "a.csv", "0,add,a\n0,add,b\n1000,remove,a\n2000,add,a\n3000,remove,b\n")
+    assert (len(outages.entries), outages.at_end) == (1, 1)
+    assert read(tmp_path, "b.csv", "0,add,a\n1000,remove,a\n3000,add,a\n").at_end == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("2021-12-11,11:40:09,50\n2021-12-11,12:40:09+00:00,49\n", "line 2: .*a time zone, or none"),
+        ("2021-12-11,11:40:09,50\n2021-12-11,10:40:09,49\n", "line 2: its time is before that of the first line"),
+        ("hours,live\n0,4\n1,²\n", "line 3: 1, ²: write a time and the count"),
+        ("hours,live\n0,4\n1,٣\n", "line 3: "),
+        ("hours,live\n0,4\n\uff11,3\n", "line 3: time is '\uff11': write a number"),
+        ("hours,live\n0,4\n1_0,3\n", "line 3: time is '1_0': write a number"),
+        ("hours,live\n0,4\nnan,3\n", "line 3: time is 'nan': write a number"),
+        ("hours,live\n0,4\n1e999,3\n", "line 3: time is '1e999': write a number"),
+        ("hours,live\n0,999999999999\n1,3\n", "line 2: 999999999999 live nodes: 1000000 at most"),
+        ("hours,live\n0,4\n1\n", "line 3: 1: write a time and the count"),
+        ("0,add,n[1-3]\n", "line 1: n.1-3. is a list: write each node's name"),
+        ("0,add,n1\n5,remove,n[1,3]\n", "line 2: n.1 is a list"),
+        ("node,start_days,end_days\nn[01-04],1,2\n", "line 2: n.01-04. is a list"),
+        ("node,start_days,end_days\n,1,2\n", "line 2: the name of the node is missing"),
+        ('[{"node_id": "n[1-2]", "event_time": 1, "event_type": "fault_start"}]', "entry 1: n.1-2. is a list"),
+        ("node,start_days,end_days\nx,1720000000,1720000001\n", "line 2: time is 1720000000 days, which is more than"),
+        ("node,start_seconds,end_seconds\nx,1720000000000,\n", "line 2: time is 1720000000000 seconds, which is more"),
+        ("1720000000,add,a\n1720000001,remove,a\n", "line 1: .*look like seconds since 1970; write milliseconds"),
+        ("0,add,a\n5s,remove,a\n", "line 2: time is '5s': write a number of milliseconds"),
+        ("# nodes 1e300\n0,add,a\n5,remove,a\n9,add,a\n", "# nodes 1e.300: give a whole number from 1 to 1000000"),
+        ("# nodes 2.5\n0,add,a\n5,remove,a\n9,add,a\n", "# nodes 2.5: give a whole number"),
+    ],
+)
+def test_what_means_nothing_is_a_line_with_its_number(tmp_path, text, message):
+    path = tmp_path / "trace.json" if text.startswith("[") else tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(FaultError, match=message):
+        load_outages(str(path), JOB)

@@ -1,0 +1,153 @@
+"""What surrounds a command is none of its business: streams, the width of a terminal, variables of other programs."""
+
+import errno
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.examples import paper_plan
+from recycle.files import read_bytes, without_mark, write_whole
+from recycle.plan.document import save_plan
+
+JOB = 'pipelines = 2\nstages = 2\nmicro_batches = 2\nname = "Müller 测试 😀 \\u001b[31m"\ntime_unit = "µs"\n'
+COMMANDS = {
+    "plan": ("plan", "job.toml", "--moves", "1"),
+    "check": ("check", "plan.json"),
+    "explain": ("explain", "plan.json"),
+    "diff": ("diff", "plan.json", "plan.json"),
+    "show": ("show", "plan.json"),
+    "study": ("study", "job.toml", "--seeds", "1", "--policy", "dropping"),
+    "catalogue": ("catalogue", "job.toml", "--failures", "1", "--moves", "1", "-o", "plans.zip"),
+    "json": ("plan", "job.toml", "--moves", "1", "--json"),
+    "export": ("export", "plan.json"),
+    "doctor": ("doctor", "--ranks", "2", "pretrain_gpt.py", "--micro-batch-size", "1"),
+    "help": ("--help",),
+    "help of a verb": ("plan", "--help"),
+}
+"""Commands that print, of every kind."""
+
+
+@pytest.fixture
+def call(tmp_path):
+    (tmp_path / "job.toml").write_text(JOB)
+    save_plan(paper_plan(), tmp_path / "plan.json")
+
+    def run(name, redirected="", **variables):
+        words = f"{sys.executable} -c 'from recycle.cli import main; main()' {' '.join(COMMANDS[name])} {redirected}"
+        environment = os.environ | {"PYTHONUNBUFFERED": ""} | variables
+        return subprocess.run(["bash", "-c", words], cwd=tmp_path, env=environment, capture_output=True, check=False)
+
+    return run
+
+
+@pytest.mark.parametrize("columns", ["0", "-3", "", "²", "9" * 30, "wide"])
+def test_a_width_that_is_none_is_that_of_a_page(call, columns):
+    usual = call("show", COLUMNS="80").stdout
+    assert call("show", COLUMNS=columns).stdout == usual
+    assert usual.strip()
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_what_every_command_prints_fits_any_width_and_encoding(call, name):
+    for variables in ({"COLUMNS": "0"}, {"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1", "COLUMNS": "1"}):
+        done = call(name, **variables)
+        assert (done.returncode, b"Traceback" in done.stderr) == (0, False), (variables, done.stderr)
+        assert done.stdout.strip()
+        assert b"\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "unbuffered"), [*((name, "") for name in sorted(COMMANDS)), ("check", "1"), ("json", "1")]
+)
+def test_a_full_disk_is_one_line_and_a_closed_pipe_is_none(call, name, unbuffered):
+    done = call(name, "> /dev/full", PYTHONUNBUFFERED=unbuffered)
+    assert done.returncode == 2
+    last = f"recycle: standard output: cannot be written: {os.strerror(errno.ENOSPC)}\n"
+    assert done.stderr.decode().endswith(last)
+    assert b"Traceback" not in done.stderr
+    done = call(name, "| true; exit ${PIPESTATUS[0]}", PYTHONUNBUFFERED=unbuffered)
+    assert done.returncode in (0, 141)
+    assert not any(word in done.stderr for word in (b"Traceback", b"recycle:", b"Exception"))
+
+
+def test_an_exit_status_keeps_its_meaning_whatever_becomes_of_the_streams(call, tmp_path):
+    broken = json.loads((tmp_path / "plan.json").read_text())
+    (tmp_path / "plan.json").write_text(json.dumps(broken | {"period": 1}))
+    assert call("check").returncode == 1
+    assert call("check", ">&-").returncode == 1
+    (tmp_path / "plan.json").unlink()
+    for redirected in ("", ">&-", "2>&-", "2> /dev/full", "> /dev/full", "> /dev/full 2>&1"):
+        assert call("check", redirected).returncode == 2
+
+
+def test_a_foreign_backend_keeps_no_picture_from_being_made(call, tmp_path):
+    assert call("show", "--figure a.png", MPLBACKEND="module://nowhere").returncode == 0
+    assert (tmp_path / "a.png").stat().st_size
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff"), min_size=1))
+def test_a_text_is_the_same_with_any_byte_order_mark(text):
+    plain = text.encode()
+    for encoding in ("utf-8-sig", "utf-16", "utf-8"):
+        assert without_mark(text.encode(encoding)) == plain
+    assert without_mark(b"\xfe\xff" + text.encode("utf-16-be")) == plain
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_every_file_of_a_user_is_read_with_a_byte_order_mark(tmp_path, run, encoding):
+    def write(name, text):
+        (tmp_path / name).write_bytes(text.encode(encoding))
+        return tmp_path / name
+
+    job = write("job.toml", "pipelines = 2\nstages = 2\nmicro_batches = 2\n")
+    plan = tmp_path / "plan.json"
+    assert run("plan", job, "--moves", 1, "-o", plan)[0] == 0
+    assert run("check", write("marked.json", plan.read_text()))[0] == 0
+    event = '{{"node_id": "{}", "event_time": {}, "event_type": "fault_{}"}}'
+    events = ",".join(event.format(*each) for each in (("a", 1, "start"), ("a", 2, "end"), ("b", 9, "start")))
+    faults = (
+        '[[fault]]\nkind = "kill"\nserver = "W1_1"\nat = "5s"\n[[fault]]\nkind = "join"\nserver = "W1_1"\nat = "9s"\n'
+    )
+    for name, text in (("e.json", f"[{events}]"), ("c.csv", "hours,live\n0,4\n1,3\n2,4\n"), ("f.toml", faults)):
+        assert run("study", job, "--seeds", 1, "--policy", "dropping", "--trace", write(name, text))[0] == 0
+
+
+def test_a_file_is_written_through_links_and_keeps_its_mode(tmp_path):
+    real, link, second = tmp_path / "real" / "plan.json", tmp_path / "link.json", tmp_path / "second.json"
+    real.parent.mkdir()
+    link.symlink_to("real/plan.json")
+    second.symlink_to("link.json")
+    write_whole(second, b"one")
+    assert real.read_bytes() == b"one"
+    real.chmod(0o600)
+    for path in (real, link, second):
+        write_whole(path, path.name.encode())
+        assert (real.read_bytes(), stat.S_IMODE(real.stat().st_mode)) == (path.name.encode(), 0o600)
+    assert link.is_symlink()
+    assert second.is_symlink()
+    assert sorted(each.name for each in tmp_path.rglob("*")) == ["link.json", "plan.json", "real", "second.json"]
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path):
+    pipe, link = tmp_path / "pipe", tmp_path / "out.json"
+    os.mkfifo(pipe)
+    link.symlink_to("pipe")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_whole(link, b"content")
+    assert os.read(reader, 100) == b"content"
+    os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_binary_files_are_left_as_they_are(tmp_path):
+    path = Path(tmp_path / "plans.zip")
+    for content in (b"PK\x03\x04\xff\xfe", b"\xff\xfe\x00", b"\xff\xfe\x00\xd8"):
+        path.write_bytes(content)
+        assert read_bytes(path) == content
