@@ -45,6 +45,7 @@ LOOKED_AT = {
     "recycle train job.toml -o /shared/run": "a run on several hosts: tests/test_torchrun.py and tests/test_hosts.py",
     "python -m recycle.megatron": "tests/megatron/flag runs it on Megatron's scripts",
     "python -m build": "tests/test_package.py builds and installs what it builds",
+    "python -m scripts.mutants": "tests/test_mutants.py draws some",
     "python scripts/make_schedules.py": "tests/test_schedules.py compares what it writes",
     "python scripts/make_figures.py": "tests/view/test_svg.py compares what it writes",
     "python scripts/make_map.py": "tests/test_architecture.py compares what it writes",

@@ -10,9 +10,13 @@ import pytest
 
 JOB = ("-D", "6", "-P", "8", "-M", "24")
 # Where the tests run in the background of a shell, they are told to ignore it.
-COMMAND = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from recycle.cli import main; main()"
-)
+COMMAND = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from recycle.cli import main
+print("begins", file=sys.stderr, flush=True)
+main()
+"""
 VERBS = {
     "plan": ("plan", *JOB, "--dead", "W0_1,W2_3", "--budget", "10m", "-o", "plan.json"),
     "catalogue": ("catalogue", *JOB, "--failures", "3", "--budget", "10m", "-o", "plans.zip"),
@@ -31,6 +35,8 @@ def interrupted(folder, words, moment, times=1):
     process = subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )
+    # Before that it is Python itself that is interrupted.
+    assert process.stderr.readline() == b"begins\n"
     time.sleep(moment)
     assert process.poll() is None
     for _ in range(times):
