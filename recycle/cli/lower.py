@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from recycle.cli.console import make_console
+from recycle.cli.console import report_console
 from recycle.cli.options import copied_option, load_legal_plan, plan_argument
 from recycle.cli.parameters import OutputFile
 from recycle.errors import UserError
@@ -35,4 +35,4 @@ def command(plan_file: Path, copied: Copies | None, output: Path) -> None:
     if copied is not None:
         lowered = add_copies(lowered, copied)
     save_plan(lowered, output)
-    make_console().print(f"written to {output}", markup=False)
+    report_console(output).print(f"written to {output}", markup=False)
