@@ -1,8 +1,10 @@
 """Reading and writing files: written whole or not at all, and every failure one line that names the path."""
 
 import codecs
+import io
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +12,9 @@ from pathlib import Path
 from typing import IO
 
 from recycle.errors import UserError
+
+STANDARD = Path("-")
+"""Standard input, where a file is read, and standard output, where one is written."""
 
 
 def read_bytes(path: Path) -> bytes:
@@ -19,6 +24,8 @@ def read_bytes(path: Path) -> bytes:
         UserError: the file cannot be read.
     """
     try:
+        if path == STANDARD:
+            return without_mark(sys.stdin.buffer.read())
         return without_mark(path.read_bytes())
     except IsADirectoryError as error:
         raise UserError(f"{path}: this is a folder, and a file is needed") from error
@@ -46,6 +53,13 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         UserError: the file cannot be written; what was there before is untouched.
     """
+    if path == STANDARD:
+        content = io.BytesIO()
+        yield content
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content.getvalue())
+        sys.stdout.buffer.flush()
+        return
     temporary: Path | None = None
     given = path
     try:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -99,7 +100,7 @@ def test_diff_exits_like_diff(run, plan_file, tmp_path):
     assert run("diff", plan_file, plan_file) == (0, "The plans are equal.\n", "")
     status, out, _ = run("diff", plan_file, other)
     assert status == 1
-    assert "failed: ['W1_2'] -> []" in out
+    assert "failed: W1_2 -> none" in out
     status, out, _ = run("diff", plan_file, other, "--json")
     assert status == 1
     assert "W1_2" in json.loads(out)["programs"]
@@ -210,3 +211,15 @@ def test_pipelines_that_are_not_alike_are_planned_checked_drawn_and_exported(run
     ):
         status, _, err = run(*command)
         assert (status, f"layout: {what} takes pipelines that are alike" in err) == (2, True)
+
+
+def test_a_baseline_that_lacks_memory_stands_beside_one_that_has_it(run, tmp_path):
+    shape = ("-D", 4, "-P", 8, "-M", 32, "--moves", 1)
+    _, tight, _ = run("plan", *shape, "--limit", 6, "-o", tmp_path / "tight.json")
+    _, enough, _ = run("plan", *shape, "--limit", 8)
+    period = re.search(r"of fault-free 1F1B \(period (\d+) slots\)", enough)[1]
+    within, wanted = re.search(r"within this memory \(period (\d+) slots\), .* it wants \(period (\d+)", tight).groups()
+    assert wanted == period
+    assert int(within) > int(period)
+    assert "within this memory" not in enough
+    assert "1F1B with the memory that it wants" in run("check", tmp_path / "tight.json")[1]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,11 +28,16 @@ COMMANDS = {
     "catalogue": ("catalogue", "job.toml", "--failures", "1", "--moves", "1", "-o", "plans.zip"),
     "json": ("plan", "job.toml", "--moves", "1", "--json"),
     "export": ("export", "plan.json"),
+    "output": ("plan", "job.toml", "--moves", "1", "-o", "-"),
+    "picture": ("show", "plan.json", "--svg", "-"),
     "doctor": ("doctor", "--ranks", "2", "pretrain_gpt.py", "--micro-batch-size", "1"),
     "help": ("--help",),
     "help of a verb": ("plan", "--help"),
 }
 """Commands that print, of every kind."""
+
+
+COUNTS = "hours,live\n0,4\n1,3\n2,4\n"
 
 
 @pytest.fixture
@@ -63,6 +69,18 @@ def test_what_every_command_prints_fits_any_width_and_encoding(call, name):
         assert b"\x1b" not in done.stdout
 
 
+def test_a_dash_is_standard_input_and_standard_output(call, tmp_path):
+    plan = call("output", "2>/dev/null").stdout
+    done = call("output", f"2>/dev/null | {sys.executable} -c 'from recycle.cli import main; main()' check -")
+    assert (done.returncode, b"LEGAL" in done.stdout) == (0, True)
+    assert msgspec.json.decode(plan)["job"]["name"].startswith("M")
+    assert call("picture").stdout.startswith(b"<svg")
+    (tmp_path / "trace.csv").write_text(COUNTS)
+    assert call("study", "--trace - < trace.csv").returncode == 0
+    assert call("catalogue", "-o -").returncode == 2
+    assert call("export").stdout == call("export", "-o -").stdout
+
+
 @pytest.mark.parametrize(
     ("name", "unbuffered"), [*((name, "") for name in sorted(COMMANDS)), ("check", "1"), ("json", "1")]
 )
@@ -75,6 +93,32 @@ def test_a_full_disk_is_one_line_and_a_closed_pipe_is_none(call, name, unbuffere
     done = call(name, "| true; exit ${PIPESTATUS[0]}", PYTHONUNBUFFERED=unbuffered)
     assert done.returncode in (0, 141)
     assert not any(word in done.stderr for word in (b"Traceback", b"recycle:", b"Exception"))
+
+
+def in_a_terminal(folder, *words):
+    """What a command prints into a terminal, without its colours."""
+    started = "[sys.executable, '-c', 'from recycle.cli import main; main()', *sys.argv[1:]]"
+    code = f"import pty, sys; sys.exit(pty.spawn({started}) >> 8)"
+    environment = os.environ | {"NO_COLOR": "1", "TERM": "xterm"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=folder, env=environment, capture_output=True, check=False
+    )
+    return done.stdout.decode()
+
+
+def test_a_terminal_is_given_what_can_be_looked_at_and_a_pipe_all(call, tmp_path, run):
+    save_plan(paper_plan(micro_batches=7), tmp_path / "other.json")
+    every = call("export").stdout.decode().splitlines()
+    shown = in_a_terminal(tmp_path, "export", "plan.json").splitlines()
+    assert len(every) > 50 > len(shown)
+    assert f"{len(every):,} lines in all" in shown[-1]
+    both = ("diff", "plan.json", "other.json")
+    shown = in_a_terminal(tmp_path, *both)
+    assert "instructions in other places or gone" in shown
+    assert "job.micro_batches: 6 -> 7" in shown
+    assert " slots -> " in shown
+    assert len(shown.splitlines()) < len(run("diff", tmp_path / "plan.json", tmp_path / "other.json")[1].splitlines())
+    assert "\x1b[3" not in shown
 
 
 def test_an_exit_status_keeps_its_meaning_whatever_becomes_of_the_streams(call, tmp_path):

@@ -157,7 +157,7 @@ def test_a_folder_is_no_plan(run, tmp_path):
         (["show", "plan.json", "--figure", "plan.svg"], "plan.svg: give a name that ends in .png or .pdf"),
         (["profile", *PAPER, "-o", "plan.json"], "plan.json: give a name that ends in .toml"),
         (["plann", "job.toml"], "there is no verb 'plann': did you mean plan?"),
-        (["quite-another"], "there is no verb 'quite-another': there are plan, check,"),
+        (["quite-another"], "there is no verb 'quite-another': there are plan, show,"),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
 )

@@ -1,4 +1,7 @@
-"""The command line. What it needs is imported when it runs, so that Ctrl-C ends it from its first moment on."""
+"""The command line: one module per verb, imported only when that verb is called.
+
+What it needs is imported when it runs, so that Ctrl-C ends it from its first moment on.
+"""
 
 import atexit
 import gc

@@ -8,6 +8,8 @@ import click
 from recycle.cli.console import make_console
 from recycle.cli.options import JobCommand, describe_job, form_option, job_options, mode_options, search_options
 from recycle.cli.parameters import Count, OutputFile
+from recycle.errors import UserError
+from recycle.files import STANDARD
 from recycle.job import Job
 from recycle.plan.catalogue import Entry
 from recycle.plan.mode import Mode
@@ -55,6 +57,8 @@ def command(
     from recycle.planner.catalogue import make_catalogue
     from recycle.planner.make import Effort
 
+    if output == STANDARD:
+        raise UserError("-o -: plans are kept beside the catalogue while it is made; give it a name")
     workers = processors()
     console = make_console(error=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

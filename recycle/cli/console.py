@@ -3,15 +3,22 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 import msgspec
 
+from recycle.files import STANDARD
 from recycle.wording import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+def report_console(output: Path | None) -> "Console":
+    """Where to say what was done: not on standard output, if that is where the output goes."""
+    return make_console(error=output == STANDARD)
 
 
 def make_console(*, error: bool = False, color: bool = True) -> "Console":
@@ -27,6 +34,11 @@ def make_console(*, error: bool = False, color: bool = True) -> "Console":
     file = cast("IO[str]", _Spared(sys.stderr)) if error else None
     # Without a word on it, NO_COLOR in the environment counts.
     return PlainConsole(file=file, no_color=None if color else True, highlight=False, soft_wrap=True)
+
+
+def is_read_by_eye() -> bool:
+    """Whether standard output is a terminal, which thousands of lines are of no use in."""
+    return sys.stdout.isatty()
 
 
 def plain(text: str) -> str:

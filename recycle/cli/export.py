@@ -4,11 +4,14 @@ from pathlib import Path
 
 import click
 
-from recycle.cli.console import make_console
+from recycle.cli.console import is_read_by_eye, make_console, report_console
 from recycle.cli.options import load_legal_plan, plan_argument
 from recycle.cli.parameters import OutputFile
-from recycle.files import write_whole
+from recycle.files import STANDARD, write_whole
 from recycle.plan.export import export_csv, export_torch
+
+SHOWN = 10
+"""Lines that a terminal is given."""
 
 
 @click.command("export")
@@ -32,8 +35,14 @@ def command(plan_file: Path, form: str, pipeline: int, output: Path | None) -> N
     """
     plan = load_legal_plan(plan_file)
     text = export_csv(plan) if form == "csv" else export_torch(plan, pipeline)
-    if output is None:
-        click.echo(text, nl=False)
-    else:
-        write_whole(output, text.encode())
-        make_console().print(f"written to {output}", markup=False)
+    if output is None and is_read_by_eye():
+        rows = text.splitlines()
+        console = make_console()
+        for row in rows[:SHOWN]:
+            console.print(row, markup=False)
+        if len(rows) > SHOWN:
+            console.print(f"... {len(rows):,} lines in all: give -o FILE.csv, or -o - for all of them here")
+        return
+    write_whole(output or STANDARD, text.encode())
+    if output is not None:
+        report_console(output).print(f"written to {output}", markup=False)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from recycle.cli.console import make_console, print_json
+from recycle.cli.console import print_json, report_console
 from recycle.cli.options import dead_option, describe_dead, describe_job, json_option
 from recycle.cli.parameters import OutputFile
 from recycle.job import Server
@@ -47,7 +47,7 @@ def command(
             }
         )
         return
-    console, job = make_console(), index.job
+    console, job = report_console(output), index.job
     whole = next(each for each in index.entries if not any(each.counts))
     console.print(describe_job(job), markup=False)
     console.print(f"dead       {describe_dead(found.dead)}")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from recycle.cli.console import make_console
+from recycle.cli.console import report_console
 from recycle.cli.options import load_legal_plan, plan_argument
 from recycle.cli.parameters import OutputFile
 from recycle.errors import UserError
@@ -27,4 +27,4 @@ def command(plan_file: Path, output: Path) -> None:
     if plan.form == "lowered":
         raise UserError(f"{plan_file}: this plan is lowered already")
     save_plan(lower_plan(plan), output)
-    make_console().print(f"written to {output}", markup=False)
+    report_console(output).print(f"written to {output}", markup=False)

@@ -213,12 +213,19 @@ def describe_job(job: Job) -> str:
 def describe_throughput(plan: Plan) -> list[str]:
     """What a plan's throughput is worth: against fault-free 1F1B and, with dead servers, against all servers alive."""
     job = plan.job
-    text = f"{plan.retention:.1%} of fault-free 1F1B (period {job.time_text(plan.baseline)})"
-    if not plan.dead:
-        return [text]
+    from recycle.planner.assemble import unlimited_baseline
     from recycle.planner.model.bounds import lower_bound, period
     from recycle.planner.model.problem import make_problem
 
+    text = f"{plan.retention:.1%} of fault-free 1F1B (period {job.time_text(plan.baseline)})"
+    wanted = unlimited_baseline(job)
+    if wanted < plan.baseline:
+        text = (
+            f"{plan.retention:.1%} of fault-free 1F1B within this memory (period {job.time_text(plan.baseline)}), "
+            f"{wanted / max(plan.period, 1):.1%} of 1F1B with the memory that it wants (period {job.time_text(wanted)})"
+        )
+    if not plan.dead:
+        return [text]
     problem = make_problem(job, job.dead_servers(()), plan.mode)
     least = period(problem, lower_bound(problem).value)
     servers = len(job.servers())

@@ -9,6 +9,7 @@ import click
 
 from recycle.duration import parse_duration
 from recycle.errors import UserError
+from recycle.files import STANDARD
 from recycle.job import Server
 from recycle.placing.decision import Outlook
 from recycle.state.racks import Racks
@@ -82,6 +83,8 @@ DURATION = Parsed("duration", parse_duration)
 class OutputFile(click.ParamType[Path]):
     """A file that will be written. What would keep it from that is said before any work is done.
 
+    ``-`` is standard output, whatever the ending.
+
     Args:
         endings: one of which its name must have.
     """
@@ -93,6 +96,8 @@ class OutputFile(click.ParamType[Path]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: D102 - click's contract
         path = Path(value)
+        if path == STANDARD:
+            return path
         if path.suffix.lower() not in self._endings:
             self.fail(f"{path}: give a name that ends in {' or '.join(self._endings)}", param, ctx)
         if path.is_dir():

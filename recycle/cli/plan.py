@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recycle.cli.console import make_console, print_json, progress_line
+from recycle.cli.console import print_json, progress_line, report_console
 from recycle.cli.options import (
     JobCommand,
     dead_option,
@@ -99,7 +99,7 @@ def summary(plan: Plan) -> dict[str, Any]:
 
 def report(plan: Plan, output: Path | None) -> None:
     """Say in a few lines what a plan is worth."""
-    console = make_console()
+    console = report_console(output)
     job = plan.job
     proved = (
         "optimal: equal to the bound"

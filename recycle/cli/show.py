@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from recycle.cli.console import make_console, print_json
+from recycle.cli.console import make_console, print_json, report_console
 from recycle.cli.options import json_option
 from recycle.cli.parameters import Count, OutputFile
 from recycle.errors import IllegalPlan
-from recycle.files import write_whole
+from recycle.files import STANDARD, write_whole
 from recycle.view.chart import Chart, Grouping
 from recycle.view.compare import describe
 from recycle.view.files import FILE_VIEWS
@@ -20,6 +20,9 @@ from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import Subject, load_subject
 
 Command = Callable[..., None]
+
+MANY = 10_000
+"""Instructions of which it is said what a picture costs."""
 
 
 def file_options(command: Command) -> Command:
@@ -84,7 +87,15 @@ def command(
                 f"{stuck[0]} deadlocks, so its instructions have no times to draw; --list shows their order"
             )
         panels = [] if stuck else make_panels(subjects, grouping)
+        boxes = sum(len(row.spans) for panel in panels for row in panel.chart.rows())
         for view, target in wanted:
+            if view.cost is not None and boxes > MANY:
+                each, unit = view.cost
+                make_console(error=True).print(
+                    f"--{view.option}: {boxes:,} instructions are drawn, about {boxes * each:.0f} {unit}; "
+                    "--html FILE.html has servers folded into bands",
+                    markup=False,
+                )
             write_whole(target, view.encode(panels, target))
         if as_json:
             charts = [panel.chart for panel in panels]
@@ -93,9 +104,10 @@ def command(
             print_lists(subjects)
         elif wanted:
             for _, target in wanted:
-                make_console().print(f"written to {target}", markup=False)
-            for subject in subjects:
-                print_summary(subject)
+                report_console(target).print(f"written to {target}", markup=False)
+            if STANDARD not in (target for _, target in wanted):
+                for subject in subjects:
+                    print_summary(subject)
         else:
             print_panels(panels, color=not no_color)
             for subject in subjects:

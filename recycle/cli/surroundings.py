@@ -63,7 +63,7 @@ def give_up_unwritten(stream: IO[str]) -> None:
         _let_go(stream)
 
 
-def _let_go(stream: IO[str]) -> None:
+def _let_go(stream: IO[Any]) -> None:
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -77,10 +77,15 @@ class _Output:
         stream: where to.
     """
 
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self, stream: IO[Any]) -> None:
         self._stream = stream
 
-    def write(self, text: str) -> int:
+    @property
+    def buffer(self) -> "_Output":
+        """The same for bytes."""
+        return _Output(cast("Any", self._stream).buffer)
+
+    def write(self, text: str | bytes) -> int:
         # click tries with nothing whether it can write, and takes a failure for an answer.
         if text == "":
             return 0

@@ -18,7 +18,7 @@ from recycle.faults.file import TRACES, decode_faults
 from recycle.faults.menu import Kind
 from recycle.faults.numbers import parse_number
 from recycle.faults.rows import ADD, MILLISECONDS, MOST_NODES, REMOVE, TraceRow, comments, is_server, read_rows
-from recycle.files import read_bytes
+from recycle.files import STANDARD, read_bytes
 from recycle.job import Job, Server
 
 ROUNDED = 1e-3
@@ -106,7 +106,7 @@ def load_outages(source: str, job: Job | None = None, speed: float = 1.0) -> Out
     else:
         content = read_bytes(Path(source))
     try:
-        if source not in SHIPPED and Path(source).suffix not in (".toml", *TRACES):
+        if source not in (*SHIPPED, str(STANDARD)) and Path(source).suffix not in (".toml", *TRACES):
             raise FaultError(f"its name has to end in .toml, {', '.join(TRACES)}, or be one of {', '.join(SHIPPED)}")
         rows = _rows_of_faults(content) if source.endswith(".toml") else read_rows(content)
         facts = comments(content)

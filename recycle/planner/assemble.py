@@ -64,6 +64,18 @@ def lower_plan(plan: Plan) -> Plan:
     return msgspec.structs.replace(lowered, roles=plan.roles, baseline=plan.baseline)
 
 
+def unlimited_baseline(job: Job) -> int:
+    """That of 1F1B with the memory that it wants: for P - s micro-batches on stage s, whatever the limits are.
+
+    Pipelines that are not alike keep their limits.
+    """
+    if not job.even:
+        return baseline_period(job)
+    wanted = job.depth * max(sum(job.stages[chunk].held for chunk in chunks) for chunks in job.chunks)
+    stages = tuple(msgspec.structs.replace(stage, limit=max(stage.limit, wanted)) for stage in job.stages)
+    return baseline_period(msgspec.structs.replace(job, stages=stages))
+
+
 def baseline_period(job: Job) -> int:
     """Period of the job's fault-free 1F1B schedule with one global optimizer step; of its slowest pipeline's."""
     if not job.even:

@@ -6,7 +6,7 @@ import msgspec
 
 from recycle.faults.outages import Outages
 from recycle.job import Job
-from recycle.planner.assemble import baseline_period
+from recycle.planner.assemble import unlimited_baseline
 from recycle.study.compare import StudySetting, dealt
 from recycle.study.policies.ours import Rerouting, WithMemory
 from recycle.study.policy import Policy
@@ -119,7 +119,7 @@ def _lost(
 
 def _speed(job: Job) -> float:
     """Micro-batches per unit of time, fault-free."""
-    return job.micro_batches / baseline_period(job)
+    return job.micro_batches / unlimited_baseline(job)
 
 
 def _with_job(setting: StudySetting, job: Job) -> Callable[[], float]:

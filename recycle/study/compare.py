@@ -8,7 +8,7 @@ import msgspec
 
 from recycle.faults.outages import Outages
 from recycle.job import Job
-from recycle.planner.assemble import baseline_period
+from recycle.planner.assemble import unlimited_baseline
 from recycle.processors import pool, processors
 from recycle.study.buckets import Outcome
 from recycle.study.cluster import Cluster
@@ -66,7 +66,7 @@ class PolicyComparison(msgspec.Struct, frozen=True):
 def iteration_seconds(job: Job) -> float:
     """Of the fault-free 1F1B schedule, by the job's time unit; 10 s where that is none of a clock."""
     if job.time_unit.lower() in MICROSECONDS:
-        return max(baseline_period(job) * microseconds(job.time_unit) / 1e6, 1e-6)
+        return max(unlimited_baseline(job) * microseconds(job.time_unit) / 1e6, 1e-6)
     return SLOT_SECONDS
 
 

@@ -15,7 +15,7 @@ from recycle.placing.fleet import choose_fleet
 from recycle.placing.layers import Model, layers_of
 from recycle.placing.templates import Templates, make_templates
 from recycle.plan.normalise import Counts, canonical_dead
-from recycle.planner.assemble import baseline_period
+from recycle.planner.assemble import unlimited_baseline
 from recycle.planner.fleets import STAGGERED, proven_period
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.bounds import lower_bound
@@ -141,7 +141,7 @@ class Rates:
 
     @cached_property
     def _baseline(self) -> int:
-        return baseline_period(self.job)
+        return unlimited_baseline(self.job)
 
     @cached_property
     def _whole(self) -> float:

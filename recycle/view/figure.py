@@ -27,7 +27,7 @@ def encode(panels: Sequence[Panel], target: Path) -> bytes:
     Raises:
         UserError: there are two schedules, or matplotlib is not installed.
     """
-    form = target.suffix.lstrip(".").lower()
+    form = target.suffix.lstrip(".").lower() or FORMATS[0]
     assert form in FORMATS, f"{target} is no file for a figure"
     if len(panels) > 1:
         raise UserError("--figure draws one schedule; use --svg or --html to draw two")

@@ -20,21 +20,24 @@ class FileView(NamedTuple):
         endings: that its name may have.
         encode: the content of a file that shows some panels, one below the other; it gets the file's path as well, for
             its ending. A UserError says why there can be none.
+        cost: of an instruction that it draws, in words of seconds or megabytes, where that adds up.
     """
 
     option: str
     help: str
     endings: tuple[str, ...]
     encode: Callable[[Sequence[Panel], Path], bytes]
+    cost: tuple[float, str] | None = None
 
 
 FILE_VIEWS = (
-    FileView("svg", "Write a picture.", (".svg",), svg.encode),
+    FileView("svg", "Write a picture.", (".svg",), svg.encode, (2.2e-4, "MB")),
     FileView(
         "figure",
         "Write a picture as PNG or PDF, by the file's ending.",
         tuple(f".{each}" for each in figure.FORMATS),
         figure.encode,
+        (1.2e-3, "s of a processor"),
     ),
     FileView("html", "Write a page to explore in a browser.", (".html",), html.encode),
     FileView("trace", "Write a trace for Perfetto or chrome://tracing.", (".json",), trace.encode),
