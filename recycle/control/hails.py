@@ -16,7 +16,7 @@ import msgspec
 
 from recycle.control.addresses import family_of
 from recycle.control.errors import ControlError
-from recycle.control.messages import Epoch, Number, seal, unseal
+from recycle.control.messages import Epoch, Number, read_early, seal, unseal
 
 _LARGEST = 1 << 12
 _MILLISECONDS = 1000
@@ -46,6 +46,9 @@ class Hail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     heard: Number
     epoch: Epoch
     is_answer: bool = False
+
+
+read_early(Hail)
 
 
 class Heard(NamedTuple):

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from copy import copy
 from functools import cached_property
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import msgspec
 
@@ -385,7 +385,17 @@ def _mac(token: str, key: str, encoded: bytes) -> bytes:
     return hmac.digest(token.encode(), len(place).to_bytes(4, "big") + place + encoded, "sha256")
 
 
-# Two threads that met a kind of message for the first time at once would crash the process: msgspec lets the one use
-# what the other has half understood of it.
-for _kind in [each for each in globals().values() if isinstance(each, type) and issubclass(each, msgspec.Struct)]:
-    msgspec.msgpack.Decoder(_kind)
+def read_early(*kinds: Any) -> None:
+    """Have kinds of messages understood while there is one thread.
+
+    Two threads that met one for the first time at once would crash the process: msgspec lets the one use what the other
+    has half understood of it.
+
+    Args:
+        kinds: what messages can be decoded as.
+    """
+    for each in kinds:
+        msgspec.msgpack.Decoder(each)
+
+
+read_early(*(each for each in vars().copy().values() if isinstance(each, type) and issubclass(each, msgspec.Struct)))

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import msgspec
 
+from recycle.control.messages import read_early
 from recycle.control.store import Entries, Store
 
 Text = Annotated[str, msgspec.Meta(max_length=1000)]
@@ -164,6 +165,9 @@ class Answer(msgspec.Struct, frozen=True):
     lost: str = ""
     erased: bool = False
     refusal: str = ""
+
+
+read_early(Request, Answer)
 
 
 def name_of(token: str, prefix: str) -> bytes:

@@ -18,7 +18,7 @@ import msgspec
 
 from recycle.control.clock import clock_name
 from recycle.control.errors import ControlError
-from recycle.control.messages import MemberName, Number, seal, unseal
+from recycle.control.messages import MemberName, Number, read_early, seal, unseal
 from recycle.control.participant import Participant
 from recycle.control.view import Member
 
@@ -50,6 +50,9 @@ class Sign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         Member.parse(self.member)
+
+
+read_early(Sign)
 
 
 def host_name() -> str:

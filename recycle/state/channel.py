@@ -18,7 +18,7 @@ import msgspec
 from recycle.control.addresses import family_of
 from recycle.control.errors import ControlError
 from recycle.control.hanging_up import close_with
-from recycle.control.messages import LARGEST_MESSAGE, seal, unseal
+from recycle.control.messages import LARGEST_MESSAGE, read_early, seal, unseal
 from recycle.state.errors import KeeperLost
 from recycle.state.ladder import StatePart
 from recycle.state.segment import Segment
@@ -168,6 +168,9 @@ class KeeperAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size: int = 0
     written: bool = False
     warnings: tuple[str, ...] = ()
+
+
+read_early(Request, KeeperAnswer)
 
 
 class Channel:

@@ -7,6 +7,7 @@ from contextlib import suppress
 import msgspec
 import torch
 
+from recycle.control.messages import read_early
 from recycle.runtime.errors import ConnectionLost, RunError
 from recycle.runtime.net.network import Link
 from recycle.runtime.net.transfer_key import STATE
@@ -31,6 +32,9 @@ class StateHead(msgspec.Struct, frozen=True, array_like=True):
 
     step: int
     entries: list[TensorHead]
+
+
+read_early(StateHead)
 
 
 # What a state can hold, by the names under which it travels.

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 import torch
 
+from recycle.control.messages import read_early
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.join.handover import describe_state, make_room
 from recycle.runtime.keep.erasure import CODE
@@ -56,6 +57,9 @@ class VersionHead(msgspec.Struct, frozen=True, array_like=True):
     edges: tuple[int, ...]
     shards: ShardOutline | None = None
     code: str = ""
+
+
+read_early(VersionHead)
 
 
 class Version(NamedTuple):
