@@ -33,7 +33,9 @@ def pretend(*words, **variables):
 
 
 def test_the_check_of_gpus_finds_nothing_wrong():
-    said, _ = pretend("scripts/gpu-check", "find", "stages", "profile", "staged", "kills", "nccl", "--kills", "4")
+    said, _ = pretend(
+        "scripts/gpu-check", "find", "stages", "profile", "staged", "kills", "nccl", "--kills", "4", "--small"
+    )
     rows = [line.split(" | ") for line in said.splitlines()[2:]]
     assert [row[1] for row in rows] == ["passed"] * 6, said
     assert "1 x pretended GPU" in rows[0][2]
