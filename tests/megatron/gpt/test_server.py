@@ -13,7 +13,7 @@ from recycle.megatron.gpt.training import train
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recording import IterationLine, RecoveryLine
-from recycle.runtime.execute.transport import Transport
+from recycle.runtime.execute.worker import Worker
 
 MODEL = ModelOptions(2, 32, 2, 16, micro_batch_size=2)
 LAST_MOMENT, VICTIM = 3, Server(0, 0)
@@ -23,19 +23,19 @@ PATIENT = Durations(beat=0.05, silence=60.0, hang=60.0, rebuild=20.0, answer=60.
 
 def test_an_iteration_that_all_have_made_when_the_view_ends_is_told_of(tmp_path, monkeypatch):
     monkeypatch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
-    finish = Transport.finish
+    attempt = Worker._attempt
 
-    def finish_late(transport):
-        # All have made their step, and none has let go of its transfers, when a server dies.
-        network = transport._network
-        if transport._recorder.iteration == LAST_MOMENT and network.view.epoch == 0:
+    def end_late(worker, step):
+        made, network = attempt(worker, step), worker._network
+        if step == LAST_MOMENT and network.view.epoch == 0:
+            # All have made their step, and none has left the iteration, when a server dies.
             network.barrier()
             if network.server == VICTIM:
                 os.kill(os.getpid(), signal.SIGKILL)
             network.barrier()
-        finish(transport)
+        return made
 
-    monkeypatch.setattr(Transport, "finish", finish_late)
+    monkeypatch.setattr(Worker, "_attempt", end_late)
     job = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
     told, begun = set(), set()
 
