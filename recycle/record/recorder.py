@@ -22,14 +22,14 @@ class Executed(NamedTuple):
     end: int
 
 
-class Mark(Protocol):
+class Moment(Protocol):
     """A moment of what computes: the one at which it has done all that it was given before."""
 
     def wait(self) -> None:
         """Wait for it."""
 
 
-class Clock(Protocol):
+class MomentClock(Protocol):
     """Knows when what computes has done something."""
 
     def mark(self) -> Any:
@@ -39,7 +39,7 @@ class Clock(Protocol):
         """When marks were passed, in nanoseconds of the monotonic clock; waits for them."""
 
 
-class HostMark(NamedTuple):
+class HostMoment(NamedTuple):
     """A moment of a processor: it has done what it was given when that returns.
 
     Attributes:
@@ -49,18 +49,18 @@ class HostMark(NamedTuple):
     time: int
 
     def wait(self) -> None:
-        """See Mark: it has passed."""
+        """See Moment: it has passed."""
 
 
 class HostClock:
-    """A processor's; a Clock."""
+    """A processor's; a MomentClock."""
 
-    def mark(self) -> HostMark:
-        """See Clock."""
-        return HostMark(time.monotonic_ns())
+    def mark(self) -> HostMoment:
+        """See MomentClock."""
+        return HostMoment(time.monotonic_ns())
 
-    def times(self, marks: Sequence[HostMark]) -> list[int]:
-        """See Clock."""
+    def times(self, marks: Sequence[HostMoment]) -> list[int]:
+        """See MomentClock."""
         return [each.time for each in marks]
 
 
@@ -69,8 +69,8 @@ class Marked(NamedTuple):
 
     iteration: int
     instruction: Instruction
-    start: Mark
-    end: Mark
+    start: Moment
+    end: Moment
 
 
 class Recorder:
@@ -82,7 +82,7 @@ class Recorder:
         clock: of what computes.
     """
 
-    def __init__(self, server: Server, capacity: int = 100_000, clock: Clock = HostClock()) -> None:  # noqa: B008
+    def __init__(self, server: Server, capacity: int = 100_000, clock: MomentClock = HostClock()) -> None:  # noqa: B008
         self.server = server
         self.iteration = 0
         self._clock = clock
@@ -90,16 +90,16 @@ class Recorder:
         self._entries: deque[Executed] = deque(maxlen=capacity)
         self._latest = 0
 
-    def mark(self) -> Mark:
+    def mark(self) -> Moment:
         """A mark after all that was started so far."""
-        mark: Mark = self._clock.mark()
-        return mark
+        moment: Moment = self._clock.mark()
+        return moment
 
-    def add(self, instruction: Instruction, start: Mark, end: Mark) -> None:
+    def add(self, instruction: Instruction, start: Moment, end: Moment) -> None:
         """Record an instruction. What was recorded inside it, such as its wait for a message, comes off its start."""
         self._marked.append(Marked(self.iteration, instruction, start, end))
 
-    def seconds_since(self, start: Mark) -> float:
+    def seconds_since(self, start: Moment) -> float:
         """From a mark until all is done that was started so far; waits for that."""
         begun, ended = self._clock.times([start, self.mark()])
         return (ended - begun) / 1e9

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from recycle.record.recorder import HostClock, HostMark
+from recycle.record.recorder import HostClock, HostMoment
 from recycle.runtime.errors import RunError
 
 DeviceKind = Literal["cpu", "cuda"]
@@ -25,8 +25,8 @@ def own_device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if uses_gpu() else torch.device("cpu")
 
 
-class DeviceMark(NamedTuple):
-    """A Mark of this process's GPU.
+class DeviceMoment(NamedTuple):
+    """A Moment of this process's GPU.
 
     Attributes:
         event: that is in the stream of the thread that computes.
@@ -35,30 +35,30 @@ class DeviceMark(NamedTuple):
     event: torch.cuda.Event
 
     def wait(self) -> None:
-        """See Mark."""
+        """See Moment."""
         self.event.synchronize()
 
 
 class DeviceClock:
-    """That of this process's GPU if it uses one, and of its processor otherwise; a Clock."""
+    """That of this process's GPU if it uses one, and of its processor otherwise; a MomentClock."""
 
     def __init__(self) -> None:
         self._host = HostClock()
 
-    def mark(self) -> HostMark | DeviceMark:
-        """See Clock."""
-        return DeviceMark(_record()) if uses_gpu() else self._host.mark()
+    def mark(self) -> HostMoment | DeviceMoment:
+        """See MomentClock."""
+        return DeviceMoment(_record()) if uses_gpu() else self._host.mark()
 
-    def times(self, marks: Sequence[HostMark | DeviceMark]) -> list[int]:
-        """See Clock."""
-        if not any(isinstance(each, DeviceMark) for each in marks):
-            return [each.time for each in marks if isinstance(each, HostMark)]
+    def times(self, marks: Sequence[HostMoment | DeviceMoment]) -> list[int]:
+        """See MomentClock."""
+        if not any(isinstance(each, DeviceMoment) for each in marks):
+            return [each.time for each in marks if isinstance(each, HostMoment)]
         # One moment that both clocks know.
         known = _record()
         known.synchronize()
         now = self._host.mark().time
         return [
-            each.time if isinstance(each, HostMark) else now - round(1e6 * each.event.elapsed_time(known))
+            each.time if isinstance(each, HostMoment) else now - round(1e6 * each.event.elapsed_time(known))
             for each in marks
         ]
 

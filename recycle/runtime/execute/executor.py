@@ -9,7 +9,7 @@ from typing import Protocol
 from torch.profiler import record_function
 
 from recycle.plan.instruction import Instruction, Op
-from recycle.record.recorder import Mark, Recorder
+from recycle.record.recorder import Moment, Recorder
 from recycle.runtime.errors import InstructionFailed, ViewBroken
 
 Handler = Callable[[Instruction], None]
@@ -67,7 +67,7 @@ class Executor:
         """
         row = 0
         recorder, iteration = self._recorder, self._recorder.iteration
-        under_way: deque[Mark] = deque()
+        under_way: deque[Moment] = deque()
         try:
             for row, instruction in enumerate(program):  # noqa: B007 - the row that failed is reported
                 with record_function(str(instruction)):

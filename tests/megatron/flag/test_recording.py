@@ -14,7 +14,7 @@ from recycle.megatron.flag.recording import Recording, begin_recordings
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.history import load_history
 from recycle.record.reading import load_lines
-from recycle.record.recorder import HostMark, Recorder
+from recycle.record.recorder import HostMoment, Recorder
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine, SpanLine, ViewLine
 from recycle.record.totals import load_totals
 from recycle.runtime.recover.view_reports import first_view
@@ -36,7 +36,7 @@ class Training:
         step = self.arguments.curr_iteration
         self.recorder.iteration = step
         start = time.monotonic_ns()
-        self.recorder.add(Instruction(Op.F, self.stage, 0, 0), HostMark(start), HostMark(start + 1000))
+        self.recorder.add(Instruction(Op.F, self.stage, 0, 0), HostMoment(start), HostMoment(start + 1000))
         return ({"lm loss": step + 0.5, "mtp loss": 9.0} if self.last else {}), False, False, False, 0, 1.0, None, 0
 
     def evaluate(self, *_):

@@ -7,7 +7,7 @@ import pytest
 from harness.started import wait_until
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
-from recycle.record.recorder import HostMark, Recorder, measured_timeline
+from recycle.record.recorder import HostMoment, Recorder, measured_timeline
 from recycle.runtime.errors import InstructionFailed
 from recycle.runtime.execute.executor import RUN_AHEAD, Executor
 
@@ -56,8 +56,8 @@ def test_names_the_failing_row_and_logs_the_list(caplog):
 
 def test_the_wait_inside_an_instruction_comes_off_its_start():
     recorder = Recorder(Server(0, 1))
-    recorder.add(PROGRAM[0], HostMark(100), HostMark(200))
-    recorder.add(PROGRAM[1], HostMark(90), HostMark(300))
+    recorder.add(PROGRAM[0], HostMoment(100), HostMoment(200))
+    recorder.add(PROGRAM[1], HostMoment(90), HostMoment(300))
     first, second = recorder.spans(0)
     assert (first.lane, first.start, first.end) == ("communication", 0.1, 0.2)
     assert (second.lane, second.start, second.end) == ("compute", 0.2, 0.3)
@@ -67,12 +67,12 @@ def test_the_wait_inside_an_instruction_comes_off_its_start():
 def test_the_oldest_entries_make_room():
     recorder = Recorder(Server(0, 1), capacity=2)
     for place, instruction in enumerate(PROGRAM):
-        recorder.add(instruction, HostMark(place), HostMark(place + 1))
+        recorder.add(instruction, HostMoment(place), HostMoment(place + 1))
     assert [entry.instruction.op for entry in recorder.entries] == [Op.REDUCE, Op.STEP]
 
 
 class Device:
-    """What computes, one thing after another, each when it is told to; it is a Clock."""
+    """What computes, one thing after another, each when it is told to; it is a MomentClock."""
 
     def __init__(self):
         self.started = self.done = self.waits = 0
@@ -87,7 +87,7 @@ class Device:
             self._changed.notify_all()
 
     def mark(self):
-        return DeviceMark(self, self.started)
+        return DeviceMoment(self, self.started)
 
     def times(self, marks):
         for each in marks:
@@ -101,7 +101,7 @@ class Device:
                 assert self._changed.wait_for(lambda: self.done >= place, 60)
 
 
-class DeviceMark:
+class DeviceMoment:
     def __init__(self, device, place):
         self.place = place
         self.wait = partial(device.wait, place)

@@ -7,7 +7,7 @@ from recycle.control.view import Member
 from recycle.job import Server
 from recycle.placement import PlacedPipeline, PlacedServer
 from recycle.plan.instruction import Instruction, Op
-from recycle.record.recorder import HostMark, Recorder
+from recycle.record.recorder import HostMoment, Recorder
 from recycle.record.speeds import LEAST
 from recycle.runtime.recover.pacing import LONGEST, Pacing
 
@@ -51,9 +51,9 @@ class Team:
                 recorder.clear()
                 start = self.step * 10**9
                 computed, began, sent = (
-                    HostMark(start + each) for each in (int(self.times[member] * 1e6), 3 * 10**6, 9 * 10**6)
+                    HostMoment(start + each) for each in (int(self.times[member] * 1e6), 3 * 10**6, 9 * 10**6)
                 )
-                recorder.add(Instruction(Op.F, 0, 0, 0), HostMark(start), computed)
+                recorder.add(Instruction(Op.F, 0, 0, 0), HostMoment(start), computed)
                 recorder.add(Instruction(Op.SEND_F, 0, 0, 0, Server(0, 1)), began, sent)
             found += [each for member in self.members[::order] if (each := self.pacings[member].look(self.step))]
         return found

@@ -5,7 +5,7 @@ from recycle.control.messages import Death, Verdict
 from recycle.control.view import Member
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
-from recycle.record.recorder import HostMark, Recorder
+from recycle.record.recorder import HostMoment, Recorder
 from recycle.record.recording import DeathLine, ViewLine
 from recycle.runtime.recover.plans import FIRST
 from recycle.runtime.recover.view_reports import ViewReports
@@ -73,11 +73,11 @@ def test_what_a_recovery_took_is_told_with_the_first_iteration_that_is_made_afte
     view_reports.notice(10.0)
     view_reports.times.agreed, view_reports.times.rebuilt, view_reports.times.restored = 11.0, 12.0, 13.0
     view_reports.tell_recovery(1, 7, recorder)
-    recorder.add(forward, HostMark(9 * 10**9), HostMark(9 * 10**9 + 1))
+    recorder.add(forward, HostMoment(9 * 10**9), HostMoment(9 * 10**9 + 1))
     view_reports.tell_recovery(1, 7, recorder)
     assert len(lines) == 2
     recorder.clear()
-    recorder.add(forward, HostMark(14 * 10**9), HostMark(15 * 10**9))
+    recorder.add(forward, HostMoment(14 * 10**9), HostMoment(15 * 10**9))
     view_reports.tell_recovery(1, 7, recorder)
     view_reports.tell_recovery(1, 7, recorder)
     (line,) = lines[2:]
