@@ -14,6 +14,7 @@ from recycle.job import Server
 from recycle.record.following import RecordingFollower
 from recycle.record.processes import Processes
 from recycle.record.recording import ProcessLine
+from recycle.runtime.launch.title import has_title
 
 
 @click.command("kill")
@@ -59,16 +60,6 @@ def worker_of(folder: Path, server: Server) -> int:
         raise UserError(f"{folder}: {server} is no server of this run, or has not begun yet")
     if found.host != socket.gethostname():
         raise UserError(f"{server} runs on {found.host}: kill it there")
-    if not _is_worker(found.pid, server):
+    if not has_title(found.pid, str(server)):
         raise UserError(f"{server} is not running: its process {found.pid} has ended")
     return found.pid
-
-
-def _is_worker(pid: int, server: Server) -> bool:
-    """Whether a process is still what it was: its number may be another program's by now."""
-    try:
-        title = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
-    except OSError:
-        return False
-    name = title.partition(": ")[2].split()
-    return title.startswith("recycle: ") and name[:1] == [str(server)]
