@@ -115,7 +115,7 @@ def draw_each_server(source: random.Random, number: int) -> Drawn:
         *("--pipeline-model-parallel-size", str(stages), "--num-layers", str(2 * stages), *CALM),
         *("--global-batch-size", str(2 * pipelines * stages)),
     )
-    # A death waits for the return of those who were there before, and so comes later than it was drawn.
+    # A death waits until the servers that died before are back, and so comes later than it was drawn.
     length = moments[-1].after + 8 * APART
     return Drawn(pipelines, stages, stock, (*FLAG, *VIRTUAL) if number % 2 else FLAG, length, (), "", moments)
 

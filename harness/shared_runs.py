@@ -13,7 +13,7 @@ Left = TypeVar("Left")
 
 
 class SharedRuns:
-    """Those of a session. Who needs one first makes it, and whoever else needs it meanwhile waits for that.
+    """Those of a session. The worker that needs one first makes it, and the others that need it wait for that.
 
     Args:
         folder: of the session, the same in all workers.
@@ -51,7 +51,7 @@ class SharedRun(NamedTuple, Generic[Left]):
 
     Attributes:
         left: what it left.
-        folder: that it worked in, which nobody changes.
+        folder: that it worked in; no test changes it.
     """
 
     left: Left

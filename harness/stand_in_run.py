@@ -293,7 +293,7 @@ class StandInRun:
     Attributes:
         last: the step at which it ends.
         sums: how many sums were right that servers stepped with.
-        garbage: how many ended with anything, because another server had given them up; nobody stepped with those.
+        garbage: how many ended with anything, because another server had given them up; no server stepped with those.
     """
 
     def __init__(self, seed: int, one_queue: bool, patience: float = 60.0) -> None:

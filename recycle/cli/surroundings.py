@@ -25,7 +25,7 @@ def settled() -> Iterator[None]:
 
     Raises:
         UserError: standard output cannot be written.
-        SystemExit: nobody reads standard output any more.
+        SystemExit: the reader of standard output has ended.
     """
     columns = os.environ.get("COLUMNS")
     if columns is not None and not (columns.isascii() and columns.isdecimal() and 0 < int(columns) <= WIDEST):

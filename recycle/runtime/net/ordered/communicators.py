@@ -17,8 +17,8 @@ from recycle.runtime.plain_words import lost
 class Operation:
     """A transfer or a reduction that was given to a communicator.
 
-    It is waited for by looking, and never by the device: nothing that is computed there waits for what may never end,
-    and what was waited for is right, because nobody had given it up when it was over.
+    It is waited for by looking, and never by the device: nothing that is computed there waits for what may never end.
+    It has ended right only if no partner gave it up, which this rank is not told.
     """
 
     def __init__(self, library: Library, communicator: Communicator, place: int, timeout: timedelta) -> None:
