@@ -9,7 +9,7 @@ from harness.paths import ROOT
 from recycle.cli.verbs import VERBS
 
 DOCUMENTS = [
-    *(ROOT / "docs").glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "benchmarks" / "README.md",
