@@ -24,7 +24,6 @@ LEFT = {
     "docs/reference/plan-file.md": (5, 2, 0),
     "docs/reference/show.md": (8, 3, 8),
     "docs/reference/study.md": (8, 3, 2),
-    "docs/reference/train.md": (9, 9, 13),
     "docs/explanation/compared.md": (0, 0, 1),
     "docs/howto/spares.md": (0, 0, 1),
 }
