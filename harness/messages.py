@@ -52,6 +52,13 @@ which list what stands in for CUDA."""
 EXPLAINED = ("cli/train.py: process ", "state/racks.py: racks: ")
 """Lines of those that are explained nevertheless: they are about hosts and processes."""
 
+BRIEF = (
+    "runtime/launch/news.py: <...> failed: ",
+    "view/history.py: <...> died: ",
+    "runtime/execute/executor.py: <...>, ",
+)
+"""Lines of fewer words that are explained nevertheless."""
+
 WORDS = 3
 """A text of fewer words is a part of others: a name, a unit, a key."""
 
@@ -94,11 +101,14 @@ def texts_of_runs() -> list[Said]:
 
 def messages_of_runs() -> list[Said]:
     """Of those, what is a sentence, and not about a setting."""
-    return [
-        said
-        for said in texts_of_runs()
-        if said.is_sentence and (said.file not in OF_SETTINGS or f"{said.file}: {said}".startswith(EXPLAINED))
-    ]
+    return [each for each in texts_of_runs() if _is_message(each)]
+
+
+def _is_message(said: Said) -> bool:
+    place = f"{said.file}: {said}"
+    if said.file in OF_SETTINGS:
+        return place.startswith(EXPLAINED)
+    return said.is_sentence or place.startswith(BRIEF)
 
 
 def texts_of(source: str) -> Iterator[str]:
@@ -112,8 +122,8 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _bare(text: str) -> str:
-    """A text without what is written around it for the console."""
-    return LATER.sub(PLACEHOLDER, text).strip("\n").removeprefix("recycle: ")
+    """The first line of a text, without what is written around it for the console."""
+    return LATER.sub(PLACEHOLDER, text).strip("\n").partition("\n")[0].removeprefix("recycle: ")
 
 
 def _texts(node: ast.AST) -> Iterator[str]:
