@@ -17,8 +17,8 @@ import yaml
 
 from recycle.cli.diagnosis import Diagnosis, diagnose
 from recycle.errors import UserError
-from recycle.megatron.flag.command_line import read_command_line
-from recycle.megatron.flag.option_table import choose_release
+from recycle.megatron.flag.command.command_line import read_command_line
+from recycle.megatron.flag.command.option_table import choose_release
 
 FAMILIES = ("gpt", "moe")
 RANKS = 8

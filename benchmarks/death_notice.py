@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from recycle.control.lifeline import Lifeline
+from recycle.control.host.lifeline import Lifeline
 
 SIZES = (0, 1, 2)
 BUSY_PER_CORE = 2

@@ -23,9 +23,9 @@ from harness.emulated_server import Emulated, EmulatedServer
 from harness.examples import paper_job
 from harness.processes import send_signal
 from recycle.cli.model import quiet
-from recycle.control.agent import run_agent
-from recycle.control.durations import Durations
-from recycle.control.view import Member, View
+from recycle.control.host.agent import run_agent
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.view import Member, View
 from recycle.faults.menu import Faults
 from recycle.job import Job, Server
 from recycle.plan.catalogue import Catalogue
@@ -34,10 +34,10 @@ from recycle.plan.plan import Plan
 from recycle.planner.source import plan_ahead, plan_maker
 from recycle.record.recording import DeathLine, EvaluationLine, InstantLine, IterationLine, RecoveryLine, ViewLine
 from recycle.record.reporting import Event, FileReporter
-from recycle.runtime.launch.messages import ReportMessage
-from recycle.runtime.launch.report_channel import LauncherConnection
-from recycle.runtime.launch.setting import RunAccess, Setting
-from recycle.runtime.launch.supervisor import Supervisor
+from recycle.runtime.launch.process.messages import ReportMessage
+from recycle.runtime.launch.process.report_channel import LauncherConnection
+from recycle.runtime.launch.supervise.setting import RunAccess, Setting
+from recycle.runtime.launch.supervise.supervisor import Supervisor
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop

@@ -15,7 +15,7 @@ import time
 import msgspec
 
 from benchmarks.equivalence import job, plan
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.megatron.gpt.forward import forward_step, load_text
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
 from recycle.megatron.shared.cpu import run_on_cpu
@@ -24,7 +24,7 @@ from recycle.megatron.shared.world import Place, join_server
 from recycle.plan.mode import Mode
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.launch.local import LocalProcess, launch
+from recycle.runtime.launch.process.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.method import Method

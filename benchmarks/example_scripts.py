@@ -20,8 +20,8 @@ from typing import NamedTuple
 from recycle.cli.diagnosis import Diagnosis, diagnose
 from recycle.cli.launcher import split_at_script
 from recycle.errors import UserError
-from recycle.megatron.flag.command_line import read_command_line
-from recycle.megatron.flag.option_table import choose_release
+from recycle.megatron.flag.command.command_line import read_command_line
+from recycle.megatron.flag.command.option_table import choose_release
 
 LAUNCHERS = ("torchrun", "python", "python3")
 TOOLS = ("dirname", "mkdir", "date", "basename", "readlink", "cat", "seq", "which")

@@ -34,8 +34,8 @@ import msgspec
 from benchmarks.soak import DURATIONS
 from harness.emulated_server import Emulated, EmulatedServer
 from recycle.cli.model import quiet
-from recycle.control.agent import run_agent
-from recycle.control.view import Member, View
+from recycle.control.host.agent import run_agent
+from recycle.control.membership.view import Member, View
 from recycle.faults.file import load_faults
 from recycle.faults.outages import NodeOutage, Outages
 from recycle.job import Job, Server, Stage
@@ -49,10 +49,10 @@ from recycle.record.reading import load_lines
 from recycle.record.recording import SpanLine, ViewLine
 from recycle.record.reporting import FileReporter
 from recycle.runtime.execute.injection import Injector
-from recycle.runtime.launch.messages import ReportMessage
-from recycle.runtime.launch.report_channel import LauncherConnection
-from recycle.runtime.launch.setting import RunAccess, Setting
-from recycle.runtime.launch.supervisor import Supervisor
+from recycle.runtime.launch.process.messages import ReportMessage
+from recycle.runtime.launch.process.report_channel import LauncherConnection
+from recycle.runtime.launch.supervise.setting import RunAccess, Setting
+from recycle.runtime.launch.supervise.supervisor import Supervisor
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop

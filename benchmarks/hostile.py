@@ -31,7 +31,7 @@ from harness.hostile_kinds import KINDS
 from harness.hostile_runs import ITERATIONS, SERVERS, UGLY, Run, loss_problems, recorded, words_of, write_inputs
 from harness.hostile_scenes import Kind, Scene
 from harness.processes import send_signal
-from recycle.control.joinfile import JOIN_FILE
+from recycle.control.board.joinfile import JOIN_FILE
 
 PATIENCE, MOST = 300.0, 8
 """Seconds after which a run that has not ended has hung, and how many ways of a kind count when one is drawn."""

@@ -35,7 +35,7 @@ from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
 from harness.hosts import Host, hosts, missing
 from harness.started import Started, losses, newest_view, torchrun, wait_until
-from recycle.control.durations import Durations
+from recycle.control.membership.durations import Durations
 from recycle.record.reading import load_lines
 from recycle.record.recording import IterationLine, RecoveryLine
 

@@ -43,13 +43,13 @@ from benchmarks.protection import start
 from benchmarks.shapes import add_shape, paper_shaped
 from benchmarks.turns import WARM_UP, Contestant, Length, interval, report, take_turns
 from recycle.cli.model import quiet
-from recycle.control.joinfile import new_token
-from recycle.control.view import View
+from recycle.control.board.joinfile import new_token
+from recycle.control.membership.view import View
 from recycle.job import Job, Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.runtime.join.handover import describe_state, make_room
 from recycle.runtime.keep.keeping import Keeping, KnownKeepers
-from recycle.runtime.launch.keeper_finder import KeeperFinder
+from recycle.runtime.launch.meet.keeper_finder import KeeperFinder
 from recycle.state.client import KeeperClient
 from recycle.state.directory import KeeperDirectory
 from recycle.state.keeper import keeper_address, listen, listen_to_hosts, serve

@@ -35,13 +35,13 @@ from harness.bare_members import TOKEN, BareMember, Cost
 from harness.examples import paper_job
 from harness.processes import seconds_of
 from harness.relays import relays
-from recycle.control.board import Board
-from recycle.control.durations import Durations
-from recycle.control.messages import Death, Verdict
-from recycle.control.relay_requests import name_of
-from recycle.control.relayed_store import RelayedStore
-from recycle.control.store import Store
-from recycle.control.view import Member, View
+from recycle.control.board.board import Board
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.messages import Death, Verdict
+from recycle.control.membership.view import Member, View
+from recycle.control.store.relay_requests import name_of
+from recycle.control.store.relayed_store import RelayedStore
+from recycle.control.store.store import Store
 from recycle.job import Job
 
 HOST = 8

@@ -37,8 +37,8 @@ from benchmarks.shapes import add_shape
 from harness.forked import TRAINER
 from harness.processes import send_signal
 from harness.started import TRAIN, Started, Views, wait_until
-from recycle.control.board import Board
-from recycle.control.joinfile import JOIN_FILE, JoinFile
+from recycle.control.board.board import Board
+from recycle.control.board.joinfile import JOIN_FILE, JoinFile
 from recycle.holding import sole_units, with_layout
 from recycle.job import Server
 from recycle.megatron.gpt.recut import shard

@@ -20,10 +20,10 @@ import torch
 
 from harness.examples import paper_plan
 from recycle.cli.model import quiet
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.plan.plan import Plan
-from recycle.runtime.launch.local import LocalProcess, launch
+from recycle.runtime.launch.process.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import Network
 from recycle.runtime.net.transfer_key import STATE

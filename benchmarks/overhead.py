@@ -21,15 +21,15 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from benchmarks.equivalence import job, plan
 from benchmarks.pairs import judge, several
-from recycle.megatron.flag.schedule import PlanSchedule, ThisRank
-from recycle.megatron.flag.script_data import ScriptData
-from recycle.megatron.flag.unprotected import UnprotectedExecution
+from recycle.megatron.flag.data.script_data import ScriptData
+from recycle.megatron.flag.run.schedule import PlanSchedule, ThisRank
+from recycle.megatron.flag.run.unprotected import UnprotectedExecution
 from recycle.megatron.gpt.forward import forward_step, load_text
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.plan.mode import Mode
 from recycle.runtime.execute.stage import MicroBatch
-from recycle.runtime.launch.local import LocalProcess, launch
+from recycle.runtime.launch.process.local import LocalProcess, launch
 
 OPTIONS = ModelOptions(layers=4, hidden=256, heads=8, sequence=128, micro_batch_size=2)
 ALLOWED = 1.03

@@ -27,7 +27,7 @@ import msgspec
 from harness.examples import paper_job
 from harness.processes import family, send_signal, title
 from recycle.cli.model import quiet
-from recycle.control.view import ServerRank
+from recycle.control.membership.view import ServerRank
 from recycle.errors import EndedBySignal
 from recycle.plan.mode import Mode
 from recycle.record.recording import DeathLine, IterationLine, ViewLine
@@ -189,7 +189,7 @@ def main() -> int:
     quiet()
     import torch
 
-    from recycle.control.durations import Durations
+    from recycle.control.membership.durations import Durations
     from recycle.faults.menu import Faults
     from recycle.megatron.gpt.model import ModelOptions
     from recycle.megatron.gpt.recut import shard

@@ -2,7 +2,7 @@
 
 Usage: python -m benchmarks.steady [--members 256 1024 4096] [--beats 48] [--processes 2] [--store embedded|etcd]
 
-The hosts have 8 servers each. What one agent of each does in a beat is done with the real speaker over a connection of
+The hosts have 8 servers each. What one agent of each does in a beat is done with the real leader over a connection of
 its own. So is what the 8 workers ask every sixteen seconds, in every eighth wait for a call: is there an alarm?
 With etcd, hosts hail each other, and workers ask what their relay makes of that, the first one's question and that of
 all others, and every twelve seconds a reading of the bells. The waits themselves are counted in the run's own store,
@@ -28,18 +28,18 @@ from benchmarks.membership import HANDOVER, HOST
 from benchmarks.stores import STORES, Served, served
 from harness.bare_members import TOKEN, CountingStore
 from harness.examples import paper_job
-from recycle.control import keys
-from recycle.control.board import Board
-from recycle.control.durations import Durations
-from recycle.control.etcd_bells import LONGEST_HEARING
-from recycle.control.hails import Hails, HailSocket
-from recycle.control.messages import Verdict
-from recycle.control.participant import Participant
-from recycle.control.signs import HostSocket, Sign
-from recycle.control.speaker import Speaker
-from recycle.control.store import Store
-from recycle.control.tcp_store import LOOPBACK
-from recycle.control.view import Member, View
+from recycle.control.board import keys
+from recycle.control.board.board import Board
+from recycle.control.host.direct_heartbeats import DirectHeartbeats, DirectHeartbeatSocket
+from recycle.control.host.heartbeat_leader import HeartbeatLeader
+from recycle.control.host.signs import HostSocket, Sign
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.messages import Verdict
+from recycle.control.membership.participant import Participant
+from recycle.control.membership.view import Member, View
+from recycle.control.store.etcd_bells import LONGEST_HEARING
+from recycle.control.store.store import Store
+from recycle.control.store.tcp_store import LOOPBACK
 from recycle.runtime.recover.alarm_watch import CALM, RARELY
 
 DURATIONS = Durations()
@@ -97,29 +97,29 @@ def run_hosts(seat: HostsSeat, ready: Barrier, channel: Connection) -> None:
         for member in seat.hosts[number]:
             board.beats.settle(Participant(member), f"host {number}")
     clock = Clock()
-    speakers = []
+    leaders = []
     for number in seat.numbers:
-        heard = Hails(f"host {number}", TOKEN, DURATIONS.silence)
-        hailer = HailSocket(heard, LOOPBACK, DURATIONS.beat, clock.read) if seat.has_relays else None
-        speakers.append(Speaker(HostSocket(TOKEN), f"host {number}", DURATIONS, 1, hailer))
-    speaking = list(zip(seat.numbers, boards, speakers, stores, strict=True))
+        heard = DirectHeartbeats(f"host {number}", TOKEN, DURATIONS.silence)
+        direct = DirectHeartbeatSocket(heard, LOOPBACK, DURATIONS.beat, clock.read) if seat.has_relays else None
+        leaders.append(HeartbeatLeader(HostSocket(TOKEN), f"host {number}", DURATIONS, 1, direct))
+    speaking = list(zip(seat.numbers, boards, leaders, stores, strict=True))
 
-    def look(beat: int, own: tuple[int, Board, Speaker, CountingStore]) -> None:
-        number, board, speaker, store = own
+    def look(beat: int, own: tuple[int, Board, HeartbeatLeader, CountingStore]) -> None:
+        number, board, leader, store = own
         # Hosts are not in step with each other.
         now = (beat + number / len(seat.hosts)) * DURATIONS.beat
         time.sleep(max(0.0, begin + now - time.monotonic()))
         clock.time = max(clock.time, now)
         for member in seat.hosts[number]:
-            speaker.note(Sign(str(member), 1, "agent", beat))
-            speaker.note(Sign(str(member), 1, "worker", beat))
+            leader.note(Sign(str(member), 1, "agent", beat))
+            leader.note(Sign(str(member), 1, "worker", beat))
         if (beat + number) % (CALM * RARELY) == 0:
             for _ in range(RELAYED if seat.has_relays else HOST):
                 board.failures.alarm(0)
         if seat.has_relays and (beat + number) * DURATIONS.beat % LONGEST_HEARING == 0:
             # As bells are.
             store.peek([keys.call(0)])
-        speaker.look(board, now)
+        leader.look(board, now)
 
     ready.wait()
     begin = time.monotonic()
@@ -136,8 +136,8 @@ def run_hosts(seat: HostsSeat, ready: Barrier, channel: Connection) -> None:
     ready.wait()
     assert boards[0].failures.alarm(0) is None, "somebody was missed"
     channel.send_bytes(msgspec.json.encode((sum(store.requests for store in stores), late)))
-    for speaker in speakers:
-        speaker.leave()
+    for leader in leaders:
+        leader.leave()
 
 
 class Steady(NamedTuple):

@@ -11,9 +11,9 @@ from urllib.request import urlopen
 
 from harness.etcd import etcd
 from harness.processes import seconds_of
-from recycle.control.etcd_store import EtcdStore
-from recycle.control.store import Store
-from recycle.control.tcp_store import TorchStore, listen, serve
+from recycle.control.store.etcd_store import EtcdStore
+from recycle.control.store.store import Store
+from recycle.control.store.tcp_store import TorchStore, listen, serve
 
 STORES = ("embedded", "etcd")
 MEMBERS = 3

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import NamedTuple, Self, cast
 
-from recycle.control.board import Board
-from recycle.control.durations import Durations
-from recycle.control.events import (
+from recycle.control.board.board import Board
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.events import (
     Action,
     Built,
     Decided,
@@ -19,9 +19,9 @@ from recycle.control.events import (
     RaiseAlarm,
     Rebuild,
 )
-from recycle.control.machine import Machine
-from recycle.control.store import Entries, Store
-from recycle.control.view import Member, View
+from recycle.control.membership.machine import Machine
+from recycle.control.membership.view import Member, View
+from recycle.control.store.store import Entries, Store
 from recycle.job import Job
 from recycle.runtime.recover.gathering import Gathering
 from recycle.runtime.recover.store_connection import StoreConnection

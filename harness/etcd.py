@@ -20,11 +20,11 @@ import msgspec
 from harness.hosts import Host
 from harness.ports import free_port
 from harness.processes import family, send_signal
-from recycle.control.agent import die_with_parent
-from recycle.control.errors import ControlError, StoreLost
-from recycle.control.etcd_cluster import EtcdCluster
-from recycle.control.etcd_gateway import Gateway
-from recycle.control.etcd_store import EtcdStore
+from recycle.control.host.agent import die_with_parent
+from recycle.control.membership.errors import ControlError, StoreLost
+from recycle.control.store.etcd_cluster import EtcdCluster
+from recycle.control.store.etcd_gateway import Gateway
+from recycle.control.store.etcd_store import EtcdStore
 
 
 def missing() -> str:

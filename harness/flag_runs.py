@@ -21,7 +21,7 @@ from harness.forked import TRAINING_CODE, Forked
 from harness.paths import python_path
 from harness.plain_lines import require_plain
 from harness.processes import children, environment, send_signal
-from recycle.megatron.flag.on_cpu import settings_for_cpu
+from recycle.megatron.flag.command.on_cpu import settings_for_cpu
 from recycle.megatron.gpt.text import standard_library
 from recycle.megatron.shared.cpu import run_on_cpu
 

@@ -17,13 +17,13 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.utils import get_attr_wrapped_model
 
 from harness.examples import paper_job
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.job import Job, Server
-from recycle.megatron.flag.gradients import LiveGradients
-from recycle.megatron.flag.schedule import PlanSchedule, ThisRank
-from recycle.megatron.flag.script_data import Other, ScriptData
-from recycle.megatron.flag.server_ranks import ServerRanks
-from recycle.megatron.flag.unprotected import UnprotectedExecution
+from recycle.megatron.flag.command.server_ranks import ServerRanks
+from recycle.megatron.flag.data.script_data import Other, ScriptData
+from recycle.megatron.flag.run.schedule import PlanSchedule, ThisRank
+from recycle.megatron.flag.run.unprotected import UnprotectedExecution
+from recycle.megatron.flag.steps.gradients import LiveGradients
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
 from recycle.megatron.gpt.text import ByteText, standard_library
@@ -35,7 +35,7 @@ from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.launch.local import Process, launch
+from recycle.runtime.launch.process.local import Process, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.tokens import TokenTotal

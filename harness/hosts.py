@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.processes import children, is_running, send_signal
-from recycle.control.agent import die_with_parent
+from recycle.control.host.agent import die_with_parent
 
 TOOLS = ("ip", "unshare", "nsenter")
 CONFIGURATION = Path("/etc/netns")

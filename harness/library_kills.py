@@ -23,7 +23,7 @@ from torch.distributed import Store, TCPStore
 
 from harness.processes import send_signal
 from harness.stand_in_library import built, connect_over
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.errors import Interrupted, ViewBroken
 from recycle.runtime.net.network import Network, NetworkOptions

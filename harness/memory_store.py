@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Self
 
-from recycle.control import counted_log
-from recycle.control.errors import StoreLost
-from recycle.control.store import Entries
+from recycle.control.membership.errors import StoreLost
+from recycle.control.store import counted_log
+from recycle.control.store.store import Entries
 
 
 class _Contents:

@@ -26,38 +26,31 @@ OF_RUNS = (
 """What runs consist of, and what says in words how they go; the rest makes, reads and shows plans."""
 
 OF_SETTINGS = (
+    "/command_line.py",
+    "/delayed_weights.py",
+    "/etcd_cluster.py",
+    "/exit_signal.py",
+    "/flags.py",
+    "/gpt/device.py",
+    "/gpt/model.py",
+    "/hooks.py",
+    "/ignored_options.py",
+    "/layouts.py",
+    "/on_cpu.py",
+    "/option_table.py",
+    "/racks.py",
+    "/redundancy.py",
+    "/refusals.py",
+    "/sizes.py",
     "cli/train.py",
-    "megatron/flag/command_line.py",
-    "megatron/flag/exit_signal.py",
-    "megatron/flag/flags.py",
-    "megatron/flag/layouts.py",
-    "megatron/flag/left_out.py",
-    "megatron/flag/on_cpu.py",
-    "megatron/flag/option_table.py",
-    "megatron/flag/refusals.py",
-    "megatron/flag/sizes.py",
-    "megatron/gpt/device.py",
-    "megatron/gpt/model.py",
-    "megatron/shared/delayed_weights.py",
-    "megatron/shared/hooks.py",
-    "control/etcd_cluster.py",
-    "state/racks.py",
-    "state/redundancy.py",
-    "megatron/flag/cpu_training.py",
-    "megatron/shared/cpu.py",
+    "/cpu_training.py",
+    "/shared/cpu.py",
 )
-"""What judges settings before a run begins, in lines that name the setting, its value and the remedy; and the last two,
-which list what stands in for CUDA."""
+"""Files that judge settings before a run begins, in lines that name the setting, its value and the remedy; and the last
+two, which list what stands in for CUDA."""
 
-EXPLAINED = ("cli/train.py: process ", "state/racks.py: racks: ")
-"""Lines of those that are explained nevertheless: they are about hosts and processes."""
-
-BRIEF = (
-    "runtime/launch/news.py: <...> failed: ",
-    "view/history.py: <...> died: ",
-    "runtime/execute/executor.py: <...>, ",
-)
-"""Lines of fewer words that are explained nevertheless."""
+EXPLAINED = ("process <...> ended with ", "racks: ", "<...> failed: ", "<...> died: ", "<...>, iteration <...>, row ")
+"""How lines begin that are explained whatever file they are in, and however few words they have."""
 
 WORDS = 3
 """A text of fewer words is a part of others: a name, a unit, a key."""
@@ -105,10 +98,7 @@ def messages_of_runs() -> list[Said]:
 
 
 def _is_message(said: Said) -> bool:
-    place = f"{said.file}: {said}"
-    if said.file in OF_SETTINGS:
-        return place.startswith(EXPLAINED)
-    return said.is_sentence or place.startswith(BRIEF)
+    return (said.is_sentence and not said.file.endswith(OF_SETTINGS)) or str(said).startswith(EXPLAINED)
 
 
 def texts_of(source: str) -> Iterator[str]:

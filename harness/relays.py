@@ -7,8 +7,8 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
-from recycle.control.relay import run_relay
-from recycle.control.store import Store
+from recycle.control.store.relay import run_relay
+from recycle.control.store.store import Store
 
 
 @contextlib.contextmanager

@@ -22,11 +22,11 @@ from harness.emulated_server import Emulated, EmulatedServer
 from harness.examples import QUICK, paper_job
 from harness.stand_in import Library
 from harness.stand_in_transport import connects_beside, ends_over
-from recycle.control.board import Board
-from recycle.control.durations import Durations
-from recycle.control.messages import Death, Description, Opening
-from recycle.control.tcp_store import LOOPBACK, TorchStore, listen, serve
-from recycle.control.view import Member, View
+from recycle.control.board.board import Board
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.messages import Death, Description, Opening
+from recycle.control.membership.view import Member, View
+from recycle.control.store.tcp_store import LOOPBACK, TorchStore, listen, serve
 from recycle.job import Job, Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode

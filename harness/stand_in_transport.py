@@ -10,7 +10,7 @@ import torch
 from torch.distributed import PrefixStore, Store
 
 from harness.stand_in import Communicator, Library
-from recycle.control.view import SOLE, ServerRank, View
+from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.runtime.net.nccl.library import NcclLibrary
 from recycle.runtime.net.nccl.network import TwofoldNetwork

@@ -9,8 +9,8 @@ from torch.distributed import HashStore, Store
 
 from harness.stand_in import Library
 from harness.stand_in_transport import ends_over
-from recycle.runtime.launch.local import Process as Rank
-from recycle.runtime.launch.local import launch
+from recycle.runtime.launch.process.local import Process as Rank
+from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import Network
 
@@ -18,7 +18,7 @@ PATIENCE = timedelta(seconds=600)
 
 
 class Launch(Protocol):
-    """Runs ranks to their end, as ``recycle.runtime.launch.local.launch`` does."""
+    """Runs ranks to their end, as ``recycle.runtime.launch.process.local.launch`` does."""
 
     def __call__(self, count: int, body: Callable[[Rank], None], receive: Callable[[int, bytes], None]) -> None:
         """See there."""
@@ -44,7 +44,7 @@ class _Failed(BaseException):
 
 
 class ThreadRank:
-    """A rank; see ``recycle.runtime.launch.local.Process``."""
+    """A rank; see ``recycle.runtime.launch.process.local.Process``."""
 
     def __init__(self, rank: int, count: int, store: Store, receive: Callable[[int, bytes], None]) -> None:
         self.rank = rank

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from functools import wraps
 
-from recycle.control.messages import complete_requests
-from recycle.control.view import Member
+from recycle.control.membership.messages import complete_requests
+from recycle.control.membership.view import Member
 from recycle.job import Server
 from recycle.runtime.execute import notices
 from recycle.runtime.execute.notices import Notices

@@ -16,7 +16,7 @@ import torch
 from megatron.core.pipeline_parallel.schedules import forward_backward_no_pipelining
 from torch.distributed import Store
 
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.jobfile import load_job
 from recycle.megatron.gpt.device import compute_on
@@ -32,7 +32,7 @@ from recycle.record.recorder import Recorder
 from recycle.runtime.device import DeviceClock, DeviceKind, settle
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.launch.local import LocalProcess, launch
+from recycle.runtime.launch.process.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.step.main_parameters import MainParameters

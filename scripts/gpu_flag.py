@@ -17,7 +17,7 @@ import torch
 
 from harness.processes import children, send_signal
 from recycle.jobfile import load_job
-from recycle.megatron.flag.on_cpu import settings_for_cpu
+from recycle.megatron.flag.command.on_cpu import settings_for_cpu
 from recycle.record.reading import load_recording
 from scripts.gpu_recycle import run_recycle
 

@@ -15,7 +15,7 @@ import msgspec
 import torch
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.job import Job, Server
 from recycle.jobfile import load_job
 from recycle.plan.mode import Mode
@@ -28,7 +28,7 @@ from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.torch_stage import TorchStage, boundaries, cut
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.launch.local import LocalProcess, launch
+from recycle.runtime.launch.process.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions, TransportKind
 from recycle.runtime.net.staged.network import StagedNetwork

@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from recycle.files import write_whole
-from recycle.megatron.flag.option_table import TABLE, Option, known_options
+from recycle.megatron.flag.command.option_table import TABLE, Option, known_options
 from recycle.megatron.shared.missing import make_importable
 
 RAMP_UP = "RampupBatchsizeNumMicroBatchesCalculator"
@@ -43,7 +43,7 @@ def main() -> None:
         "# Made by scripts/list_megatron_options.py from Megatron's own parser.",
     ]
     lines = [f"{name} {option.values} {' '.join(option.releases)}" for name, option in sorted(rows.items())]
-    path = Path(str(files("recycle.megatron.flag") / TABLE))
+    path = Path(str(files("recycle.megatron.flag.command") / TABLE))
     write_whole(path, "\n".join([*head, *(line for line in lines if len(line.split()) > 2)]).encode() + b"\n")
     print(f"{path}: {len(lines)} options")
 

@@ -20,11 +20,11 @@ from recycle.cli.diagnosis import Diagnosis, diagnose
 from recycle.cli.train import command as train_command
 from recycle.cli.untried import TRIED
 from recycle.errors import UserError
-from recycle.megatron.flag import refusals
-from recycle.megatron.flag.command_line import OTHER_NAMES, read_command_line
-from recycle.megatron.flag.left_out import LEFT_OUT
-from recycle.megatron.flag.option_table import known_options
-from recycle.megatron.flag.refusals import Rule, read_only
+from recycle.megatron.flag.command import refusals
+from recycle.megatron.flag.command.command_line import OTHER_NAMES, read_command_line
+from recycle.megatron.flag.command.ignored_options import LEFT_OUT
+from recycle.megatron.flag.command.option_table import known_options
+from recycle.megatron.flag.command.refusals import Rule, read_only
 from recycle.megatron.gpt.model import ModelOptions, transformer_config
 from recycle.megatron.shared.hooks import RELEASES
 

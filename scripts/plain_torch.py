@@ -11,7 +11,7 @@ import argparse
 import msgspec
 import torch
 
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.jobfile import load_job
 from recycle.plan.mode import Mode
@@ -22,7 +22,7 @@ from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.torch_stage import TorchStage, boundaries, cut
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.launch.local import LocalProcess, launch
+from recycle.runtime.launch.process.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.method import Method

@@ -8,8 +8,8 @@ from click import Context
 
 from harness.paths import ROOT
 from recycle.cli.verbs import group
-from recycle.megatron.flag.flags import find_flags
-from recycle.runtime.launch.start import VARIABLES, refuse_elastic
+from recycle.megatron.flag.command.flags import find_flags
+from recycle.runtime.launch.meet.start import VARIABLES, refuse_elastic
 
 FOLDER = ROOT / "docs" / "howto"
 PAGES = [FOLDER / f"{name}.md" for name in ("slurm", "kubernetes", "torchrun")]

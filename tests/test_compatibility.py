@@ -6,8 +6,8 @@ from argparse import ArgumentParser
 import pytest
 
 from harness.paths import ROOT
-from recycle.megatron.flag.command_line import megatron_parser
-from recycle.megatron.flag.flags import add_flags
+from recycle.megatron.flag.command.command_line import megatron_parser
+from recycle.megatron.flag.command.flags import add_flags
 from scripts.make_compatibility import BESIDE, JOB, PAGE, ROWS, judged, make_page, option, option_names
 
 SIZES = {"--eval-interval", "--clip-grad", "--decoder-seq-length"}

@@ -15,7 +15,7 @@ from harness.forked import Forked
 from harness.paths import ROOT, python_path
 from harness.started import Started
 from recycle.cli.verbs import VERBS, group
-from recycle.megatron.flag.flags import find_flags
+from recycle.megatron.flag.command.flags import find_flags
 
 # What makes a verb's commands small enough to be run; those of other verbs are looked at only.
 SMALLER = {

@@ -15,7 +15,7 @@ def test_a_seed_draws_mistakes_of_all_rooms_each_of_which_is_other_python():
 
 
 def test_every_kind_of_mistake_is_known():
-    found = [each.describe() for each in mutants(Path("recycle/control/messages.py"))]
+    found = [each.describe() for each in mutants(Path("recycle/control/membership/messages.py"))]
     for kind in ("(not (", "->  pass", "->  return None", "!=", "->  True", "62  ->  63"):
         assert any(kind in each.partition("->")[2] or kind in each for each in found), kind
 

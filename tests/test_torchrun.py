@@ -11,7 +11,7 @@ import pytest
 from harness.forked import TRAINER
 from harness.ports import free_port
 from harness.started import TRAIN, Started, by_hand, wait_until
-from recycle.control.tcp_store import TorchStore, listen, serve
+from recycle.control.store.tcp_store import TorchStore, listen, serve
 
 
 def test_the_processes_that_it_starts_are_the_servers(tmp_path):

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from recycle.cli.join import LATE
 from recycle.cli.verbs import group
-from recycle.control.agent import FENCED
-from recycle.control.etcd_store import EtcdStore
+from recycle.control.host.agent import FENCED
+from recycle.control.store.etcd_store import EtcdStore
 from recycle.errors import RunFailed, UserError
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "schedules"
@@ -170,7 +170,7 @@ def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
     ],
 )
 def test_what_cannot_be_used_is_one_line(tmp_path, monkeypatch, arguments, message):
-    monkeypatch.setattr("recycle.control.claim.EtcdStore", partial(EtcdStore, patience=0.5))
+    monkeypatch.setattr("recycle.control.host.claim.EtcdStore", partial(EtcdStore, patience=0.5))
     with pytest.raises(UserError, match=message) as caught:
         call("train", *arguments, "-o", tmp_path)
     assert "\n" not in str(caught.value)

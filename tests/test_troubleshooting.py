@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from harness.messages import PLACEHOLDER, Said, messages_of_runs, texts_of
+from harness.messages import OF_SETTINGS, PACKAGE, PLACEHOLDER, Said, messages_of_runs, texts_of
 from harness.paths import ROOT
 
 PAGE = ROOT / "docs" / "howto" / "troubleshooting.md"
@@ -121,6 +121,11 @@ def test_an_entry_says_what_a_line_means_and_what_to_do(title, lines, body):
 
 def test_no_line_stands_twice():
     assert sorted(EXPLAINED) == sorted(set(EXPLAINED))
+
+
+def test_the_files_of_settings_are_there():
+    files = {str(path) for path in PACKAGE.rglob("*.py")}
+    assert [name for name in OF_SETTINGS if not any(path.endswith(name) for path in files)] == []
 
 
 def test_a_message_that_is_new_or_changed_is_missed():

@@ -8,7 +8,7 @@ import sys
 
 from recycle.job import Server
 from recycle.megatron.__main__ import run_script
-from recycle.megatron.flag.protection import Protection
+from recycle.megatron.flag.start.protection import Protection
 from recycle.runtime.net.endpoint import Endpoint
 
 host = os.environ["MASTER_ADDR"]

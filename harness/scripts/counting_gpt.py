@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from recycle.megatron.flag.collectives import Collectives
+from recycle.megatron.flag.world.collectives import Collectives
 
 met: set[int] = set()
 call = Collectives.call

@@ -10,7 +10,7 @@ import signal
 import sys
 
 from harness.scripts.forks import be_main
-from recycle.control.tcp_store import listen, serve
+from recycle.control.store.tcp_store import listen, serve
 
 
 def variables(rank: int, ranks: int, port: int) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from megatron.core.optimizer import optimizer
 
-from recycle.megatron.flag.collectives import Collectives
+from recycle.megatron.flag.world.collectives import Collectives
 from recycle.runtime.keep.snapshot import Snapshot
 
 RANK, LATE = int(os.environ["RANK"]), 2.0

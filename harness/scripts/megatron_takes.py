@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from recycle.megatron.flag.cpu_training import train_on_cpu
+from recycle.megatron.flag.device.cpu_training import train_on_cpu
 
 VOCABULARY = 96
 """It divides among all ranks: Megatron fills it up."""

@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-from recycle.megatron.flag.cpu_training import train_on_cpu
+from recycle.megatron.flag.device.cpu_training import train_on_cpu
 from recycle.runtime.net.gloo.threads import let_go
 
 train_on_cpu()

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 from recycle.cli.launcher import unknown_to_torchrun
 from recycle.cli.script_options import added_options
-from recycle.megatron.flag.command_line import RAMP_UP, CommandLine
-from recycle.megatron.flag.flags import owns_steps
-from recycle.megatron.flag.option_table import Unread, find_unread
-from recycle.megatron.flag.ranks import PIPELINES_LAST, exposed_stages, hosts_of, servers_of, unprotected
-from recycle.megatron.flag.refusals import Refusal, not_kept, not_own, refusals, unsplit
-from recycle.megatron.flag.sizes import unfit
+from recycle.megatron.flag.command.command_line import RAMP_UP, CommandLine
+from recycle.megatron.flag.command.flags import owns_steps
+from recycle.megatron.flag.command.option_table import Unread, find_unread
+from recycle.megatron.flag.command.ranks import PIPELINES_LAST, exposed_stages, hosts_of, servers_of, unprotected
+from recycle.megatron.flag.command.refusals import Refusal, not_kept, not_own, refusals, unsplit
+from recycle.megatron.flag.command.sizes import unfit
 
 RANKS_PER_HOST = 8
 

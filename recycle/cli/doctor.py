@@ -13,12 +13,12 @@ from recycle.cli.launcher import for_cpu, split_at_script
 from recycle.cli.parameters import Count
 from recycle.cli.untried import TRIED, untried_on_gpus
 from recycle.job import Job
-from recycle.megatron.flag.command_line import CommandLine, read_command_line
-from recycle.megatron.flag.flags import owns_steps
-from recycle.megatron.flag.left_out import LEFT_OUT
-from recycle.megatron.flag.option_table import choose_release
-from recycle.megatron.flag.planning import Source
-from recycle.megatron.flag.refusals import Refusal, read_only
+from recycle.megatron.flag.command.command_line import CommandLine, read_command_line
+from recycle.megatron.flag.command.flags import owns_steps
+from recycle.megatron.flag.command.ignored_options import LEFT_OUT
+from recycle.megatron.flag.command.option_table import choose_release
+from recycle.megatron.flag.command.planning import Source
+from recycle.megatron.flag.command.refusals import Refusal, read_only
 from recycle.plan.plan import Plan
 from recycle.wording import plural
 

@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from recycle.job import Server
-from recycle.megatron.flag.command_line import CommandLine
-from recycle.megatron.flag.planning import Source
+from recycle.megatron.flag.command.command_line import CommandLine
+from recycle.megatron.flag.command.planning import Source
 from recycle.placing.fleet import choose_fleet
 from recycle.placing.layers import layers_of
 from recycle.placing.templates import Templates, make_templates

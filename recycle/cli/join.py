@@ -6,9 +6,9 @@ import click
 
 from recycle.cli.model import quiet
 from recycle.cli.parameters import SERVER
-from recycle.control.agent import FENCED, STOPPED
-from recycle.control.open_files import allow_most
-from recycle.control.run_folder import shared
+from recycle.control.board.run_folder import shared
+from recycle.control.host.agent import FENCED, STOPPED
+from recycle.control.membership.open_files import allow_most
 from recycle.errors import RunFailed
 from recycle.job import Server
 
@@ -43,7 +43,7 @@ def command(folder: Path, server: Server | None, address: str | None) -> None:
     from recycle.cli.planning import planning_of
     from recycle.megatron.gpt.arriving import join_run
     from recycle.megatron.gpt.run import Run
-    from recycle.runtime.launch.start import choose_address
+    from recycle.runtime.launch.meet.start import choose_address
 
     if address is not None:
         address = choose_address(address, None)

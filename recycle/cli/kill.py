@@ -14,7 +14,7 @@ from recycle.job import Server
 from recycle.record.following import RecordingFollower
 from recycle.record.processes import Processes
 from recycle.record.recording import ProcessLine
-from recycle.runtime.launch.title import has_title
+from recycle.runtime.launch.process.title import has_title
 
 
 @click.command("kill")

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from recycle.megatron.flag.on_cpu import ON_CPU, settings_for_cpu
-from recycle.megatron.flag.option_table import Unread
+from recycle.megatron.flag.command.on_cpu import ON_CPU, settings_for_cpu
+from recycle.megatron.flag.command.option_table import Unread
 
 TORCHRUN = (
     *("--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--standalone"),

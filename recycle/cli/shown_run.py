@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from recycle.megatron.gpt.run import Run
-    from recycle.runtime.launch.meeting import RollCall
+    from recycle.runtime.launch.meet.rendezvous import Rendezvous
 
 
-def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> None:
+def train_and_show(run: "Run", faults: Faults, meeting: "Rendezvous | None") -> None:
     """Train, and show how it goes; of several processes, the first one does.
 
     Raises:
@@ -33,7 +33,7 @@ def train_and_show(run: "Run", faults: Faults, meeting: "RollCall | None") -> No
     """
     from recycle.cli.planning import planning_of
     from recycle.megatron.gpt.training import train
-    from recycle.runtime.launch.local import ProcessFailed
+    from recycle.runtime.launch.process.local import ProcessFailed
     from recycle.runtime.net.gloo.releases import untried_release
 
     plan, output = run.plan, run.folder
@@ -76,7 +76,7 @@ def shown(run: "Run", console: "Console", began: float | None = None) -> Iterato
     """
     from recycle.cli.progress import TrainingProgress
     from recycle.record.totals import StepTotal, Totals
-    from recycle.runtime.launch.tensorboard import TensorBoard
+    from recycle.runtime.launch.supervise.tensorboard import TensorBoard
     from recycle.runtime.recover.view_reports import now
 
     plan, job, output = run.plan, run.plan.job, run.folder

@@ -14,22 +14,22 @@ from recycle.cli.model import load_model, quiet
 from recycle.cli.options import GroupedOption, JobCommand, device_option, job_options
 from recycle.cli.parameters import DURATION, OUTLOOK, RACKS, REDUNDANCY, SERVERS, Count
 from recycle.cli.shown_run import show_emulation, train_and_show
-from recycle.control.etcd_cluster import VARIABLE, EtcdCluster
-from recycle.control.open_files import allow_most
-from recycle.control.run_folder import taken
+from recycle.control.board.run_folder import taken
+from recycle.control.membership.open_files import allow_most
+from recycle.control.store.etcd_cluster import VARIABLE, EtcdCluster
 from recycle.errors import RunFailed, UserError
 from recycle.faults.menu import Kind
 from recycle.holding import with_own_layout
 from recycle.job import Job, Server
 from recycle.placing.decision import Outlook
 from recycle.plan.plan import Plan
-from recycle.runtime.launch.restarts import RESTARTS
+from recycle.runtime.launch.process.restarts import RESTARTS
 from recycle.state.racks import Racks
 from recycle.state.redundancy import Redundancy
 
 if TYPE_CHECKING:
-    from recycle.runtime.launch.meeting import RollCall
-    from recycle.runtime.launch.start import Start
+    from recycle.runtime.launch.meet.rendezvous import Rendezvous
+    from recycle.runtime.launch.meet.start import Start
 
 SAVING: dict[str, Any] = {"cls": GroupedOption, "heading": "Checkpoints and evaluation"}
 SURVIVING: dict[str, Any] = {"cls": GroupedOption, "heading": "When servers fail"}
@@ -245,10 +245,10 @@ def command(
         job = with_own_layout(job)
     elif measured_speeds:
         raise UserError("--measured-speeds: layers stay where they are; give --move-layers on as well, or leave it out")
-    from recycle.control.durations import Durations
+    from recycle.control.membership.durations import Durations
     from recycle.runtime.device import require_device
-    from recycle.runtime.launch.claiming import claimed
-    from recycle.runtime.launch.start import choose_address, find_start
+    from recycle.runtime.launch.meet.claiming import claimed
+    from recycle.runtime.launch.meet.start import choose_address, find_start
 
     if nccl and device != "cuda":
         raise UserError("--nccl: it carries what lies on GPUs; give --device cuda, or leave it out")
@@ -340,17 +340,17 @@ def tell_start(plan: Plan, catalogue: Path | None, *, protected: bool) -> None:
     make_console(error=True).print(f"{plan.job.name}: {plans}; loading PyTorch and Megatron", markup=False)
 
 
-def meet(start: "Start", patience: float, cluster: EtcdCluster | None) -> "RollCall":
+def meet(start: "Start", patience: float, cluster: EtcdCluster | None) -> "Rendezvous":
     """This process's part in the meeting of those that were started with it.
 
     Raises:
         RunError: they were started in a way in which the death of one ends others.
     """
-    from recycle.runtime.launch.meeting import RollCall
-    from recycle.runtime.launch.start import refuse_elastic, words_of_parent
+    from recycle.runtime.launch.meet.rendezvous import Rendezvous
+    from recycle.runtime.launch.meet.start import refuse_elastic, words_of_parent
 
     refuse_elastic(words_of_parent())
-    return RollCall(start, patience, cluster, say)
+    return Rendezvous(start, patience, cluster, say)
 
 
 def say(text: str) -> None:
@@ -358,7 +358,7 @@ def say(text: str) -> None:
     make_console(error=True).print(f"recycle: {text}", markup=False)
 
 
-def attend(folder: Path, meeting: "RollCall", *, keeps: bool, goes_on: bool) -> None:
+def attend(folder: Path, meeting: "Rendezvous", *, keeps: bool, goes_on: bool) -> None:
     """Serve in a run that the first process begins.
 
     Args:
@@ -373,14 +373,14 @@ def attend(folder: Path, meeting: "RollCall", *, keeps: bool, goes_on: bool) -> 
     """
     from recycle.cli.planning import planning_of
     from recycle.cli.stand_in import StandIn
-    from recycle.control.joinfile import last_token
+    from recycle.control.board.joinfile import last_token
     from recycle.megatron.gpt.arriving import attend_run
-    from recycle.runtime.launch.keepers import Seat
+    from recycle.runtime.launch.meet.keepers import KeeperSlot
 
-    seat = Seat(last_token(folder), meeting.address, resumes=goes_on) if keeps else None
+    slot = KeeperSlot(last_token(folder), meeting.address, resumes=goes_on) if keeps else None
     stand_in = StandIn(folder)
     try:
-        status = attend_run(folder, planning_of, meeting, say, seat, stand_in.wake)
+        status = attend_run(folder, planning_of, meeting, say, slot, stand_in.wake)
     finally:
         stand_in.end()
     if status:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from recycle.megatron.flag.command_line import CommandLine
+from recycle.megatron.flag.command.command_line import CommandLine
 
 TRIED = "one H100 has run Megatron's pretrain_gpt.py over gloo, 4 ranks, one of them killed"
 

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recycle.control.open_files import allow_most
+from recycle.control.membership.open_files import allow_most
 from recycle.errors import UserError
-from recycle.megatron.flag.command_line import require_command_line
-from recycle.megatron.flag.data_helpers import require_data_helpers, use_data_helpers
-from recycle.megatron.flag.flags import find_flags
-from recycle.megatron.flag.left_out import LEFT_OUT, leave_out
-from recycle.megatron.flag.on_cpu import ON_CPU, require_without_cuda, settings_for_cpu
+from recycle.megatron.flag.command.command_line import require_command_line
+from recycle.megatron.flag.command.flags import find_flags
+from recycle.megatron.flag.command.ignored_options import LEFT_OUT, leave_out
+from recycle.megatron.flag.command.on_cpu import ON_CPU, require_without_cuda, settings_for_cpu
+from recycle.megatron.flag.device.data_helpers import require_data_helpers, use_data_helpers
 from recycle.megatron.shared.hooks import RELEASES
 from recycle.megatron.shared.missing import stand_in_for_python
 from recycle.megatron.shared.release import find_release, require_listed
@@ -26,7 +26,7 @@ ASYNC_SAVE = "--async-save"
 HALF, WIDE_SUMS = "--fp16", "--accumulate-allreduce-grads-in-fp32"
 
 if TYPE_CHECKING:
-    from recycle.megatron.flag.protection import Protection
+    from recycle.megatron.flag.start.protection import Protection
 
 
 def main(arguments: list[str]) -> int:
@@ -64,9 +64,9 @@ def main(arguments: list[str]) -> int:
         say(f"{option} is left out: {LEFT_OUT[option]}")
     # Torch warns whenever a wait for an alarm is over, which happens twice a second; it reads this when it is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from recycle.megatron.flag.exit_signal import exit_signal
-    from recycle.megatron.flag.protection import find_protection
-    from recycle.megatron.flag.record_folder import held
+    from recycle.megatron.flag.command.exit_signal import exit_signal
+    from recycle.megatron.flag.start.protection import find_protection
+    from recycle.megatron.flag.start.record_folder import held
 
     asks = exit_signal(rest)
     allow_most()
@@ -123,7 +123,7 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
         if on:
             require_without_cuda(arguments)
             require_data_helpers(Path(script))
-        from recycle.megatron.flag.cpu_training import train_on_cpu
+        from recycle.megatron.flag.device.cpu_training import train_on_cpu
 
         for line in train_on_cpu():
             say(f"no CUDA here: {line}")
@@ -131,14 +131,14 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
         if taken := use_data_helpers(Path(script)):
             say(taken)
         if on:
-            from recycle.megatron.flag.accelerator import tell_which_gpu
-            from recycle.megatron.flag.torch_adam import load_where_torch_steps
+            from recycle.megatron.flag.device.accelerator import tell_which_gpu
+            from recycle.megatron.flag.device.torch_adam import load_where_torch_steps
 
             tell_which_gpu()
             load_where_torch_steps()
     leave: Callable[[], None] = lambda: None  # noqa: E731
     if on:
-        from recycle.megatron.flag.dropin import switch_on
+        from recycle.megatron.flag.start.dropin import switch_on
         from recycle.planner.source import megatron_plan
 
         leave = switch_on(megatron_plan, protection)

@@ -15,10 +15,10 @@ from typing import Annotated, Self, TypeVar
 
 import msgspec
 
-from recycle.control.addresses import family_of
-from recycle.control.errors import ControlError
-from recycle.control.hanging_up import close_with
-from recycle.control.messages import LARGEST_MESSAGE, read_early, seal, unseal
+from recycle.control.membership.addresses import family_of
+from recycle.control.membership.errors import ControlError
+from recycle.control.membership.messages import LARGEST_MESSAGE, read_early, seal, unseal
+from recycle.control.store.closing import close_with
 from recycle.state.errors import KeeperLost
 from recycle.state.ladder import StatePart
 from recycle.state.segment import Segment

@@ -6,9 +6,9 @@ from typing import Annotated, Self
 
 import msgspec
 
-from recycle.control import keys
-from recycle.control.sealed_store import SealedStore
-from recycle.control.store import Store
+from recycle.control.board import keys
+from recycle.control.store.sealed_store import SealedStore
+from recycle.control.store.store import Store
 from recycle.job import Server
 from recycle.state.channel import Address
 from recycle.state.errors import StateError

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol, assert_never
 
-from recycle.control.addresses import listen_at
-from recycle.control.open_files import accept
+from recycle.control.membership.addresses import listen_at
+from recycle.control.membership.open_files import accept
 from recycle.state.channel import (
     Ask,
     Channel,

@@ -12,12 +12,12 @@ import pytest
 from harness.etcd import etcd, missing
 from harness.memory_store import MemoryStore
 from harness.relays import relays
-from recycle.control.etcd_cluster import EtcdCluster
-from recycle.control.etcd_store import EtcdStore
-from recycle.control.relay_requests import name_of
-from recycle.control.relayed_store import RelayedStore
-from recycle.control.store import Store
-from recycle.control.tcp_store import TorchStore, listen, serve
+from recycle.control.store.etcd_cluster import EtcdCluster
+from recycle.control.store.etcd_store import EtcdStore
+from recycle.control.store.relay_requests import name_of
+from recycle.control.store.relayed_store import RelayedStore
+from recycle.control.store.store import Store
+from recycle.control.store.tcp_store import TorchStore, listen, serve
 
 
 @pytest.fixture(scope="session")

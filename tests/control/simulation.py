@@ -11,9 +11,9 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from harness.memory_store import MemoryStore
-from recycle.control import keys
-from recycle.control.board import Board
-from recycle.control.events import (
+from recycle.control.board import keys
+from recycle.control.board.board import Board
+from recycle.control.membership.events import (
     Accuse,
     Action,
     BuildFailed,
@@ -37,9 +37,9 @@ from recycle.control.events import (
     Resume,
     Stop,
 )
-from recycle.control.machine import Actions, Machine, State
-from recycle.control.messages import NOTHING, Death, JoinRequest, Opening, Report, Verdict
-from recycle.control.view import Member, ServerRank, View
+from recycle.control.membership.machine import Actions, Machine, State
+from recycle.control.membership.messages import NOTHING, Death, JoinRequest, Opening, Report, Verdict
+from recycle.control.membership.view import Member, ServerRank, View
 from recycle.job import Job, Server
 
 History = tuple[tuple[int, int], ...]

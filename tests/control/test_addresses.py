@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.control.addresses import (
+from recycle.control.membership.addresses import (
     NamedHost,
     OwnAddress,
     answers,
@@ -122,7 +122,7 @@ def test_an_address_with_a_port_reads_as_people_write_it():
 def test_a_host_answers_whether_anybody_listens_or_not(monkeypatch):
     assert answers("127.0.0.1", 60)
     with listen_at("127.0.0.1", 0) as listener:
-        monkeypatch.setattr("recycle.control.addresses.ANY_PORT", listener.getsockname()[1])
+        monkeypatch.setattr("recycle.control.membership.addresses.ANY_PORT", listener.getsockname()[1])
         assert answers("127.0.0.1", 60)
 
     def nothing(*_):

@@ -15,17 +15,17 @@ import pytest
 
 from harness.memory_store import MemoryStore
 from harness.processes import is_running, send_signal
-from recycle.control.agent import DONE, FENCED, GOOD, Sparing, run_agent
-from recycle.control.beats import Heartbeat
-from recycle.control.board import Board
-from recycle.control.durations import Durations
-from recycle.control.errors import StoreLost
-from recycle.control.messages import Death, Opening, Verdict
-from recycle.control.participant import Participant
-from recycle.control.signs import host_name
-from recycle.control.store import Store
-from recycle.control.tcp_store import LOOPBACK, TorchStore
-from recycle.control.view import Member
+from recycle.control.board.board import Board
+from recycle.control.host.agent import DONE, FENCED, GOOD, Sparing, run_agent
+from recycle.control.host.heartbeats import Heartbeat
+from recycle.control.host.signs import host_name
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.errors import StoreLost
+from recycle.control.membership.messages import Death, Opening, Verdict
+from recycle.control.membership.participant import Participant
+from recycle.control.membership.view import Member
+from recycle.control.store.store import Store
+from recycle.control.store.tcp_store import LOOPBACK, TorchStore
 
 DURATIONS = Durations(beat=0.05, silence=5.0, hang=5.0)
 IMPATIENT = Durations(beat=0.05, silence=1.0, hang=1.0, rebuild=1.0, answer=1.0)

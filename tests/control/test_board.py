@@ -8,16 +8,16 @@ from msgspec.structs import replace
 from harness.bare_members import CountingStore
 from harness.examples import paper_job
 from harness.memory_store import MemoryStore
-from recycle.control import keys
-from recycle.control.beat_board import Beat
-from recycle.control.board import Board
-from recycle.control.errors import ControlError
-from recycle.control.log import LogReader
-from recycle.control.messages import Alarm, Death, Description, JoinRequest, Opening, Report, Verdict
-from recycle.control.participant import Participant
-from recycle.control.sealed_store import SealedStore
-from recycle.control.store import Store
-from recycle.control.view import Member, View
+from recycle.control.board import keys
+from recycle.control.board.board import Board
+from recycle.control.board.heartbeat_board import Beat
+from recycle.control.membership.errors import ControlError
+from recycle.control.membership.messages import Alarm, Death, Description, JoinRequest, Opening, Report, Verdict
+from recycle.control.membership.participant import Participant
+from recycle.control.membership.view import Member, View
+from recycle.control.store.log import LogReader
+from recycle.control.store.sealed_store import SealedStore
+from recycle.control.store.store import Store
 from recycle.job import Server
 
 TOKEN = "token"

@@ -6,10 +6,10 @@ from functools import partial
 import msgspec
 import pytest
 
-from recycle.control.claim import RENEWAL, HeldClaim, find_claim
-from recycle.control.errors import ControlError, StoreLost
-from recycle.control.etcd_cluster import EtcdCluster
-from recycle.control.etcd_store import EtcdStore
+from recycle.control.host.claim import RENEWAL, HeldClaim, find_claim
+from recycle.control.membership.errors import ControlError, StoreLost
+from recycle.control.store.etcd_cluster import EtcdCluster
+from recycle.control.store.etcd_store import EtcdStore
 
 SILENCE = 3.0
 
@@ -93,7 +93,7 @@ def test_a_run_whose_first_process_is_gone_is_still_a_run_and_may_have_it_back(
         store.set("old/beat/W1_0#0", str(next(beats)).encode())
 
     with monkeypatch.context() as patch:
-        patch.setattr("recycle.control.claim.time.sleep", sleep)
+        patch.setattr("recycle.control.host.claim.time.sleep", sleep)
         for origin, returns in (("other", True), ("mine", False)):
             with pytest.raises(ControlError, match=r"goes on there"):
                 HeldClaim(keys, origin, SILENCE, returns=returns)
@@ -113,8 +113,8 @@ def test_a_run_whose_first_process_is_gone_is_still_a_run_and_may_have_it_back(
 
 
 def test_nobody_waits_for_etcd_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recycle.control.claim.SOON", 0.1)
-    monkeypatch.setattr("recycle.control.claim.PATIENCE", 0.2)
+    monkeypatch.setattr("recycle.control.host.claim.SOON", 0.1)
+    monkeypatch.setattr("recycle.control.host.claim.PATIENCE", 0.2)
     nobody = EtcdCluster((("127.0.0.1", 1),))
     for attempt in (partial(HeldClaim, nobody, "mine", SILENCE), partial(find_claim, nobody, "mine", 120)):
         said: list[str] = []

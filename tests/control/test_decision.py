@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.examples import paper_job, placed_job, uneven_job
-from recycle.control.decision import Lost, Missing, Survey, common_report, decide, give_up
-from recycle.control.messages import NOTHING, Death, Report, Verdict
-from recycle.control.view import Member, View
+from recycle.control.membership.decision import Lost, Missing, Survey, common_report, decide, give_up
+from recycle.control.membership.messages import NOTHING, Death, Report, Verdict
+from recycle.control.membership.view import Member, View
 from recycle.holding import own_layout, units_of, with_own_layout
 from recycle.job import Server
 from recycle.placement import Layout, PlacedPipeline, PlacedServer

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from recycle.control.durations import Durations
-from recycle.control.errors import ControlError
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.errors import ControlError
 
 
 def test_the_defaults_are_in_order() -> None:

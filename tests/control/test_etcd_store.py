@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from harness.etcd import Etcd, await_answer, etcd, missing
-from recycle.control.errors import ControlError, StoreErased, StoreLost
-from recycle.control.etcd_cluster import EtcdCluster
-from recycle.control.etcd_gateway import Gateway, Watch
-from recycle.control.etcd_store import BATCH, EtcdStore, begin_again
+from recycle.control.membership.errors import ControlError, StoreErased, StoreLost
+from recycle.control.store.etcd_cluster import EtcdCluster
+from recycle.control.store.etcd_gateway import Gateway, Watch
+from recycle.control.store.etcd_store import BATCH, EtcdStore, begin_again
 
 QUOTA = 1 << 24
 """Bytes."""
@@ -63,7 +63,7 @@ def test_to_hear_one_bell_after_the_other_asks_nothing(keys: EtcdCluster, monkey
     store, other = EtcdStore(keys), EtcdStore(keys)
     assert store.hear("epoch/1/bells/call", 0.1) is None
     with monkeypatch.context() as patch:
-        patch.setattr("recycle.control.etcd_bells.LONGEST_HEARING", 60.0)
+        patch.setattr("recycle.control.store.etcd_bells.LONGEST_HEARING", 60.0)
         patch.setattr(store._bells, "_gateway", None)
         for bell in ("call", "W0_0#0", "W0_1#0"):
             other.set(f"epoch/1/bells/{bell}", bell.encode())

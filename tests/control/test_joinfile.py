@@ -4,8 +4,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from recycle.control.joinfile import JoinFile, new_token
-from recycle.control.run_folder import identity
+from recycle.control.board.joinfile import JoinFile, new_token
+from recycle.control.board.run_folder import identity
 from recycle.errors import UserError
 
 

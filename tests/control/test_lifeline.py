@@ -6,7 +6,7 @@ import threading
 from select import select
 
 from harness.started import wait_until
-from recycle.control.lifeline import Lifeline
+from recycle.control.host.lifeline import Lifeline
 
 
 def held_by_a_process():

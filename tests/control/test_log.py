@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.memory_store import MemoryStore
-from recycle.control.etcd_store import EtcdStore
-from recycle.control.log import Log, LogReader
-from recycle.control.relayed_store import RelayedStore
-from recycle.control.sealed_store import SealedStore
-from recycle.control.store import Entries, Store
+from recycle.control.store.etcd_store import EtcdStore
+from recycle.control.store.log import Log, LogReader
+from recycle.control.store.relayed_store import RelayedStore
+from recycle.control.store.sealed_store import SealedStore
+from recycle.control.store.store import Entries, Store
 
 NAME = "log"
 

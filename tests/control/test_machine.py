@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from recycle.control.events import (
+from recycle.control.membership.events import (
     Accuse,
     BuildFailed,
     Built,
@@ -29,9 +29,9 @@ from recycle.control.events import (
     WaitForJoiners,
     WarnUnprotected,
 )
-from recycle.control.machine import Machine, State
-from recycle.control.messages import NOTHING, Death, Opening, Report, Verdict
-from recycle.control.view import Member, ServerRank
+from recycle.control.membership.machine import Machine, State
+from recycle.control.membership.messages import NOTHING, Death, Opening, Report, Verdict
+from recycle.control.membership.view import Member, ServerRank
 from tests.control.told import DEATH, FIRST, NEW, SECOND, A, B, C, D, Told, in_state, report, verdict
 
 

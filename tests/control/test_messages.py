@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.control.errors import ControlError
-from recycle.control.messages import (
+from recycle.control.membership.errors import ControlError
+from recycle.control.membership.messages import (
     LARGEST_MESSAGE,
     NOTHING,
     Death,
@@ -18,7 +18,7 @@ from recycle.control.messages import (
     seal,
     unseal,
 )
-from recycle.control.view import Member
+from recycle.control.membership.view import Member
 from recycle.job import Server
 
 TOKEN = "a" * 64
@@ -125,7 +125,13 @@ def test_the_first_difference_of_fingerprints_is_named() -> None:
     assert differs({"version": "1"}, ours) == "model is 'not given', and that of the run is 'a'"
 
 
-READ_BY_THREADS = ("control.messages", "control.hails", "control.signs", "control.relay_requests", "state.channel")
+READ_BY_THREADS = (
+    "control.membership.messages",
+    "control.host.direct_heartbeats",
+    "control.host.signs",
+    "control.store.relay_requests",
+    "state.channel",
+)
 
 
 @pytest.mark.parametrize("module", READ_BY_THREADS)
@@ -133,7 +139,7 @@ def test_no_thread_is_the_first_to_read_a_kind_of_message(module):
     """Two that were, at the same time, would crash: msgspec reads annotations then."""
     program = (
         "import typing, msgspec\n"
-        "from recycle.control.messages import Line\n"
+        "from recycle.control.membership.messages import Line\n"
         f"from recycle.{module} import *\n"
         "kinds = [each for each in vars().values() if isinstance(each, type(msgspec.Struct))]\n"
         "hashed, look = [], typing._AnnotatedAlias.__hash__\n"

@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import pytest
 
-from recycle.control.errors import StoreLost
-from recycle.control.open_files import allow_most, why_none_opens
-from recycle.control.tcp_store import TorchStore
-from recycle.runtime.launch.local import launch
+from recycle.control.membership.errors import StoreLost
+from recycle.control.membership.open_files import allow_most, why_none_opens
+from recycle.control.store.tcp_store import TorchStore
+from recycle.runtime.launch.process.local import launch
 
 
 def test_a_store_that_is_not_reached_because_nothing_more_opens_is_not_blamed():

@@ -2,9 +2,9 @@
 
 import pytest
 
-from recycle.control.errors import ControlError
-from recycle.control.participant import Participant
-from recycle.control.view import Member, ServerRank
+from recycle.control.membership.errors import ControlError
+from recycle.control.membership.participant import Participant
+from recycle.control.membership.view import Member, ServerRank
 from recycle.job import Server
 
 MEMBER = Member(Server(1, 2), 3)

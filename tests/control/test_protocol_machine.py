@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from harness.examples import paper_job
-from recycle.control.events import Decided
-from recycle.control.machine import State
-from recycle.control.messages import Opening
+from recycle.control.membership.events import Decided
+from recycle.control.membership.machine import State
+from recycle.control.membership.messages import Opening
 from tests.control.simulation import Simulated, World
 
 ANY = st.integers(0, 999)

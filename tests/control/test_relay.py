@@ -14,10 +14,10 @@ import pytest
 
 from harness.memory_store import MemoryStore
 from harness.relays import relays
-from recycle.control.errors import ControlError, StoreLost
-from recycle.control.relay import Relay
-from recycle.control.relay_requests import name_of
-from recycle.control.relayed_store import RelayedStore
+from recycle.control.membership.errors import ControlError, StoreLost
+from recycle.control.store.relay import Relay
+from recycle.control.store.relay_requests import name_of
+from recycle.control.store.relayed_store import RelayedStore
 
 MEMBERS = 8
 EVERYBODY = range(MEMBERS)
@@ -123,7 +123,7 @@ def test_what_is_appended_waits_for_more_and_is_appended_in_one_request(
         members = [through(name) for _ in EVERYBODY]
         contents.asked.clear()
         monkeypatch.setattr(Relay, "take", lambda *asked: (arrived.append(asked), take(*asked)))
-        monkeypatch.setattr("recycle.control.relay.asyncio.sleep", until_all_have_come)
+        monkeypatch.setattr("recycle.control.store.relay.asyncio.sleep", until_all_have_come)
         list(pool.map(lambda each: each.append("log", b"x"), members))
         assert contents.asked == {"set": 1}
     assert len(contents.entries("log", 0).found) == MEMBERS

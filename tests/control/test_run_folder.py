@@ -9,10 +9,10 @@ import stat
 
 import pytest
 
-from recycle.control import run_folder
-from recycle.control.errors import ControlError
-from recycle.control.joinfile import JOIN_FILE, JoinFile, last_token
-from recycle.control.run_folder import identity, shared, taken
+from recycle.control.board import run_folder
+from recycle.control.board.joinfile import JOIN_FILE, JoinFile, last_token
+from recycle.control.board.run_folder import identity, shared, taken
+from recycle.control.membership.errors import ControlError
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,9 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from recycle.control.participant import Participant
-from recycle.control.signs import HostSocket, Sign, host_name, sign_of_agent, sign_of_worker
-from recycle.control.view import Member
+from recycle.control.host.signs import HostSocket, Sign, host_name, sign_of_agent, sign_of_worker
+from recycle.control.membership.participant import Participant
+from recycle.control.membership.view import Member
 
 A = Member.parse("W0_0#0")
 

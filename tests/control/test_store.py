@@ -5,9 +5,9 @@ import pytest
 
 from harness.memory_store import MemoryStore
 from harness.ports import free_port
-from recycle.control.errors import ControlError, StoreLost
-from recycle.control.store import Store
-from recycle.control.tcp_store import TorchStore, listen
+from recycle.control.membership.errors import ControlError, StoreLost
+from recycle.control.store.store import Store
+from recycle.control.store.tcp_store import TorchStore, listen
 
 BYTES = bytes(range(256))
 

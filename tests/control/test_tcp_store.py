@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from recycle.control.tcp_store import TorchStore, listen, serve
+from recycle.control.store.tcp_store import TorchStore, listen, serve
 
 EXPIRE = """
-from recycle.control.tcp_store import TorchStore, listen, serve
+from recycle.control.store.tcp_store import TorchStore, listen, serve
 
 served = serve(listen())
 assert not TorchStore("127.0.0.1", served.port).wait("nothing", 0.01)

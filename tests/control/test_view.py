@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.control.errors import ControlError
-from recycle.control.view import Member, View
+from recycle.control.membership.errors import ControlError
+from recycle.control.membership.view import Member, View
 from recycle.errors import UserError
 from recycle.job import Server
 

@@ -1,10 +1,10 @@
 """A member's machine of a small job, and what it is told."""
 
 from harness.examples import paper_job
-from recycle.control.events import Built, Decided, Event, Halted, Noticed, StoreGone
-from recycle.control.machine import Machine, State
-from recycle.control.messages import Death, Report, Verdict
-from recycle.control.view import SOLE, Member, ServerRank
+from recycle.control.membership.events import Built, Decided, Event, Halted, Noticed, StoreGone
+from recycle.control.membership.machine import Machine, State
+from recycle.control.membership.messages import Death, Report, Verdict
+from recycle.control.membership.view import SOLE, Member, ServerRank
 
 JOB = paper_job(pipelines=2, stages=2)
 A, B, C, D = (Member.parse(name) for name in ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0"))

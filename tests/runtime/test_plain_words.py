@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from harness.plain_lines import require_plain
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost
-from recycle.runtime.launch.local import launch
+from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.transfer_key import STATE
 from recycle.runtime.plain_words import lost, plain

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.memory_store import MemoryStore
-from recycle.control import keys
-from recycle.control.joinfile import new_token
+from recycle.control.board import keys
+from recycle.control.board.joinfile import new_token
 from recycle.job import Server
 from recycle.state.directory import KeeperDirectory, KeeperHome
 from recycle.state.errors import StateError

@@ -11,7 +11,7 @@ import pytest
 
 from harness.bad_memory import flip
 from harness.refusing_listener import RefusingListener
-from recycle.control.joinfile import new_token
+from recycle.control.board.joinfile import new_token
 from recycle.state.checksum import cut
 from recycle.state.client import KeeperClient, send
 from recycle.state.errors import BadCopy, KeeperLost, Refused

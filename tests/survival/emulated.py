@@ -16,11 +16,11 @@ from harness.emulated_server import Emulated, EmulatedServer
 from harness.examples import QUICK, paper_job
 from harness.plain_lines import require_plain
 from harness.processes import is_running, send_signal
-from recycle.control.agent import DONE, run_agent
-from recycle.control.durations import Durations
-from recycle.control.events import Event as MachineEvent
-from recycle.control.messages import Verdict
-from recycle.control.view import Member, View
+from recycle.control.host.agent import DONE, run_agent
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.events import Event as MachineEvent
+from recycle.control.membership.messages import Verdict
+from recycle.control.membership.view import Member, View
 from recycle.errors import UserError
 from recycle.faults.fired import FiredFile, FiredLine, load_fired
 from recycle.faults.menu import Fault, Faults
@@ -31,10 +31,10 @@ from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine, InstantLine, IterationLine, RecoveryLine, ViewLine
 from recycle.record.reporting import Event, FileReporter, Reporter
 from recycle.runtime.execute.injection import Injector
-from recycle.runtime.launch.messages import ReportMessage, run_and_tell
-from recycle.runtime.launch.report_channel import LauncherConnection
-from recycle.runtime.launch.setting import RunAccess, Setting
-from recycle.runtime.launch.supervisor import FIRED, Supervisor
+from recycle.runtime.launch.process.messages import ReportMessage, run_and_tell
+from recycle.runtime.launch.process.report_channel import LauncherConnection
+from recycle.runtime.launch.supervise.setting import RunAccess, Setting
+from recycle.runtime.launch.supervise.supervisor import FIRED, Supervisor
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.rebuilding import Rebuilding
 from recycle.runtime.recover.survivor import Survivor

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from harness.waiting import ForReturn, wait_between
-from recycle.control.errors import ControlError
-from recycle.control.joinfile import JOIN_FILE, JoinFile
+from recycle.control.board.joinfile import JOIN_FILE, JoinFile
+from recycle.control.membership.errors import ControlError
 from recycle.errors import RunFailed, UserError
 from recycle.faults.menu import Kind
 from recycle.job import Server

@@ -6,12 +6,12 @@ import signal
 import msgspec
 import pytest
 
-from recycle.control.agent import FENCED, STOPPED
+from recycle.control.host.agent import FENCED, STOPPED
 from recycle.faults.menu import Fault, Kind
 from recycle.job import Server
 from recycle.record.recording import InstantLine, IterationLine, ViewLine
 from recycle.runtime.execute.injection import EXIT_STATUS
-from recycle.runtime.launch import quiet_watch
+from recycle.runtime.launch.supervise import quiet_watch
 from tests.survival.emulated import EVERYBODY, IMPATIENT, Doom, Once, Scenario, lives, never, settled
 
 VICTIM, OTHER = Server(1, 0), Server(2, 1)

@@ -4,10 +4,10 @@ import pytest
 
 from harness.digests import data_digests
 from harness.started import TRAIN, wait_until
-from recycle.control.joinfile import last_token
+from recycle.control.board.joinfile import last_token
 from recycle.megatron.gpt.recut import shard
 from recycle.megatron.gpt.server import GptServer
-from recycle.runtime.launch.keepers import is_kept
+from recycle.runtime.launch.meet.keepers import is_kept
 from recycle.runtime.step.checkpoint import checkpoints
 from recycle.state.redundancy import Redundancy
 from tests.survival.trained import Trained, short_text

@@ -8,7 +8,7 @@ import sys
 
 from harness.processes import send_signal
 from harness.started import TRAIN, Started
-from recycle.control.joinfile import JoinFile
+from recycle.control.board.joinfile import JoinFile
 
 MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
 

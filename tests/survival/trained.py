@@ -24,7 +24,7 @@ from recycle.plan.moves import Mover
 from recycle.planner.make import make_plan
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine, ViewLine
 from recycle.record.reporting import Event
-from recycle.runtime.launch.supervisor import FIRED
+from recycle.runtime.launch.supervise.supervisor import FIRED
 from recycle.runtime.step.checkpoint import checkpoints
 from tests.survival.emulated import DURATIONS
 

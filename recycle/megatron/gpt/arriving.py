@@ -5,14 +5,14 @@ from pathlib import Path
 
 import msgspec
 
-from recycle.control.addresses import look_up
-from recycle.control.board import Board
-from recycle.control.errors import ControlError, StoreLost
-from recycle.control.joinfile import JOIN_FILE, JoinFile
-from recycle.control.messages import differs
-from recycle.control.participant import participants_of
-from recycle.control.run_folder import shared
-from recycle.control.view import Member, ServerRank, View
+from recycle.control.board.board import Board
+from recycle.control.board.joinfile import JOIN_FILE, JoinFile
+from recycle.control.board.run_folder import shared
+from recycle.control.membership.addresses import look_up
+from recycle.control.membership.errors import ControlError, StoreLost
+from recycle.control.membership.messages import differs
+from recycle.control.membership.participant import participants_of
+from recycle.control.membership.view import Member, ServerRank, View
 from recycle.errors import EndedBySignal
 from recycle.faults.menu import Faults
 from recycle.job import Server
@@ -21,17 +21,17 @@ from recycle.megatron.gpt.keeping import keeper_setting
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.training import serve_member, with_catalogue
 from recycle.runtime.errors import RunError
-from recycle.runtime.launch.all_ranks import serve_all_ranks
-from recycle.runtime.launch.claiming import end_for_first
-from recycle.runtime.launch.keepers import Seat, dismiss_after, serve_from, settle
-from recycle.runtime.launch.lives import Lives, serve_again
-from recycle.runtime.launch.meeting import RollCall
-from recycle.runtime.launch.outcome import before_run, end_with_run
-from recycle.runtime.launch.restarts import Restarts
-from recycle.runtime.launch.same_run import require_same, shared_token
-from recycle.runtime.launch.setting import RunAccess
-from recycle.runtime.launch.signals import EndSignals, tell_to_leave
-from recycle.runtime.launch.start import address_towards
+from recycle.runtime.launch.meet.claiming import end_for_first
+from recycle.runtime.launch.meet.keepers import KeeperSlot, dismiss_after, serve_from, settle
+from recycle.runtime.launch.meet.rendezvous import Rendezvous
+from recycle.runtime.launch.meet.restart_loop import RestartLoop, serve_again
+from recycle.runtime.launch.meet.same_run import require_same, shared_token
+from recycle.runtime.launch.meet.start import address_towards
+from recycle.runtime.launch.process.all_ranks import serve_all_ranks
+from recycle.runtime.launch.process.outcome import before_run, end_with_run
+from recycle.runtime.launch.process.restarts import Restarts
+from recycle.runtime.launch.process.signals import EndSignals, tell_to_leave
+from recycle.runtime.launch.supervise.setting import RunAccess
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.recover.plans import Planning
 
@@ -39,9 +39,9 @@ from recycle.runtime.recover.plans import Planning
 def attend_run(
     folder: Path,
     make_planning: Callable[[Run], Planning],
-    meeting: RollCall,
+    meeting: Rendezvous,
     say: Callable[[str], None],
-    seat: Seat | None = None,
+    slot: KeeperSlot | None = None,
     take_over: Callable[[], None] = lambda: None,
 ) -> int:
     """Serve in a run that another process begins, which was started with this one; to its end.
@@ -51,7 +51,7 @@ def attend_run(
         make_planning: gives what plans when servers fail, for which no catalogue has a plan.
         meeting: with the other processes.
         say: tells the user something.
-        seat: where this process can have its host's keeper; None where nothing is kept.
+        slot: where this process can have its host's keeper; None where nothing is kept.
         take_over: called in one of the servers' processes when the first process shows nothing any more.
 
     Returns:
@@ -61,8 +61,8 @@ def attend_run(
         UserError: there is no run, or it cannot be found here.
         EndedBySignal: this process was told to end.
     """
-    if seat is not None:
-        meeting.keeper = seat.offer
+    if slot is not None:
+        meeting.keeper = slot.offer
     with before_run():
         admission = meeting.attend()
         endpoint = meeting.endpoint(shared_token(folder, admission.digest, meeting.start.host))
@@ -75,13 +75,13 @@ def attend_run(
     planning = with_catalogue(make_planning(run), run)
     if meeting.is_late:
         raise RunError(f"the run goes on already: recycle join {folder} --server {server} brings {server} back to it")
-    if seat is not None:
-        serve_from(keeper_setting(run, seat), endpoint)
+    if slot is not None:
+        serve_from(keeper_setting(run, slot), endpoint)
     # Not before it has come to the others: the first process has to find the folder free.
     with shared(folder):
         workers: list[int] = []
         with EndSignals(lambda: bool(workers) and tell_to_leave(workers[-1])) as signals:
-            lives = Lives(endpoint, run.ranks, run.durations.beat, lambda: bool(signals.number))
+            lives = RestartLoop(endpoint, run.ranks, run.durations.beat, lambda: bool(signals.number))
 
             def serve(life: Member) -> int:
                 return serve_member(run, text, planning, Faults(), life, access, workers.append)
@@ -89,7 +89,7 @@ def attend_run(
             status = serve_again(serve, Member(server, 0), lives, Restarts(run.restarts), say)
             workers.clear()
             status = end_with_run(endpoint, status, run.durations.beat, lambda: bool(signals.number))
-        if seat is not None:
+        if slot is not None:
             dismiss_after(endpoint)
         meeting.leave(status)
         everybody = participants_of(View.of(run.plan).members, run.ranks)
@@ -144,7 +144,7 @@ def join_run(run: Run, server: Server | None, planning: Planning, address: str |
     member = Member(server, board.joining.new_incarnation(server))
     del board
     if run.redundancy is not None:
-        settle(keeper_setting(run, Seat(door.token, host, resumes=True)), endpoint, server, alive)
+        settle(keeper_setting(run, KeeperSlot(door.token, host, resumes=True)), endpoint, server, alive)
     access = RunAccess(endpoint, (door.host, door.watch))
     status = serve_all_ranks(
         run.ranks,

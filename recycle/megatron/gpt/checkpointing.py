@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from recycle.control.view import ServerRank
+from recycle.control.membership.view import ServerRank
 from recycle.errors import RunFailed
 from recycle.holding import live_holders
 from recycle.job import Server

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import torch
 
-from recycle.control.view import ServerRank
+from recycle.control.membership.view import ServerRank
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.run import Run

@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Literal
 
-from recycle.control.joinfile import last_token
-from recycle.control.view import ServerRank
+from recycle.control.board.joinfile import last_token
+from recycle.control.membership.view import ServerRank
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.recut import shard
@@ -15,9 +15,9 @@ from recycle.record.recording import CopyLine, InstantLine
 from recycle.record.reporting import Reporter
 from recycle.runtime.keep.keeping import Keeping
 from recycle.runtime.keep.saving import Desk, Saving, Target
-from recycle.runtime.launch.keeper_finder import KeeperFinder
-from recycle.runtime.launch.keepers import KeeperSetting, Seat, dismiss
-from recycle.runtime.launch.meeting import RollCall
+from recycle.runtime.launch.meet.keeper_finder import KeeperFinder
+from recycle.runtime.launch.meet.keepers import KeeperSetting, KeeperSlot, dismiss
+from recycle.runtime.launch.meet.rendezvous import Rendezvous
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.recover.view_reports import now
 from recycle.state.client import KeeperClient
@@ -52,18 +52,18 @@ def version_bytes(options: ModelOptions, depth: int, stages: Collection[int], ra
     return values * VALUE * (1 + moments) + ranks * ((12 * layers + 5) * COUNTERS + SLACK * len(stages))
 
 
-def keeper_setting(run: Run, seat: Seat) -> KeeperSetting:
+def keeper_setting(run: Run, slot: KeeperSlot) -> KeeperSetting:
     """How a run keeps its state.
 
     Args:
         run: what is trained.
-        seat: this process's part in its host's keeper.
+        slot: this process's part in its host's keeper.
     """
     assert run.redundancy is not None, "somebody has asked for it"
     return KeeperSetting(
         run.redundancy,
         lambda stages: keeper_bytes(run, stages),
-        seat,
+        slot,
         lambda directory: describe_keeping(run, directory),
         run.racks,
         writing_bytes(run),
@@ -96,7 +96,7 @@ def writing_bytes(run: Run) -> int:
     return most + parity * piece_size(most, run.redundancy.needed)
 
 
-def take_seat(run: Run, meeting: RollCall | None) -> KeeperSetting | None:
+def take_slot(run: Run, meeting: Rendezvous | None) -> KeeperSetting | None:
     """In the first process of a run: how it keeps its state, and where; None where it does not.
 
     Args:
@@ -108,10 +108,10 @@ def take_seat(run: Run, meeting: RollCall | None) -> KeeperSetting | None:
         if left := last_token(run.folder):
             dismiss(left)
         return None
-    seat = Seat(last_token(run.folder), None if meeting is None else meeting.address, resumes=run.goes_on)
+    slot = KeeperSlot(last_token(run.folder), None if meeting is None else meeting.address, resumes=run.goes_on)
     if meeting is not None:
-        meeting.keeper = seat.offer
-    return keeper_setting(run, seat)
+        meeting.keeper = slot.offer
+    return keeper_setting(run, slot)
 
 
 def describe_keeping(run: Run, directory: KeeperDirectory) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 import torch
 
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.job import Job, Server, Stage
 from recycle.megatron.gpt.device import compute_on, require_means
 from recycle.megatron.gpt.forward import forward_step
@@ -21,7 +21,7 @@ from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.world import Place, join_server
 from recycle.runtime.device import DeviceKind, settle
 from recycle.runtime.execute.stage import MicroBatch, TensorSpec
-from recycle.runtime.launch.local import LocalProcess, launch
+from recycle.runtime.launch.process.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.net.transfer_key import Carried, TransferKey

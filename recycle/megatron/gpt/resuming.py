@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from recycle.control.joinfile import last_token
+from recycle.control.board.joinfile import last_token
 from recycle.errors import UserError
 from recycle.files import read_bytes, write_whole
 from recycle.megatron.gpt.run import NO_PARITY, Run
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Event
 from recycle.runtime.errors import RunError
-from recycle.runtime.launch.keepers import is_kept
+from recycle.runtime.launch.meet.keepers import is_kept
 from recycle.runtime.recover.view_reports import now
 from recycle.runtime.step.checkpoint import (
     MANIFEST,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from recycle.control.view import SOLE, ServerRank, View
+from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.holding import placed
 from recycle.job import Server
 from recycle.megatron.gpt.checkpointing import Checkpointing

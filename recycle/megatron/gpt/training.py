@@ -8,14 +8,14 @@ from functools import partial
 import msgspec
 import torch
 
-from recycle.control.agent import run_agent
-from recycle.control.view import Member, ServerRank, View
+from recycle.control.host.agent import run_agent
+from recycle.control.membership.view import Member, ServerRank, View
 from recycle.errors import RunFailed
 from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Faults
 from recycle.megatron.gpt.device import prepare_device, require_means
 from recycle.megatron.gpt.forward import load_text
-from recycle.megatron.gpt.keeping import make_keeping, take_seat
+from recycle.megatron.gpt.keeping import make_keeping, take_slot
 from recycle.megatron.gpt.model import transformer_config
 from recycle.megatron.gpt.resuming import (
     begins_anew,
@@ -36,16 +36,16 @@ from recycle.record.reporting import Event, FileReporter, Reporter, SilentReport
 from recycle.runtime.errors import NotFinite, RunError
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.injection import Injector
-from recycle.runtime.launch.apart import join
-from recycle.runtime.launch.local import Process, launch
-from recycle.runtime.launch.meeting import RollCall
-from recycle.runtime.launch.messages import ReportMessage, run_and_tell
-from recycle.runtime.launch.report_channel import LauncherConnection
-from recycle.runtime.launch.saying import say_launcher_lost
-from recycle.runtime.launch.setting import RunAccess, Setting
-from recycle.runtime.launch.signals import be_told_to_leave
-from recycle.runtime.launch.supervisor import FIRED, Supervisor
-from recycle.runtime.launch.title import set_title
+from recycle.runtime.launch.meet.apart import join
+from recycle.runtime.launch.meet.rendezvous import Rendezvous
+from recycle.runtime.launch.process.local import Process, launch
+from recycle.runtime.launch.process.messages import ReportMessage, run_and_tell
+from recycle.runtime.launch.process.report_channel import LauncherConnection
+from recycle.runtime.launch.process.said_once import say_launcher_lost
+from recycle.runtime.launch.process.signals import be_told_to_leave
+from recycle.runtime.launch.process.title import set_title
+from recycle.runtime.launch.supervise.setting import RunAccess, Setting
+from recycle.runtime.launch.supervise.supervisor import FIRED, Supervisor
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.recover.plans import Maker, Planning, Plans
@@ -62,7 +62,7 @@ def train(
     watch: Watch,
     make: Maker,
     faults: Faults,
-    meeting: RollCall | None = None,
+    meeting: Rendezvous | None = None,
     mover: Mover | None = None,
 ) -> None:
     """Train with a process per live server: forked here, or started apart, of which this is the first.
@@ -143,7 +143,7 @@ def _train_protected(
     watch: Watch,
     planning: Planning,
     faults: Faults,
-    meeting: RollCall | None,
+    meeting: Rendezvous | None,
 ) -> None:
     planning = with_catalogue(planning, run)
     setting = Setting(
@@ -159,7 +159,7 @@ def _train_protected(
         durable=lambda: bool(run.redundancy or checkpoints(run.checkpoints)),
         restarts=run.restarts,
         meeting=meeting,
-        keeping=take_seat(run, meeting),
+        keeping=take_slot(run, meeting),
         ranks=run.ranks,
         cluster=run.cluster,
     )

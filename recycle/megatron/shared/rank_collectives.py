@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
-from recycle.control.view import ServerRank
+from recycle.control.membership.view import ServerRank
 from recycle.megatron.shared.torch_calls import Calls, Carrier, Pairs
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.network import Group, Network

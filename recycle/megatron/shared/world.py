@@ -12,7 +12,7 @@ from megatron.core import parallel_state
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-from recycle.control.view import SOLE
+from recycle.control.membership.view import SOLE
 from recycle.job import Server
 from recycle.megatron.shared.rank_collectives import BACKEND, RankCollectives
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from recycle.control.board import Board
-from recycle.control.durations import Durations
-from recycle.control.messages import JoinRequest, MoveOrder
-from recycle.control.view import Member, View
+from recycle.control.board.board import Board
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.messages import JoinRequest, MoveOrder
+from recycle.control.membership.view import Member, View
 from recycle.holding import live_holders, units_of, with_layout
 from recycle.job import Job
 from recycle.placing.sources import Sources

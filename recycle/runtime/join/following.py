@@ -5,11 +5,11 @@ import threading
 import msgspec
 import torch
 
-from recycle.control.board import Board
-from recycle.control.durations import Durations
-from recycle.control.errors import StoreLost
-from recycle.control.messages import JoinRequest
-from recycle.control.view import Member, View
+from recycle.control.board.board import Board
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.errors import StoreLost
+from recycle.control.membership.messages import JoinRequest
+from recycle.control.membership.view import Member, View
 from recycle.runtime.errors import ConnectionLost, Interrupted, ViewBroken
 from recycle.runtime.join.handover import receive_state
 from recycle.runtime.join.serving import Meeting, Word

@@ -7,7 +7,7 @@ from contextlib import suppress
 import msgspec
 import torch
 
-from recycle.control.messages import read_early
+from recycle.control.membership.messages import read_early
 from recycle.runtime.errors import ConnectionLost, RunError
 from recycle.runtime.net.network import Link
 from recycle.runtime.net.transfer_key import STATE

@@ -19,11 +19,11 @@ from typing import NamedTuple
 import torch
 from torch.distributed import PrefixStore
 
-from recycle.control.board import Board
-from recycle.control.durations import Durations
-from recycle.control.errors import StoreLost
-from recycle.control.messages import JoinRequest
-from recycle.control.view import Member, View
+from recycle.control.board.board import Board
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.errors import StoreLost
+from recycle.control.membership.messages import JoinRequest
+from recycle.control.membership.view import Member, View
 from recycle.runtime.device import host_copy
 from recycle.runtime.errors import Interrupted, ViewBroken
 from recycle.runtime.join.handover import send_state

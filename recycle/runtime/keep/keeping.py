@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import torch
 
-from recycle.control.view import SOLE, ServerRank, View
+from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.runtime.errors import ConnectionLost

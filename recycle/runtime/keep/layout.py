@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 import torch
 
-from recycle.control.messages import read_early
+from recycle.control.membership.messages import read_early
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.join.handover import describe_state, make_room
 from recycle.runtime.keep.erasure import CODE

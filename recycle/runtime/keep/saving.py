@@ -9,7 +9,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Literal, NamedTuple
 
-from recycle.control.errors import StoreLost
+from recycle.control.membership.errors import StoreLost
 from recycle.errors import UserError
 from recycle.runtime.keep.fetching import ask_all
 from recycle.runtime.step.checkpoint import Manifest, attempt_folder, checkpoints, complete, folder_of

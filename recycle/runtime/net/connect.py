@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 import torch
 from torch.distributed import PrefixStore, Store
 
-from recycle.control.view import SOLE, ServerRank, View
+from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.runtime.net.gloo.links import GlooPrivateLink
 from recycle.runtime.net.gloo.network import GlooNetwork

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from recycle.control.agent import Sparing
-from recycle.control.etcd_cluster import EtcdCluster
-from recycle.control.etcd_store import EtcdStore, begin_again
-from recycle.control.relay import run_relay
-from recycle.control.relay_requests import name_of
-from recycle.control.relayed_store import RelayedStore
-from recycle.control.store import Store
-from recycle.control.tcp_store import LOOPBACK, TorchStore
+from recycle.control.host.agent import Sparing
+from recycle.control.store.etcd_cluster import EtcdCluster
+from recycle.control.store.etcd_store import EtcdStore, begin_again
+from recycle.control.store.relay import run_relay
+from recycle.control.store.relay_requests import name_of
+from recycle.control.store.relayed_store import RelayedStore
+from recycle.control.store.store import Store
+from recycle.control.store.tcp_store import LOOPBACK, TorchStore
 
 
 class Endpoint(NamedTuple):

@@ -6,8 +6,8 @@ from datetime import timedelta
 from torch.distributed import DistStoreError
 from torch.distributed import Store as Meeting
 
-from recycle.control.store import Store
-from recycle.control.tcp_store import TorchStore
+from recycle.control.store.store import Store
+from recycle.control.store.tcp_store import TorchStore
 
 
 def meeting_over(store: Store) -> Meeting:

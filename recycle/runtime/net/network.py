@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple, Protocol
 
 import torch
 
-from recycle.control.tcp_store import LOOPBACK
-from recycle.control.view import ServerRank, View
+from recycle.control.membership.view import ServerRank, View
+from recycle.control.store.tcp_store import LOOPBACK
 from recycle.job import Server
 from recycle.runtime.net.transfer_key import TransferKey
 

@@ -132,7 +132,7 @@ def make_replaceable_groups(take_over: Callable[[ReplaceableGroup], None] | None
         )
     distributed_c10d.ProcessGroup = ListedGroup  # type: ignore[assignment,misc]
     if take_over is not None:
-        distributed_c10d.ProcessGroupGloo = LonelyBackend  # type: ignore[assignment,misc]
+        distributed_c10d.ProcessGroupGloo = StubBackend  # type: ignore[assignment,misc]
     return made
 
 
@@ -162,7 +162,7 @@ def numbered_without(dead: Collection[int], shrunk: Sequence[ReplaceableGroup]) 
             group.counted = was
 
 
-class LonelyBackend(dist.ProcessGroupGloo):
+class StubBackend(dist.ProcessGroupGloo):
     """What a group has for a backend that will never be called: torch wants one.
 
     Args:

@@ -2,9 +2,9 @@
 
 from contextlib import suppress
 
-from recycle.control.errors import StoreLost
-from recycle.control.messages import MoveOrder, Verdict, complete_requests
-from recycle.control.view import SOLE, Member, ServerRank, View
+from recycle.control.membership.errors import StoreLost
+from recycle.control.membership.messages import MoveOrder, Verdict, complete_requests
+from recycle.control.membership.view import SOLE, Member, ServerRank, View
 from recycle.job import Job
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.join.copying import Copying, has_copies

@@ -7,13 +7,13 @@ import traceback
 from collections.abc import Callable
 from typing import Protocol
 
-from recycle.control.beats import Watchlist
-from recycle.control.board import Board
-from recycle.control.durations import Durations
-from recycle.control.errors import StoreLost
-from recycle.control.messages import Alarm, JoinRequest, MoveOrder
-from recycle.control.store import Store
-from recycle.control.view import Member
+from recycle.control.board.board import Board
+from recycle.control.host.heartbeats import Watchlist
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.errors import StoreLost
+from recycle.control.membership.messages import Alarm, JoinRequest, MoveOrder
+from recycle.control.membership.view import Member
+from recycle.control.store.store import Store
 from recycle.plan.instruction import Instruction
 from recycle.runtime.errors import Interrupted
 from recycle.runtime.net.network import Network

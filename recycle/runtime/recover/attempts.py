@@ -1,6 +1,6 @@
 """Views that end again and again where they began."""
 
-from recycle.control.view import Member, View
+from recycle.control.membership.view import Member, View
 
 MOST = 30
 """Views in a row with the same members before the same iteration, after which there is no hope for the next one. What

@@ -10,14 +10,14 @@ from contextlib import suppress
 
 import msgspec
 
-from recycle.control.board import Board
-from recycle.control.errors import StoreLost
-from recycle.control.events import Decided, Died, Event, JoinReady, Noticed, Overdue, Reported, Unreplaced
-from recycle.control.log import LogReader
-from recycle.control.machine import Machine
-from recycle.control.messages import Alarm, Death, Opening, Report, Verdict
-from recycle.control.participant import participants_of
-from recycle.control.view import SOLE, Member, ServerRank, View
+from recycle.control.board.board import Board
+from recycle.control.membership.errors import StoreLost
+from recycle.control.membership.events import Decided, Died, Event, JoinReady, Noticed, Overdue, Reported, Unreplaced
+from recycle.control.membership.machine import Machine
+from recycle.control.membership.messages import Alarm, Death, Opening, Report, Verdict
+from recycle.control.membership.participant import participants_of
+from recycle.control.membership.view import SOLE, Member, ServerRank, View
+from recycle.control.store.log import LogReader
 from recycle.runtime.recover.store_connection import StoreConnection
 
 # Seconds for which who leads waits for the next entry: the longest that it overlooks one behind a hole.

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Sequence
 
-from recycle.control.messages import NOTHING
-from recycle.control.view import Member
+from recycle.control.membership.messages import NOTHING
+from recycle.control.membership.view import Member
 from recycle.runtime.net.network import Network
 from recycle.runtime.recover.restore import Restoration, restore_state
 from recycle.runtime.recover.sharing import share_out

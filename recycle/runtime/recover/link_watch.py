@@ -10,14 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from recycle.control.addresses import answers
-from recycle.control.board import Board
-from recycle.control.leaving_out import host_to_leave_out
-from recycle.control.link_board import Complaint, Whereabouts
-from recycle.control.messages import Death
-from recycle.control.participant import Participant, participants_of
-from recycle.control.signs import host_name
-from recycle.control.view import Member, View
+from recycle.control.board.board import Board
+from recycle.control.board.link_board import Complaint, Whereabouts
+from recycle.control.host.signs import host_name
+from recycle.control.membership.addresses import answers
+from recycle.control.membership.cut_links import host_to_leave_out
+from recycle.control.membership.messages import Death
+from recycle.control.membership.participant import Participant, participants_of
+from recycle.control.membership.view import Member, View
 from recycle.holding import units, units_of
 from recycle.job import Job
 from recycle.runtime.net.gloo.sockets import unanswered

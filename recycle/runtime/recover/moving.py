@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import msgspec
 
-from recycle.control.errors import StoreLost
-from recycle.control.messages import Verdict
-from recycle.control.view import Member
+from recycle.control.membership.errors import StoreLost
+from recycle.control.membership.messages import Verdict
+from recycle.control.membership.view import Member
 from recycle.job import Job, Server
 from recycle.placement import Layout
 from recycle.plan.moves import Mover, Proposal, Seen, Situation

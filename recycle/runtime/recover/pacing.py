@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from statistics import median
 
-from recycle.control.messages import Pace, Verdict
-from recycle.control.view import Member, View
+from recycle.control.membership.messages import Pace, Verdict
+from recycle.control.membership.view import Member, View
 from recycle.job import Server
 from recycle.record.recorder import Recorder
 from recycle.record.speeds import LEAST, shares_of

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from recycle.control.messages import CataloguePlan, ChosenPlan, FirstPlan, PublishedPlan
-from recycle.control.view import Member
+from recycle.control.membership.messages import CataloguePlan, ChosenPlan, FirstPlan, PublishedPlan
+from recycle.control.membership.view import Member
 from recycle.errors import NoPlanError
 from recycle.job import DeadServers, Job, Server
 from recycle.plan.catalogue import Catalogue, Found

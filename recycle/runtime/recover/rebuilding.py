@@ -4,9 +4,9 @@ import time
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 
-from recycle.control.events import BuildFailed, Built, Died, Event
-from recycle.control.messages import Verdict
-from recycle.control.view import SOLE, Member, ServerRank, View
+from recycle.control.membership.events import BuildFailed, Built, Died, Event
+from recycle.control.membership.messages import Verdict
+from recycle.control.membership.view import SOLE, Member, ServerRank, View
 from recycle.holding import units, units_of
 from recycle.job import Server
 from recycle.plan.plan import Plan

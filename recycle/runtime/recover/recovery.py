@@ -8,9 +8,9 @@ import itertools
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from recycle.control.agent import DONE, FENCED, STOPPED
-from recycle.control.errors import StoreLost
-from recycle.control.events import (
+from recycle.control.host.agent import DONE, FENCED, STOPPED
+from recycle.control.membership.errors import StoreLost
+from recycle.control.membership.events import (
     Accuse,
     Action,
     Decided,
@@ -30,8 +30,8 @@ from recycle.control.events import (
     WaitForJoiners,
     WarnUnprotected,
 )
-from recycle.control.machine import Machine, State
-from recycle.control.view import Member, View
+from recycle.control.membership.machine import Machine, State
+from recycle.control.membership.view import Member, View
 from recycle.job import Job
 from recycle.placement import Layout
 from recycle.runtime.recover.admission import Admission

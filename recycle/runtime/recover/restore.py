@@ -5,8 +5,8 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from recycle.control.messages import Verdict
-from recycle.control.view import Member
+from recycle.control.membership.messages import Verdict
+from recycle.control.membership.view import Member
 from recycle.holding import units_of
 from recycle.job import Job, Server
 from recycle.runtime.join.handover import receive_state, send_state

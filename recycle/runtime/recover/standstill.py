@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from statistics import median
 from typing import NamedTuple
 
-from recycle.control.board import Board
+from recycle.control.board.board import Board
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.plan import Plan

@@ -5,11 +5,11 @@ from datetime import timedelta
 
 from torch.distributed import Store as Meeting
 
-from recycle.control.board import Board
-from recycle.control.durations import Durations
-from recycle.control.errors import StoreLost
-from recycle.control.messages import Verdict
-from recycle.control.store import Store
+from recycle.control.board.board import Board
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.errors import StoreLost
+from recycle.control.membership.messages import Verdict
+from recycle.control.store.store import Store
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.meeting_store import meeting_over
 

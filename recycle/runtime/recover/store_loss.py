@@ -3,9 +3,9 @@
 import itertools
 from contextlib import suppress
 
-from recycle.control.agent import STOPPED
-from recycle.control.errors import StoreErased, StoreLost
-from recycle.control.events import StoreBack, StoreGone
+from recycle.control.host.agent import STOPPED
+from recycle.control.membership.errors import StoreErased, StoreLost
+from recycle.control.membership.events import StoreBack, StoreGone
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.notices import Notices
 from recycle.runtime.recover.alarm_watch import AlarmWatch

@@ -2,9 +2,9 @@
 
 import time
 
-from recycle.control import keys
-from recycle.control.board import Board
-from recycle.control.errors import StoreErased
+from recycle.control.board import keys
+from recycle.control.board.board import Board
+from recycle.control.membership.errors import StoreErased
 
 
 class StoreProbe:

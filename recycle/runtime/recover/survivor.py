@@ -11,15 +11,15 @@ from contextlib import AbstractContextManager, suppress
 
 import torch
 
-from recycle.control.agent import LEFT
-from recycle.control.beats import Heartbeat
-from recycle.control.board import Board
-from recycle.control.durations import Durations
-from recycle.control.errors import StoreLost
-from recycle.control.machine import Machine
-from recycle.control.messages import Death, MoveOrder
-from recycle.control.participant import Participant
-from recycle.control.view import Member
+from recycle.control.board.board import Board
+from recycle.control.host.agent import LEFT
+from recycle.control.host.heartbeats import Heartbeat
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.errors import StoreLost
+from recycle.control.membership.machine import Machine
+from recycle.control.membership.messages import Death, MoveOrder
+from recycle.control.membership.participant import Participant
+from recycle.control.membership.view import Member
 from recycle.holding import units, units_of
 from recycle.job import Job
 from recycle.placement import Layout

@@ -1,6 +1,6 @@
 """The loop of a training that is taken from iteration to iteration, and what comes between two of them."""
 
-from recycle.control.agent import DONE
+from recycle.control.host.agent import DONE
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.recover.admission import AdmissionPause
 from recycle.runtime.recover.survivor import Survivor

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from recycle.control.messages import PublishedPlan, Verdict
-from recycle.control.view import Member
+from recycle.control.membership.messages import PublishedPlan, Verdict
+from recycle.control.membership.view import Member
 from recycle.errors import UserError
 from recycle.holding import with_layout
 from recycle.job import DeadServers, Job

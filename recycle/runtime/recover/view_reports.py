@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 
-from recycle.control.clock import clock_name
-from recycle.control.messages import Death, Verdict
-from recycle.control.view import Member
+from recycle.control.membership.clock import clock_name
+from recycle.control.membership.messages import Death, Verdict
+from recycle.control.membership.view import Member
 from recycle.placement import Layout
 from recycle.plan.plan import Plan
 from recycle.record.recorder import NANOSECONDS, Recorder

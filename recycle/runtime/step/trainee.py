@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from recycle.control.view import SOLE, ServerRank
+from recycle.control.membership.view import SOLE, ServerRank
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.executor import Hooks

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch.distributed import HashStore
 
 from harness.examples import paper_job
-from recycle.control.view import SOLE, ServerRank, View
+from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
-from recycle.megatron.flag.collectives import Collectives
+from recycle.megatron.flag.world.collectives import Collectives
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.runtime.errors import Interrupted
 from recycle.runtime.net.connect import connect

@@ -4,8 +4,8 @@ import pytest
 import torch
 from megatron.core.transformer.moe import moe_utils
 
-from recycle.megatron.flag import auxiliary_losses
-from recycle.megatron.flag.auxiliary_losses import TRACKER, AuxiliaryLosses, reported, take_over
+from recycle.megatron.flag.steps import auxiliary_losses
+from recycle.megatron.flag.steps.auxiliary_losses import TRACKER, AuxiliaryLosses, reported, take_over
 from recycle.megatron.shared.release import module_with
 from recycle.runtime.net.network import Alone
 

@@ -11,7 +11,7 @@ from torch.distributed import ReduceOp
 
 from harness.examples import paper_job
 from recycle.job import Server
-from recycle.megatron.flag.call_results import content_of
+from recycle.megatron.flag.world.call_results import content_of
 from recycle.runtime.errors import ConnectionLost, RunError
 from tests.megatron.flag.live_servers import groups_of, in_order, live_ranks, live_servers, small_jobs
 

@@ -5,10 +5,10 @@ import argparse
 import pytest
 
 from harness.flag_runs import needs_training
-from recycle.megatron.flag.command_line import RAMP_UP, megatron_parser
-from recycle.megatron.flag.option_table import known_options
-from recycle.megatron.flag.refusals import OVER_NCCL, RULES, UNSPLIT
-from recycle.megatron.flag.sizes import add_sizes
+from recycle.megatron.flag.command.command_line import RAMP_UP, megatron_parser
+from recycle.megatron.flag.command.option_table import known_options
+from recycle.megatron.flag.command.refusals import OVER_NCCL, RULES, UNSPLIT
+from recycle.megatron.flag.command.sizes import add_sizes
 
 # Settings of megatron.core that Megatron's command line cannot set.
 OF_CORE_ALONE = {

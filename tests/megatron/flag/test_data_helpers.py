@@ -1,7 +1,7 @@
 import pytest
 
 from recycle.errors import UserError
-from recycle.megatron.flag.data_helpers import require_data_helpers, use_data_helpers
+from recycle.megatron.flag.device.data_helpers import require_data_helpers, use_data_helpers
 
 BUILT = "helpers_cpp.cpython-311-x86_64-linux-gnu.so"
 

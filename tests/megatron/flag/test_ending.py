@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from harness.examples import paper_job
-from recycle.megatron.flag.ending import Ending
+from recycle.megatron.flag.run.ending import Ending
 from recycle.runtime.execute.notices import Notices
 from tests.megatron.flag.live_servers import live_ranks
 

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from recycle.errors import UserError
-from recycle.megatron.flag.exit_signal import UNUSABLE, exit_signal
+from recycle.megatron.flag.command.exit_signal import UNUSABLE, exit_signal
 
 
 @pytest.mark.parametrize("number", sorted(signal.Signals), ids=lambda number: number.name)

@@ -11,7 +11,7 @@ import torch
 from harness.examples import QUICK, paper_job
 from recycle.errors import UserError
 from recycle.job import Server
-from recycle.megatron.flag.flags import find_flags
+from recycle.megatron.flag.command.flags import find_flags
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.catalogue import make_catalogue
@@ -72,7 +72,7 @@ def test_a_script_runs_as_if_started_by_itself(tmp_path):
     script.write_text(
         "import sys\nimport beside\n"
         "assert __name__ == '__main__' and beside.VALUE == 7\n"
-        "assert 'recycle.megatron.flag.dropin' not in sys.modules\n"
+        "assert 'recycle.megatron.flag.start.dropin' not in sys.modules\n"
         "print(sys.argv)\n"
     )
     done = start(script, "--lr", "1", "--pipeline-schedule", "stock", "--recycle-budget", "1s")
@@ -139,7 +139,7 @@ def arguments(**changes):
 
 
 def chosen(arguments, survives):
-    from recycle.megatron.flag.dropin import choose_plan, plan_source
+    from recycle.megatron.flag.start.dropin import choose_plan, plan_source
 
     return choose_plan(arguments, lambda: plan_source(arguments, megatron_plan), survives)
 

@@ -6,11 +6,11 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 
 from harness.gpt_runs import OPTIONS
 from recycle.job import Server
-from recycle.megatron.flag.gradients import factor_of
+from recycle.megatron.flag.steps.gradients import factor_of
 from recycle.megatron.gpt.model import transformer_config
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.megatron.shared.world import join_server
-from recycle.runtime.launch.local import launch
+from recycle.runtime.launch.process.local import launch
 
 
 def test_where_megatron_would_make_the_mean_in_a_collective_the_sum_is_divided():

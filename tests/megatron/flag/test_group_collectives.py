@@ -10,11 +10,11 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, ReduceOp
 
 from harness.examples import paper_job
-from recycle.control.view import ServerRank
-from recycle.megatron.flag.collectives import GroupCollectives, hand_over
-from recycle.megatron.flag.objects import broadcast_object_list
+from recycle.control.membership.view import ServerRank
+from recycle.megatron.flag.world.collectives import GroupCollectives, hand_over
+from recycle.megatron.flag.world.objects import broadcast_object_list
 from recycle.runtime.errors import RunError
-from recycle.runtime.launch.local import launch
+from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.process_groups import make_replaceable_groups
 from tests.megatron.flag.live_servers import LiveServer, groups_of, in_order
 

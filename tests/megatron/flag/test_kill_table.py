@@ -6,12 +6,12 @@ from pathlib import Path
 
 from harness.flag_runs import SIZE
 from harness.paths import ROOT
-from recycle.control.etcd_cluster import VARIABLE
-from recycle.megatron.flag.command_line import RAMP_UP, megatron_parser
-from recycle.megatron.flag.flags import add_flags
-from recycle.megatron.flag.left_out import LEFT_OUT
-from recycle.megatron.flag.on_cpu import settings_for_cpu
-from recycle.megatron.flag.refusals import refusals
+from recycle.control.store.etcd_cluster import VARIABLE
+from recycle.megatron.flag.command.command_line import RAMP_UP, megatron_parser
+from recycle.megatron.flag.command.flags import add_flags
+from recycle.megatron.flag.command.ignored_options import LEFT_OUT
+from recycle.megatron.flag.command.on_cpu import settings_for_cpu
+from recycle.megatron.flag.command.refusals import refusals
 
 OF_CUDA = {
     "--context-parallel-size": "it takes attention of Transformer Engine",

@@ -4,9 +4,9 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from recycle.megatron.flag.loss_reports import LossExchange
+from recycle.megatron.flag.steps.loss_reports import LossExchange
 from recycle.runtime.execute.stage import MicroBatch
-from recycle.runtime.launch.local import launch
+from recycle.runtime.launch.process.local import launch
 
 VALUES = {
     (home, number): {

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch.distributed import HashStore
 
 from harness.examples import paper_job
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.job import Server
-from recycle.megatron.flag.call_results import content_of
-from recycle.megatron.flag.loss_table import LossTable
+from recycle.megatron.flag.steps.loss_table import LossTable
+from recycle.megatron.flag.world.call_results import content_of
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions

@@ -5,8 +5,8 @@ import pytest
 
 from harness.flag_runs import make_dataset, needs_training, train
 from recycle.errors import UserError
-from recycle.megatron.flag.cpu_training import COLLECTORS
-from recycle.megatron.flag.on_cpu import SWITCHES, VALUES, require_without_cuda, settings_for_cpu
+from recycle.megatron.flag.command.on_cpu import SWITCHES, VALUES, require_without_cuda, settings_for_cpu
+from recycle.megatron.flag.device.cpu_training import COLLECTORS
 
 
 def test_what_is_missing_is_set():

@@ -3,12 +3,12 @@
 import pytest
 
 from harness.examples import QUICK, paper_job
-from recycle.control.messages import CataloguePlan, PublishedPlan
-from recycle.control.view import Member
+from recycle.control.membership.messages import CataloguePlan, PublishedPlan
+from recycle.control.membership.view import Member
 from recycle.errors import NoPlanError, UserError
 from recycle.job import Server
-from recycle.megatron.flag.flags import Flags
-from recycle.megatron.flag.planning import Shape, Source
+from recycle.megatron.flag.command.flags import Flags
+from recycle.megatron.flag.command.planning import Shape, Source
 from recycle.plan.mode import Mode
 from recycle.planner.catalogue import make_catalogue
 from recycle.planner.source import megatron_plan

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.megatron.flag.progress import VERSIONS, IterationProgress
+from recycle.megatron.flag.world.progress import VERSIONS, IterationProgress
 
 ASKED = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=20)
 """By how much the number of each iteration is larger than that of the one before, and how many micro-batches it has."""

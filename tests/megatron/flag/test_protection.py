@@ -18,19 +18,19 @@ from megatron.core.parallel_state import RankGenerator
 from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
 from harness.processes import children, send_signal
-from recycle.control import run_folder
-from recycle.control.agent import FENCED, LEFT, STOPPED
-from recycle.control.board import Board
-from recycle.control.etcd_store import EtcdStore
-from recycle.control.messages import Death, Verdict
-from recycle.control.tcp_store import listen, serve
-from recycle.control.view import Member, ServerRank
+from recycle.control.board import run_folder
+from recycle.control.board.board import Board
+from recycle.control.host.agent import FENCED, LEFT, STOPPED
+from recycle.control.membership.messages import Death, Verdict
+from recycle.control.membership.view import Member, ServerRank
+from recycle.control.store.etcd_store import EtcdStore
+from recycle.control.store.tcp_store import listen, serve
 from recycle.errors import UserError
 from recycle.job import Server
-from recycle.megatron.flag import protection as protection_module
-from recycle.megatron.flag.flags import REFUSED, find_flags
-from recycle.megatron.flag.protection import Protection, find_protection
-from recycle.runtime.launch import meeting
+from recycle.megatron.flag.command.flags import REFUSED, find_flags
+from recycle.megatron.flag.start import protection as protection_module
+from recycle.megatron.flag.start.protection import Protection, find_protection
+from recycle.runtime.launch.meet import rendezvous as meeting
 from recycle.runtime.net.endpoint import Endpoint
 
 CONTEXT = get_context("fork")
@@ -195,7 +195,7 @@ def test_what_cannot_begin_leaves_no_keys_in_etcd(environment, monkeypatch):
     def fail():
         raise UserError("nobody has come")
 
-    monkeypatch.setattr("recycle.megatron.flag.protection.claimed", claimed)
+    monkeypatch.setattr("recycle.megatron.flag.start.protection.claimed", claimed)
     monkeypatch.setattr(meeting, "TOLD", 0.0)
     with pytest.raises(UserError, match="eth99"):
         protection(environment | {"GLOO_SOCKET_IFNAME": "eth99"})

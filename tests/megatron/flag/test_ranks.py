@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle.job import Server
-from recycle.megatron.flag.planning import Shape
-from recycle.megatron.flag.ranks import exposed_stages, hosts_of, servers_of, unprotected
+from recycle.megatron.flag.command.planning import Shape
+from recycle.megatron.flag.command.ranks import exposed_stages, hosts_of, servers_of, unprotected
 
 SHAPES = st.builds(Shape, st.integers(1, 5), st.integers(1, 5), st.just(1))
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from harness.examples import paper_plan
-from recycle.control.view import SOLE, Member, ServerRank
+from recycle.control.membership.view import SOLE, Member, ServerRank
 from recycle.errors import UserError
 from recycle.job import Server
-from recycle.megatron.flag.recording import Recording, begin_recordings
+from recycle.megatron.flag.run.recording import Recording, begin_recordings
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.history import load_history
 from recycle.record.reading import load_lines

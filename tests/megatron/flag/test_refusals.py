@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.examples import QUICK, paper_job
-from recycle.megatron.flag.requirements import require_supported
+from recycle.megatron.flag.device.requirements import require_supported
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.runtime.errors import RunError

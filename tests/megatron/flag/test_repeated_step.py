@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 
-from recycle.megatron.flag.repeated_step import RepeatedStep
+from recycle.megatron.flag.steps.repeated_step import RepeatedStep
 
 
 class Optimizer:

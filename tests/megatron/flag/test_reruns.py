@@ -4,8 +4,8 @@ import pytest
 import torch
 from megatron.core.rerun_state_machine import RerunMode, RerunState, RerunStateMachine
 
-from recycle.megatron.flag import reruns
-from recycle.megatron.flag.reruns import Reruns
+from recycle.megatron.flag.steps import reruns
+from recycle.megatron.flag.steps.reruns import Reruns
 from recycle.megatron.shared.cpu import run_on_cpu
 
 ITERATION = 4

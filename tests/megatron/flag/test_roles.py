@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.control.view import SOLE, ServerRank, View
+from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
-from recycle.megatron.flag.roles import Roles
+from recycle.megatron.flag.world.roles import Roles
 from tests.megatron.flag.live_servers import in_order, small_jobs
 
 

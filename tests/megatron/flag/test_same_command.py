@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.megatron.flag.same_command import MAY_CHANGE, MUST_NOT, SETTINGS, require_same, write_settings
+from recycle.megatron.flag.start.same_command import MAY_CHANGE, MUST_NOT, SETTINGS, require_same, write_settings
 from recycle.runtime.errors import RunError
 
 VALUES = st.lists(st.from_regex(r"\A-?[0-9a-z]{1,3}\Z"), max_size=2)

@@ -15,10 +15,10 @@ from torch.distributed import PrefixStore
 from torch.distributed.checkpoint.api import CheckpointException
 
 from harness.flag_runs import make_dataset, missing, needs_training, train
-from recycle.megatron.flag import saving
-from recycle.megatron.flag.saving import save_by_the_living
+from recycle.megatron.flag.state import saving
+from recycle.megatron.flag.state.saving import save_by_the_living
 from recycle.runtime.errors import ViewBroken
-from recycle.runtime.launch.local import launch
+from recycle.runtime.launch.process.local import launch
 
 pytestmark = needs_training
 WORLD_SIZE = 8

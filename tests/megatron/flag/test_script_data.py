@@ -2,7 +2,7 @@
 
 import pytest
 
-from recycle.megatron.flag.script_data import ScriptData
+from recycle.megatron.flag.data.script_data import ScriptData
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import MicroBatch
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from megatron.core.parallel_state import RankGenerator
 
-from recycle.megatron.flag.server_ranks import ServerRanks
+from recycle.megatron.flag.command.server_ranks import ServerRanks
 
 
 @given(*[st.integers(1, 3)] * 6)

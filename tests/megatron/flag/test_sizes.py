@@ -12,9 +12,9 @@ import pytest
 from harness.flag_runs import needs_training
 from harness.paths import python_path
 from recycle.errors import UserError
-from recycle.megatron.flag.command_line import read_command_line
-from recycle.megatron.flag.on_cpu import settings_for_cpu
-from recycle.megatron.flag.sizes import unfit
+from recycle.megatron.flag.command.command_line import read_command_line
+from recycle.megatron.flag.command.on_cpu import settings_for_cpu
+from recycle.megatron.flag.command.sizes import unfit
 
 COUNT = 40
 """Command lines of each kind. Where one fits, a model is built, which takes the most time."""

@@ -9,7 +9,7 @@ import torch
 
 from harness.flag_runs import kill, kill_in_turn, make_dataset, needs_training, train
 from harness.undisturbed import trained_by_script
-from recycle.megatron.flag.refusals import not_own
+from recycle.megatron.flag.command.refusals import not_own
 
 ON = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms", "--hidden-dropout", 0.1)
 TO_FILE = ("--save-interval", 12, "--ckpt-format", "torch", "--save")

@@ -33,7 +33,7 @@ from harness.ports import free_port
 from harness.processes import send_signal
 from harness.started import Started, by_hand, wait_until
 from harness.undisturbed import trained_by_script
-from recycle.control.etcd_store import EtcdStore
+from recycle.control.store.etcd_store import EtcdStore
 from recycle.plan.mode import Mode
 from recycle.planner.catalogue import make_catalogue
 from recycle.record.history import load_history

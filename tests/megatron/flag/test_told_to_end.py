@@ -13,8 +13,8 @@ from harness.forked import TRAINING_CODE
 from harness.plain_lines import require_plain
 from harness.processes import send_signal
 from harness.started import Started, by_hand
-from recycle.control.agent import LEFT, STOPPED
-from recycle.control.tcp_store import listen, serve
+from recycle.control.host.agent import LEFT, STOPPED
+from recycle.control.store.tcp_store import listen, serve
 
 pytestmark = [needs_training, pytest.mark.timeout(900)]
 CONTEXT = get_context("fork")

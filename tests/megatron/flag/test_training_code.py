@@ -9,11 +9,11 @@ import torch
 from megatron.core.rerun_state_machine import get_rerun_state_machine
 
 from harness.group_counting_adam import GroupCountingAdam
-from recycle.megatron.flag import training_code
-from recycle.megatron.flag.auxiliary_losses import reported, take_over
-from recycle.megatron.flag.script_data import ScriptData
-from recycle.megatron.flag.training_code import TrainingCode
-from recycle.megatron.flag.whole_stage import WholeStage
+from recycle.megatron.flag.data.script_data import ScriptData
+from recycle.megatron.flag.state import training_code
+from recycle.megatron.flag.state.training_code import TrainingCode
+from recycle.megatron.flag.steps.auxiliary_losses import reported, take_over
+from recycle.megatron.flag.steps.whole_stage import WholeStage
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.join.handover import describe_state, make_room

@@ -10,7 +10,7 @@ import torch.distributed.checkpoint as dcp
 
 from harness.examples import QUICK, paper_job, placed_job
 from harness.waiting import ForReturn, wait_between
-from recycle.control.durations import Durations
+from recycle.control.membership.durations import Durations
 from recycle.faults.menu import Fault, Faults, Kind
 from recycle.faults.pattern import InstructionPattern
 from recycle.job import Server

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from harness.examples import QUICK
-from recycle.control.view import Member
+from recycle.control.membership.view import Member
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.run import Run

@@ -2,16 +2,16 @@ import msgspec
 import pytest
 
 from harness.examples import QUICK, paper_job
-from recycle.control.participant import participants_of
-from recycle.control.view import View
+from recycle.control.membership.participant import participants_of
+from recycle.control.membership.view import View
 from recycle.megatron.gpt.keeping import SLACK, keeper_setting, version_bytes
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.run import Run
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.runtime.errors import RunError
-from recycle.runtime.launch.greetings import Hello, KeeperOffer
-from recycle.runtime.launch.keepers import Seat
+from recycle.runtime.launch.meet.greetings import Hello, KeeperOffer
+from recycle.runtime.launch.meet.keepers import KeeperSlot
 from recycle.state.errors import StateError
 from recycle.state.redundancy import Redundancy
 
@@ -44,7 +44,7 @@ def described(folder, copies, hosts, memory=PLENTY, every=0):
         Hello(f"host{host}", "", f"10.0.0.{host}", {}, KeeperOffer(2000 + place, memory))
         for place, host in ((place, place * hosts // len(everybody)) for place in range(len(everybody)))
     ]
-    return keeper_setting(run, Seat("", None, resumes=False)), everybody, hellos
+    return keeper_setting(run, KeeperSlot("", None, resumes=False)), everybody, hellos
 
 
 def test_each_hosts_first_process_has_its_keeper_and_copies_are_on_other_hosts(tmp_path):

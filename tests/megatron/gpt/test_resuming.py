@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from harness.examples import QUICK, paper_job
-from recycle.control.joinfile import JOIN_FILE, JoinFile
+from recycle.control.board.joinfile import JOIN_FILE, JoinFile
 from recycle.job import Server
 from recycle.megatron.gpt import resuming
 from recycle.megatron.gpt.model import ModelOptions

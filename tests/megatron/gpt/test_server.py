@@ -4,7 +4,7 @@ import os
 import signal
 
 from harness.examples import QUICK, paper_job
-from recycle.control.durations import Durations
+from recycle.control.membership.durations import Durations
 from recycle.faults.menu import Faults
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions

@@ -9,7 +9,7 @@ import pytest
 from megatron import core
 
 from harness.flag_runs import missing, needs_training
-from recycle.megatron.flag.option_table import known_releases
+from recycle.megatron.flag.command.option_table import known_releases
 from recycle.megatron.shared.hooks import EXECUTION, RELEASES
 from recycle.megatron.shared.release import (
     find_release,

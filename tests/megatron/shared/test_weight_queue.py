@@ -10,7 +10,7 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from harness.gpt_runs import OPTIONS, text
-from recycle.control.view import ServerRank, View
+from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import build_stage, transformer_config
@@ -20,7 +20,7 @@ from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.world import Place, groups_of, join_server
 from recycle.runtime.execute.stage import MicroBatch
-from recycle.runtime.launch.local import launch
+from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 
 DEPTH = 3

@@ -12,7 +12,7 @@ from harness.examples import QUICK, paper_job
 from harness.stand_in import Library
 from harness.stand_in_run import CountingStage, is_whole
 from harness.stand_in_transport import connects_beside, is_large
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.holding import live_holders, placed
 from recycle.job import Server
 from recycle.plan.clock import run_clock

@@ -5,10 +5,10 @@ from math import inf
 import msgspec
 from torch.distributed import HashStore
 
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.execute.notices import EVERY, NoticeExchange, Notices
-from recycle.runtime.launch.local import launch
+from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 
 

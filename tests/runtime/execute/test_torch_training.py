@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from harness.examples import QUICK, overlapped, paper_job, placed_job
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.plan.memory import peak_memory
 from recycle.plan.mode import Mode
@@ -18,7 +18,7 @@ from recycle.record.recorder import Recorder
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.torch_stage import TorchStage, cut
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.launch.local import launch
+from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.method import Method

@@ -1,6 +1,6 @@
 from harness.examples import placed_job
-from recycle.control.messages import JoinRequest, MoveOrder
-from recycle.control.view import View
+from recycle.control.membership.messages import JoinRequest, MoveOrder
+from recycle.control.membership.view import View
 from recycle.holding import own_layout, with_own_layout
 from recycle.job import Server
 from recycle.placement import PlacedPipeline

@@ -8,7 +8,7 @@ import pytest
 
 from harness.emulated_server import Emulated, EmulatedServer
 from harness.examples import paper_job
-from recycle.control.view import Member
+from recycle.control.membership.view import Member
 from recycle.faults.menu import Fault, Kind
 from recycle.job import Server
 from recycle.plan.instruction import Op

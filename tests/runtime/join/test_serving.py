@@ -10,11 +10,11 @@ import msgspec
 import pytest
 import torch
 
-from recycle.control.board import Board
-from recycle.control.durations import Durations
-from recycle.control.messages import Death, JoinRequest
-from recycle.control.tcp_store import listen, serve
-from recycle.control.view import Member, View
+from recycle.control.board.board import Board
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.messages import Death, JoinRequest
+from recycle.control.membership.view import Member, View
+from recycle.control.store.tcp_store import listen, serve
 from recycle.job import Server
 from recycle.runtime.join.following import ATTEMPTS, Follower, Joining
 from recycle.runtime.join.serving import Meeting, Service, Serving, server_of

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from harness.bad_memory import flip
-from recycle.control.joinfile import new_token
-from recycle.control.view import View
+from recycle.control.board.joinfile import new_token
+from recycle.control.membership.view import View
 from recycle.plan.instruction import Instruction, Op
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.keep.keeping import Keeping, KnownKeepers

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from harness.bad_memory import flip
-from recycle.control.joinfile import new_token
-from recycle.control.view import SOLE, ServerRank, View
+from recycle.control.board.joinfile import new_token
+from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.plan.instruction import Op
 from recycle.runtime.errors import ConnectionLost

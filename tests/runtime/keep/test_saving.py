@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from harness.digests import data_digests
-from recycle.control.errors import StoreLost
-from recycle.control.joinfile import new_token
-from recycle.control.view import ServerRank, View
+from recycle.control.board.joinfile import new_token
+from recycle.control.membership.errors import StoreLost
+from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
 from recycle.plan.instruction import Op
 from recycle.runtime.keep import scribe

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from recycle.errors import EndedBySignal
-from recycle.runtime.launch.all_ranks import serve_all_ranks
+from recycle.runtime.launch.process.all_ranks import serve_all_ranks
 
 
 def test_each_rank_serves_in_a_process_of_its_own(tmp_path):

@@ -8,17 +8,17 @@ import msgspec
 import pytest
 
 from harness.etcd import etcd, missing
-from recycle.control.agent import DONE
-from recycle.control.board import Board
-from recycle.control.claim import HeldClaim
-from recycle.control.etcd_store import EtcdStore
-from recycle.control.messages import Verdict
-from recycle.control.view import Member, View
+from recycle.control.board.board import Board
+from recycle.control.host.agent import DONE
+from recycle.control.host.claim import HeldClaim
+from recycle.control.membership.messages import Verdict
+from recycle.control.membership.view import Member, View
+from recycle.control.store.etcd_store import EtcdStore
 from recycle.job import Server
-from recycle.runtime.launch.claiming import end_for_first
-from recycle.runtime.launch.meeting import RollCall
-from recycle.runtime.launch.outcome import end_with_run
-from recycle.runtime.launch.start import Start
+from recycle.runtime.launch.meet.claiming import end_for_first
+from recycle.runtime.launch.meet.rendezvous import Rendezvous
+from recycle.runtime.launch.meet.start import Start
+from recycle.runtime.launch.process.outcome import end_with_run
 
 TOLD_TO_LEAVE = 143
 
@@ -30,7 +30,7 @@ def test_who_ends_the_run_waits_for_those_who_still_look_for_its_end_and_leaves_
     with etcd() as served:
         names = msgspec.structs.replace(served.cluster, run="gone")
         claim = HeldClaim(names, "mine", 3.0)
-        meetings = [RollCall(Start(rank, 6, str(rank), "127.0.0.1", 1), 60.0, claim.cluster) for rank in range(6)]
+        meetings = [Rendezvous(Start(rank, 6, str(rank), "127.0.0.1", 1), 60.0, claim.cluster) for rank in range(6)]
         endpoint = meetings[0].endpoint("token")
         board = Board(endpoint.connect(), "token")
         board.verdicts.propose(Verdict(2, tuple(map(str, last.members)), 0))

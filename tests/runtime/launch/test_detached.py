@@ -4,8 +4,8 @@ import time
 from contextlib import closing
 
 from harness.processes import open_files, processes, send_signal, title
-from recycle.control.joinfile import new_token
-from recycle.runtime.launch.detached import fork_keeper
+from recycle.control.board.joinfile import new_token
+from recycle.runtime.launch.process.detached import fork_keeper
 from recycle.state.client import KeeperClient, send
 from recycle.state.errors import KeeperLost
 from recycle.state.keeper import keeper_address, listen

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from harness.processes import is_running, send_signal
-from recycle.control.joinfile import new_token
+from recycle.control.board.joinfile import new_token
 from recycle.errors import RunFailed
-from recycle.runtime.launch.fork_server import ForkServer
+from recycle.runtime.launch.process.fork_server import ForkServer
 from recycle.state.client import KeeperClient, send
 from recycle.state.errors import KeeperLost
 from recycle.state.keeper import keeper_address

@@ -5,7 +5,7 @@ import pytest
 
 from recycle.errors import RunFailed, UserError
 from recycle.runtime.errors import RunError
-from recycle.runtime.launch.messages import (
+from recycle.runtime.launch.process.messages import (
     EndMessage,
     ErrorMessage,
     FailureMessage,

@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.memory_store import MemoryStore
-from recycle.control.agent import DONE, FENCED, STOPPED
-from recycle.control.board import Board
-from recycle.control.messages import Death, Verdict
-from recycle.control.view import Member, View
+from recycle.control.board.board import Board
+from recycle.control.host.agent import DONE, FENCED, STOPPED
+from recycle.control.membership.messages import Death, Verdict
+from recycle.control.membership.view import Member, View
 from recycle.job import Server
-from recycle.runtime.launch.outcome import end_with_run, was_kept
+from recycle.runtime.launch.process.outcome import end_with_run, was_kept
 from recycle.runtime.net.endpoint import Endpoint
 
 MEMBERS = tuple(Member(Server(pipeline, stage), 0) for pipeline in range(2) for stage in range(2))

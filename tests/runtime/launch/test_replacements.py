@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.control.errors import StoreLost
-from recycle.control.participant import Participant
-from recycle.control.view import Member
+from recycle.control.membership.errors import StoreLost
+from recycle.control.membership.participant import Participant
+from recycle.control.membership.view import Member
 from recycle.job import Server
-from recycle.runtime.launch.replacements import Replacements
+from recycle.runtime.launch.supervise.replacements import Replacements
 
 
 class Store:

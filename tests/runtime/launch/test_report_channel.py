@@ -11,9 +11,9 @@ from multiprocessing.connection import Client, Listener
 import pytest
 
 from harness.refusing_listener import RefusingListener
-from recycle.control.errors import ControlError
-from recycle.runtime.launch.messages import FailureMessage, HelloMessage, ReportMessage, WelcomeMessage, encode
-from recycle.runtime.launch.report_channel import LauncherConnection, ReportInbox
+from recycle.control.membership.errors import ControlError
+from recycle.runtime.launch.process.messages import FailureMessage, HelloMessage, ReportMessage, WelcomeMessage, encode
+from recycle.runtime.launch.process.report_channel import LauncherConnection, ReportInbox
 
 
 @pytest.fixture

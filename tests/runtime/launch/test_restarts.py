@@ -2,9 +2,9 @@
 
 import pytest
 
-from recycle.control.agent import DONE, FENCED, LEFT, STOPPED
+from recycle.control.host.agent import DONE, FENCED, LEFT, STOPPED
 from recycle.job import Server
-from recycle.runtime.launch.restarts import HOUR, Restarts, has_crashed
+from recycle.runtime.launch.process.restarts import HOUR, Restarts, has_crashed
 
 ONE, OTHER = Server(0, 1), Server(1, 1)
 

@@ -2,22 +2,22 @@
 
 import pytest
 
-from recycle.runtime.launch.risks import lonely_stages, risks
+from recycle.runtime.launch.supervise.risks import risks, stages_on_one_host
 
 STAGES = [(0,), (1,), (0,), (1,)]
 
 
 def test_stages_whose_servers_are_all_on_one_host():
-    assert lonely_stages(STAGES, ["a", "a", "b", "b"]) == {}
-    assert lonely_stages(STAGES, ["a", "b", "a", "b"]) == {0: "a", 1: "b"}
-    assert lonely_stages(STAGES, ["a", "a", "a", "b"]) == {0: "a"}
+    assert stages_on_one_host(STAGES, ["a", "a", "b", "b"]) == {}
+    assert stages_on_one_host(STAGES, ["a", "b", "a", "b"]) == {0: "a", 1: "b"}
+    assert stages_on_one_host(STAGES, ["a", "a", "a", "b"]) == {0: "a"}
     # Where there is one host, everybody knows.
-    assert lonely_stages(STAGES, ["a"] * 4) == {}
+    assert stages_on_one_host(STAGES, ["a"] * 4) == {}
     # A server of two ranks dies with either.
-    assert lonely_stages([(0,)] * 4, ["a", "b", "b", "c"], 2) == {0: "b"}
-    assert lonely_stages([(0,)] * 4, ["a", "a", "b", "b"], 2) == {}
+    assert stages_on_one_host([(0,)] * 4, ["a", "b", "b", "c"], 2) == {0: "b"}
+    assert stages_on_one_host([(0,)] * 4, ["a", "a", "b", "b"], 2) == {}
     # One that pipelines cut at different places holds several chunks.
-    assert lonely_stages([(0, 1), (2,), (0,), (1, 2)], ["a", "a", "b", "a"]) == {1: "a", 2: "a"}
+    assert stages_on_one_host([(0, 1), (2,), (0,), (1, 2)], ["a", "a", "b", "a"]) == {1: "a", 2: "a"}
 
 
 @pytest.mark.parametrize(("hosts", "etcd", "said"), [("aa", False, 0), ("ab", True, 0), ("ab", False, 1)])

@@ -3,7 +3,7 @@
 import pytest
 
 from recycle.errors import UserError
-from recycle.runtime.launch.start import Start, choose_address, find_start, first_of, refuse_elastic
+from recycle.runtime.launch.meet.start import Start, choose_address, find_start, first_of, refuse_elastic
 
 BY_HAND = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "first", "MASTER_PORT": "29500"}
 TORCHRUN = {

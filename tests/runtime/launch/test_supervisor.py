@@ -11,23 +11,23 @@ import pytest
 
 from harness.examples import paper_job
 from harness.processes import send_signal
-from recycle.control.agent import DONE
-from recycle.control.beat_board import Beat
-from recycle.control.board import Board
-from recycle.control.durations import Durations
-from recycle.control.joinfile import JOIN_FILE, JoinFile
-from recycle.control.messages import Verdict
-from recycle.control.participant import Participant
-from recycle.control.view import Member, View
+from recycle.control.board.board import Board
+from recycle.control.board.heartbeat_board import Beat
+from recycle.control.board.joinfile import JOIN_FILE, JoinFile
+from recycle.control.host.agent import DONE
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.messages import Verdict
+from recycle.control.membership.participant import Participant
+from recycle.control.membership.view import Member, View
 from recycle.errors import RunFailed
 from recycle.faults.menu import Faults
 from recycle.job import Server
 from recycle.record.recording import IterationLine
 from recycle.record.reporting import Event
-from recycle.runtime.launch.messages import ReportMessage
-from recycle.runtime.launch.report_channel import LauncherConnection, ReportInbox
-from recycle.runtime.launch.setting import Setting
-from recycle.runtime.launch.supervisor import Supervisor
+from recycle.runtime.launch.process.messages import ReportMessage
+from recycle.runtime.launch.process.report_channel import LauncherConnection, ReportInbox
+from recycle.runtime.launch.supervise.setting import Setting
+from recycle.runtime.launch.supervise.supervisor import Supervisor
 from recycle.runtime.net.endpoint import Endpoint
 
 JOB = paper_job(pipelines=2, stages=1, micro_batches=2, released=0)

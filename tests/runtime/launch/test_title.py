@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from recycle.runtime.launch.local import launch
-from recycle.runtime.launch.title import set_title
+from recycle.runtime.launch.process.local import launch
+from recycle.runtime.launch.process.title import set_title
 
 
 def test_a_title_is_seen_and_keeps_the_fields_of_the_process_apart():

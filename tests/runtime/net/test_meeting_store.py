@@ -5,7 +5,7 @@ import pytest
 from torch.distributed import DistStoreError, PrefixStore
 
 from harness.memory_store import MemoryStore
-from recycle.control.tcp_store import TorchStore, listen, serve
+from recycle.control.store.tcp_store import TorchStore, listen, serve
 from recycle.runtime.net.meeting_store import meeting_over
 
 

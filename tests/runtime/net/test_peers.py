@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.holding import placed
 from recycle.runtime.net.peers import chunk_peers, peers_of_last
 from tests.planner.test_unequal import some_dead, unequal_jobs

@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore
 
 from recycle.job import Server
-from recycle.runtime.launch.local import launch
-from recycle.runtime.net.process_groups import METHODS, LonelyBackend, make_replaceable_groups
+from recycle.runtime.launch.process.local import launch
+from recycle.runtime.net.process_groups import METHODS, StubBackend, make_replaceable_groups
 
 SERVERS = (Server(0, 0), Server(1, 0))
 
@@ -68,5 +68,5 @@ def test_this_torch_has_all_these_methods():
 
 def test_a_backend_that_is_never_called_takes_whatever_a_release_of_torch_adds():
     """From 2.14 on torch says whether a group is to be made anew one day."""
-    made = LonelyBackend(dist.HashStore(), 3, 8, timedelta(seconds=1), enable_reconfigure=False)
+    made = StubBackend(dist.HashStore(), 3, 8, timedelta(seconds=1), enable_reconfigure=False)
     assert (made.rank(), made.size()) == (0, 1)

@@ -24,7 +24,7 @@ def names(path):
 def test_nobody_else_reaches_under_torch():
     found = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if UNDER_TORCH & set(names(path))}
     assert found == {
-        "control/tcp_store.py",  # how much torch's C++ logs, and nothing of groups
+        "control/store/tcp_store.py",  # how much torch's C++ logs, and nothing of groups
         "runtime/net/gloo/devices.py",
         "runtime/net/gloo/groups.py",
         "runtime/net/gloo/transfers.py",

@@ -10,18 +10,18 @@ from typing import NamedTuple
 import torch
 
 from harness.examples import QUICK, paper_job
-from recycle.control.agent import run_agent
-from recycle.control.durations import Durations
-from recycle.control.view import Member, View
+from recycle.control.host.agent import run_agent
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.view import Member, View
 from recycle.faults.menu import Fault, Faults, Kind
 from recycle.job import Server
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.reporting import FileReporter
-from recycle.runtime.launch.messages import ReportMessage, run_and_tell
-from recycle.runtime.launch.report_channel import LauncherConnection
-from recycle.runtime.launch.setting import Setting
-from recycle.runtime.launch.supervisor import Supervisor
+from recycle.runtime.launch.process.messages import ReportMessage, run_and_tell
+from recycle.runtime.launch.process.report_channel import LauncherConnection
+from recycle.runtime.launch.supervise.setting import Setting
+from recycle.runtime.launch.supervise.supervisor import Supervisor
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 from harness.examples import paper_job
 from harness.memory_store import MemoryStore
 from harness.started import wait_until
-from recycle.control import keys
-from recycle.control.board import Board
-from recycle.control.durations import Durations
-from recycle.control.errors import StoreErased, StoreLost
-from recycle.control.messages import Description, JoinRequest, Verdict
-from recycle.control.view import Member
+from recycle.control.board import keys
+from recycle.control.board.board import Board
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.errors import StoreErased, StoreLost
+from recycle.control.membership.messages import Description, JoinRequest, Verdict
+from recycle.control.membership.view import Member
 from recycle.job import Server
-from recycle.runtime.launch.call_off import CallOff
+from recycle.runtime.launch.supervise.cancellation import Cancellation
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 
 FIRST, SECOND = (JoinRequest(str(Member(Server(pipeline, 0), 1)), 0) for pipeline in range(2))
@@ -56,7 +56,7 @@ def test_who_has_joined_from_elsewhere_hears_that_all_are_to_end_in_whichever_ep
     door = SimpleNamespace(connect=lambda _: store.clone(), token="token")
     watch, board = AlarmWatch(door, Durations(beat=0.05), lambda _: None, lambda _: None), Board(store, "token")
     told = []
-    call_off = CallOff(SimpleNamespace(number=15, name="SIGTERM"), told.append)
+    call_off = Cancellation(SimpleNamespace(number=15, name="SIGTERM"), told.append)
     here, elsewhere = Member(Server(0, 0), 0), Member(Server(1, 0), 1)
 
     board.verdicts.propose(Verdict(3, (str(here),), 7))
@@ -93,7 +93,7 @@ def test_a_rank_says_why_it_is_where_it_is_before_it_is_freed_from_there():
 
 
 def test_a_store_that_answers_and_has_lost_the_run_or_takes_nothing_is_lost_until_it_works(monkeypatch):
-    monkeypatch.setattr("recycle.control.durations.Durations.rare_look", 0.05)
+    monkeypatch.setattr("recycle.control.membership.durations.Durations.rare_look", 0.05)
     store, refuses = MemoryStore(), []
 
     class Full(MemoryStore):

@@ -11,14 +11,14 @@ import pytest
 
 from harness.bare_members import TOKEN, BareMember, Cost
 from harness.examples import paper_job
-from recycle.control.board import Board
-from recycle.control.durations import Durations
-from recycle.control.events import Built, Decided, Died, Event, Halted, Noticed, Overdue, Paused
-from recycle.control.machine import Machine
-from recycle.control.messages import Death, Report, Verdict
-from recycle.control.participant import Participant
-from recycle.control.tcp_store import TorchStore, listen, serve
-from recycle.control.view import Member, ServerRank, View
+from recycle.control.board.board import Board
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.events import Built, Decided, Died, Event, Halted, Noticed, Overdue, Paused
+from recycle.control.membership.machine import Machine
+from recycle.control.membership.messages import Death, Report, Verdict
+from recycle.control.membership.participant import Participant
+from recycle.control.membership.view import Member, ServerRank, View
+from recycle.control.store.tcp_store import TorchStore, listen, serve
 from recycle.runtime.errors import Interrupted
 from recycle.runtime.recover.gathering import Gathering
 from recycle.runtime.recover.store_connection import StoreConnection

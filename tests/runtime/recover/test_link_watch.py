@@ -4,9 +4,9 @@ import pytest
 
 from harness.examples import paper_job
 from harness.memory_store import MemoryStore
-from recycle.control.board import Board
-from recycle.control.participant import Participant
-from recycle.control.view import SOLE, View
+from recycle.control.board.board import Board
+from recycle.control.membership.participant import Participant
+from recycle.control.membership.view import SOLE, View
 from recycle.job import Server
 from recycle.runtime.recover.link_watch import LIMIT, SUSPECT, LinkWatch
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 from harness.examples import QUICK, paper_job
 from harness.memory_store import MemoryStore
 from harness.started import wait_until
-from recycle.control.board import Board
-from recycle.control.messages import Verdict
-from recycle.control.view import Member
+from recycle.control.board.board import Board
+from recycle.control.membership.messages import Verdict
+from recycle.control.membership.view import Member
 from recycle.job import Server
 from recycle.plan.mode import Mode
 from recycle.plan.moves import Proposal, Seen

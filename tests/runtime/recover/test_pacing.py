@@ -1,9 +1,9 @@
 from types import SimpleNamespace
 
 from harness.memory_store import MemoryStore
-from recycle.control.board import Board
-from recycle.control.messages import Death, Verdict
-from recycle.control.view import Member
+from recycle.control.board.board import Board
+from recycle.control.membership.messages import Death, Verdict
+from recycle.control.membership.view import Member
 from recycle.job import Server
 from recycle.placement import PlacedPipeline, PlacedServer
 from recycle.plan.instruction import Instruction, Op

@@ -6,13 +6,24 @@ import pytest
 
 from harness.examples import QUICK, paper_job
 from harness.memory_store import MemoryStore
-from recycle.control.agent import DONE, FENCED, STOPPED
-from recycle.control.board import Board, VerdictBoard
-from recycle.control.durations import Durations
-from recycle.control.events import Built, Decided, Died, JoinReady, Noticed, Overdue, Propose, Rebuild, Reported, Resume
-from recycle.control.machine import Machine
-from recycle.control.messages import Death, PublishedPlan, Report, Verdict
-from recycle.control.view import Member
+from recycle.control.board.board import Board, VerdictBoard
+from recycle.control.host.agent import DONE, FENCED, STOPPED
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.events import (
+    Built,
+    Decided,
+    Died,
+    JoinReady,
+    Noticed,
+    Overdue,
+    Propose,
+    Rebuild,
+    Reported,
+    Resume,
+)
+from recycle.control.membership.machine import Machine
+from recycle.control.membership.messages import Death, PublishedPlan, Report, Verdict
+from recycle.control.membership.view import Member
 from recycle.errors import NoPlanError, PlanningFailed
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan

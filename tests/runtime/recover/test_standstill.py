@@ -7,7 +7,7 @@ import pytest
 
 from harness.examples import QUICK, paper_job
 from harness.memory_store import MemoryStore
-from recycle.control.board import Board
+from recycle.control.board.board import Board
 from recycle.job import Server
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode

@@ -1,8 +1,8 @@
 """What survivors tell of views, also of those that were over before they began."""
 
 from harness.examples import paper_plan
-from recycle.control.messages import Death, Verdict
-from recycle.control.view import Member
+from recycle.control.membership.messages import Death, Verdict
+from recycle.control.membership.view import Member
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.recorder import HostMoment, Recorder

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost, NotFinite
 from recycle.runtime.execute.stage import Redo

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 import torch
 
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.join.handover import receive_state, send_state
 from recycle.runtime.keep.layout import cut_by_shards, put_together, shard_of
-from recycle.runtime.launch.local import launch
+from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import Alone
 from recycle.runtime.recover.sharing import gather, share_out

@@ -11,7 +11,7 @@ import torch
 
 from harness.examples import QUICK, paper_job
 from harness.threads import PROCESSES, threads
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan

@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch
 from torch.distributed import PrefixStore, Store
 
-from recycle.control.view import ServerRank, View
+from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
 from recycle.runtime.net.gloo.backend import neighbours
 from recycle.runtime.net.gloo.connecting import LazyGroup, connect_groups

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from recycle.control.view import ServerRank, View
+from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
 from recycle.runtime.net.network import Group, Link, Network, Reduction, Transfer
 from recycle.runtime.net.staged.crossing import Crosses, is_on_device

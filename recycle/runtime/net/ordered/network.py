@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from recycle.control.view import ServerRank, View
+from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
 from recycle.runtime.net.network import Alone, Group
 from recycle.runtime.net.ordered.communicators import Communicators, OrderedGroup, OrderedLink

@@ -6,7 +6,7 @@ aborted there when a view is over, nor can a kernel of one server keep another's
 
 from collections.abc import Sequence
 
-from recycle.control.view import ServerRank, View
+from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
 from recycle.runtime.net.network import Network
 from recycle.runtime.net.staged.crossing import Crosses, StagedGroup, StagedLink, is_on_device

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from recycle.control.view import SOLE, ServerRank
+from recycle.control.membership.view import SOLE, ServerRank
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.net.connect import connect, connect_pair
 from recycle.runtime.net.gloo.sockets import Connections, open_connections

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore
 
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.errors import Interrupted
 from recycle.runtime.net.connect import connect, connect_pair

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from recycle.control.view import ServerRank
+from recycle.control.membership.view import ServerRank
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.net.transfer_key import STATE
 from tests.runtime.net.contract.ranks import SERVERS, Rank

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
-from recycle.control.tcp_store import LOOPBACK, TorchStore, listen, serve
-from recycle.control.view import View
+from recycle.control.membership.view import View
+from recycle.control.store.tcp_store import LOOPBACK, TorchStore, listen, serve
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost, Interrupted
-from recycle.runtime.launch.local import launch
+from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect, connect_pair
 from recycle.runtime.net.gloo.addresses import Address
 from recycle.runtime.net.gloo.backend import neighbours

@@ -15,10 +15,10 @@ import torch
 from torch.distributed import HashStore
 
 from harness.processes import open_files, send_signal
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.errors import Interrupted, RunError, ViewBroken
-from recycle.runtime.launch.local import launch
+from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.gloo.sockets import Connections, cut_connections, open_connections
 from recycle.runtime.net.gloo.transfers import Waits

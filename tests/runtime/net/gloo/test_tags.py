@@ -4,9 +4,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.control.view import View
+from recycle.control.membership.view import View
 from recycle.job import Server
-from recycle.runtime.launch.local import launch
+from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.gloo.tags import CHECKS, DIRECTIONS, EPOCHS, GREETINGS, ORDERS, tag_of
 from recycle.runtime.net.transfer_key import STATE, TOKENS, Carried, TransferKey

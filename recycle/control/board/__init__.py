@@ -1,0 +1,1 @@
+"""What members write in the store, by meaning."""

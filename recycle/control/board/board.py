@@ -1,0 +1,406 @@
+"""The board: what the members read and write in the store, by meaning, a part for each subject.
+
+Every method raises StoreLost when the store is gone. What was not made with the run's token counts as not there.
+"""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from recycle.control.board import keys
+from recycle.control.board.failure_board import STRANGE, FailureBoard
+from recycle.control.board.heartbeat_board import BeatBoard
+from recycle.control.board.link_board import LinkBoard
+from recycle.control.membership.messages import Death, Description, JoinRequest, MoveOrder, Opening, Pace, Verdict
+from recycle.control.membership.participant import participants_of
+from recycle.control.membership.view import Member, View
+from recycle.control.store.log import Log
+from recycle.control.store.sealed_store import SealedStore
+from recycle.control.store.store import Store
+from recycle.job import Server
+from recycle.plan.moves import Seen
+
+RESTORED = 5.0
+"""Seconds until nobody restores any more what a stranger has written over."""
+
+
+class Board:
+    """All that there is over one connection.
+
+    Args:
+        store: a connection to the store.
+        token: the run's secret.
+
+    Attributes:
+        verdicts: which view the run is in.
+        failures: alarms, reports and deaths.
+        beats: hosts and their signs of life.
+        links: where members are, and between which of them no data comes through.
+        joining: who asks to be admitted.
+        plans: that were made for a view.
+        paces: how fast members are, and how often they fail.
+        end: who has reached it.
+    """
+
+    def __init__(self, store: Store, token: str) -> None:
+        self._sealed = sealed = SealedStore(store, token)
+        self.verdicts = VerdictBoard(sealed)
+        self.failures = FailureBoard(sealed)
+        self.beats = BeatBoard(sealed)
+        self.links = LinkBoard(sealed)
+        self.joining = JoinBoard(sealed)
+        self.plans = PlanBoard(sealed)
+        self.paces = PaceBoard(sealed)
+        self.end = EndBoard(sealed)
+
+    def describe(self, description: Description) -> Description:
+        """Say what the run is; gives what was said first."""
+        return self._sealed.write_once(keys.RUN, description)
+
+    def description(self) -> Description | None:
+        """What the run is.
+
+        Raises:
+            ControlError: it was not described with this token.
+        """
+        described = self._sealed.plain.get(keys.RUN)
+        return None if described is None else self._sealed.unseal(keys.RUN, described, Description)
+
+    def probe(self) -> dict[str, bytes]:
+        """Try what a recovery will need of the store: that it takes what is written, and has what was.
+
+        Returns:
+            What lasts as long as the run, by its keys, as it is stored.
+        """
+        found = self._sealed.plain.exchange({keys.PROBE: b""}, keys.LASTING)
+        return {key: value for key, value in zip(keys.LASTING, found, strict=True) if value is not None}
+
+    def tell_again(self, lasting: Mapping[str, bytes]) -> None:
+        """Write what a new store has not got.
+
+        Args:
+            lasting: what ``probe`` has found in the one before.
+        """
+        self._sealed.plain.keep_first(lasting)
+
+    def declare_dead(self, deaths: Sequence[Death], source: str) -> None:
+        """Tell everybody who needs to know that some members are dead, and be heard.
+
+        Args:
+            deaths: of whom, and how; of a host's members at once, so that they are missed in one change of the view.
+            source: who says so.
+        """
+        told = {Member.parse(each.member): each for each in self.failures.publish_deaths(deaths)}
+        # A verdict that still names them may be made at this moment, by somebody who has not seen the deaths. So they
+        # are told in every epoch until the newest view is one that has heard them or does not need them.
+        begun = self.verdicts.begun()
+        while begun is not None and (named := [each for each in told if begun.view.names(each)]):
+            epoch = begun.view.epoch
+            self.failures.raise_alarm(
+                epoch, f"{named[0]} {told[named[0]].reason}", source, [told[each] for each in named]
+            )
+            begun = self.verdicts.newest(epoch + 1)
+
+    def forget(self, epoch: int, members: Collection[Member], ranks: int = 1) -> None:
+        """Delete what only earlier epochs needed, so that the store does not grow with the number of failures.
+
+        Args:
+            epoch: the epoch that the run is in.
+            members: who is in it; of anybody else who has not asked in it to be let in, everything goes.
+            ranks: of each of them.
+        """
+        if self.verdicts.newest(epoch + 1) is not None:
+            # Who comes this late does not know any more whose keys are needed.
+            return
+        self.verdicts.announce(epoch)
+        needed = {*members, *(Member.parse(each.member) for each in self.joining.requests(epoch))}
+        rest = keys.Needed.by(needed, self.beats.homes(participants_of(needed, ranks)).values())
+        self._sealed.plain.delete_all(lambda key: keys.is_outlived(key, epoch, rest))
+
+
+class VerdictBoard:
+    """The verdicts of the run, of which the newest counts.
+
+    Args:
+        sealed: the store.
+    """
+
+    def __init__(self, sealed: SealedStore) -> None:
+        self._sealed = sealed
+        self._read_last: tuple[bytes, Verdict] | None = None
+
+    def open(self, opening: Opening) -> Opening:
+        """Say with whom the run begins; gives what was said first."""
+        return self._sealed.write_once(keys.OPENING, opening)
+
+    def opening(self, timeout: float = 0.0) -> Opening | None:
+        """With whom the run begins, after it was said or a time in seconds is over."""
+        return self._sealed.read(keys.OPENING, Opening, timeout)
+
+    def propose(self, verdict: Verdict) -> Verdict:
+        """Try to begin an epoch; gives the verdict that counts, which may be somebody else's and of a later epoch.
+
+        One key holds the newest verdict, and only an older one is ever replaced in it, in one step. So an epoch has
+        one verdict for all time, whoever proposes however late.
+        """
+        sealed, store = self._sealed, self._sealed.plain
+        before = store.get(keys.VIEW)
+        newest = sealed.find(keys.VIEW, before, Verdict)
+        if newest is not None and newest.epoch >= verdict.epoch:
+            return newest
+        if verdict.unheard is not None:
+            # It was true of the moment in which it was stored before.
+            verdict = msgspec.structs.replace(verdict, unheard=None)
+        after = store.compare_set(keys.VIEW, before or b"", sealed.seal(keys.VIEW, verdict))
+        stored = sealed.find(keys.VIEW, after, Verdict)
+        if stored is None:
+            return self.propose(verdict)
+        store.set_many({keys.EPOCH: sealed.seal(keys.EPOCH, stored.epoch), keys.bell(stored.epoch): b""})
+        return stored
+
+    def announce(self, epoch: int) -> None:
+        """Say the number of the newest verdict to those who look often."""
+        self._sealed.write(keys.EPOCH, epoch)
+
+    def number(self) -> int | None:
+        """The number that was announced last; it may be late, but changes after every verdict that stays the newest."""
+        return self._sealed.read(keys.EPOCH, int)
+
+    def ring(self, epoch: int, leaders: Sequence[Member], verdict: Verdict | None = None) -> None:
+        """End the wait for leaders, which have decided or cannot.
+
+        Args:
+            epoch: in which they are waited for.
+            leaders: for whom.
+            verdict: of the next epoch, if it is the one that counts: who has that of this epoch need not read it all.
+        """
+        told = None if verdict is None else verdict.without_members()
+        turns = [keys.turn(epoch, each) for each in leaders]
+        self._sealed.plain.set_many({each: b"" if told is None else self._sealed.seal(each, told) for each in turns})
+
+    def await_turn(self, epoch: int, leader: Member, timeout: float) -> Verdict | None:
+        """Wait until somebody rings for a leader, or some seconds are over. The connection is busy for that long.
+
+        Returns:
+            The verdict of the next epoch if it came with that, and the one before was read over this connection.
+        """
+        key = keys.turn(epoch, leader)
+        sealed = self._sealed.plain.hear(key, timeout)
+        if not sealed or self._read_last is None or self._read_last[1].epoch != epoch:
+            return None
+        told = self._sealed.find(key, sealed, Verdict)
+        if told is None:
+            return None
+        verdict = told.following(self._read_last[1])
+        self._read_last = b"", verdict
+        return verdict
+
+    def newest(self, epoch: int = 0) -> Verdict | None:
+        """The newest verdict, if it is of this epoch or a later one; the same object as long as it is the same."""
+        stored = self._sealed.plain.get(keys.VIEW)
+        if stored is None:
+            return None
+        if self._read_last is None or self._read_last[0] != stored:
+            found = self._sealed.find(keys.VIEW, stored, Verdict)
+            if found is not None:
+                self._read_last = stored, found
+            elif self._read_last is not None:
+                # A stranger has written over it, and not everybody has read it before.
+                known = self._sealed.seal(keys.VIEW, self._read_last[1])
+                self._sealed.plain.compare_set(keys.VIEW, stored, known)
+        if self._read_last is None:
+            return None
+        newest = self._read_last[1]
+        return newest if newest.epoch >= epoch else None
+
+    def begun(self) -> Verdict | Opening | None:
+        """The newest verdict, or with whom the run begins. What a stranger has written over it is soon replaced."""
+        deadline = time.monotonic() + RESTORED
+        while True:
+            begun = self.newest() or self.opening()
+            if begun is not None or time.monotonic() >= deadline or self._sealed.plain.get(keys.VIEW) is None:
+                return begun
+            time.sleep(STRANGE)
+
+    def wait(self, epoch: int, timeout: float) -> Verdict | None:
+        """The same, after it exists or a time in seconds is over. The connection is busy for that long."""
+        newest = self.newest(epoch)
+        if newest is None:
+            # Who decided may have died before it rang the bell: so the bell only ends the wait, and says nothing.
+            self._sealed.plain.hear(keys.bell(epoch), timeout)
+            newest = self.newest(epoch)
+        return newest
+
+
+class JoinBoard:
+    """Who asks to be admitted, and who serves it.
+
+    Args:
+        sealed: the store.
+    """
+
+    def __init__(self, sealed: SealedStore) -> None:
+        self._sealed = sealed
+
+    def new_incarnation(self, server: Server) -> int:
+        """A number for a new life of a server, given to nobody else; they start from 1."""
+        verdict = self._sealed.read(keys.VIEW, Verdict)
+        lives = () if verdict is None else verdict.view.members
+        # A store that has taken the place of a lost one has counted none of them.
+        return self._life_after(max((each for each in lives if each.server == server), default=Member(server, 0)))
+
+    def _life_after(self, member: Member) -> int:
+        while (number := self._sealed.plain.add(keys.incarnation(member.server), 1)) <= member.incarnation:
+            pass
+        return number
+
+    def next_life(self, member: Member) -> Member:
+        """The life in which a dead member's server comes back; who asks first decides that it does."""
+        server = member.server
+        return Member(server, self._sealed.write_once(keys.next_life(member), self._life_after(member)))
+
+    def decided_life(self, member: Member) -> Member | None:
+        """The same, if somebody has asked."""
+        incarnation = self._sealed.read(keys.next_life(member), int)
+        return None if incarnation is None else Member(member.server, incarnation)
+
+    def request(self, request: JoinRequest) -> None:
+        """Ask to be admitted, or say how the request stands now."""
+        self._log(request.epoch).append(request)
+        self._sealed.plain.set(keys.call(request.epoch), b"")
+
+    def asked(self, epoch: int, read: int = 0) -> int:
+        """A number that changes with every request; to look at it costs less than to look at all requests.
+
+        Args:
+            epoch: which.
+            read: the number behind which it may have changed.
+        """
+        return self._log(epoch).read(read).last
+
+    def requests(self, epoch: int) -> tuple[JoinRequest, ...]:
+        """How the requests of an epoch stand that were made with the run's token; any others are of no account."""
+        return self.read_requests(epoch)[1]
+
+    def read_requests(self, epoch: int) -> tuple[int, tuple[JoinRequest, ...]]:
+        """The same behind what ``asked`` says then; less while one is counted and not stored yet."""
+        page = self._log(epoch).read()
+        told = [entry for _, entry in page.found]
+        latest = {(each.member, each.rank, each.chunk): each for each in told if each is not None}
+        return page.whole, tuple(latest.values())
+
+    def _log(self, epoch: int) -> Log[JoinRequest]:
+        return Log(self._sealed, keys.requests(epoch), JoinRequest)
+
+    def order_move(self, order: MoveOrder) -> None:
+        """Have all members of an epoch copy chunks."""
+        self._sealed.write(keys.move(order.epoch), order)
+        self._sealed.plain.set(keys.call(order.epoch), b"")
+
+    def move(self, epoch: int) -> MoveOrder | None:
+        """What is to be copied in an epoch, if anything is."""
+        return self._sealed.read(keys.move(epoch), MoveOrder)
+
+    def offer(self, epoch: int, member: Member, attempt: int, rank: int = 0) -> None:
+        """Say to a member that asks that its stage's state is ready for it, or for one of its ranks."""
+        self._sealed.write(keys.offer(epoch, member, attempt, rank), True)
+
+    def wait_offer(self, epoch: int, member: Member, attempt: int, timeout: float, rank: int = 0) -> bool:
+        """Wait until somebody has said so, or a time in seconds is over. The connection is busy for that long."""
+        return self._sealed.read(keys.offer(epoch, member, attempt, rank), bool, timeout) is True
+
+
+class PlanBoard:
+    """Plans that were made for a view.
+
+    Args:
+        sealed: the store.
+    """
+
+    def __init__(self, sealed: SealedStore) -> None:
+        self._sealed = sealed
+
+    def publish(self, epoch: int, author: Member, plan: bytes) -> None:
+        """Offer a plan for an epoch, for the verdict that the same member is about to propose."""
+        self._sealed.write(keys.plan(epoch, author), plan)
+
+    def find(self, epoch: int, author: Member) -> bytes | None:
+        """The plan that a member offered for an epoch."""
+        return self._sealed.read(keys.plan(epoch, author), bytes)
+
+
+class PaceBoard:
+    """What is learnt of members: how fast they are in a view, and how often they have failed in the run.
+
+    Args:
+        sealed: the store.
+    """
+
+    def __init__(self, sealed: SealedStore) -> None:
+        self._sealed = sealed
+
+    def tell(self, pace: Pace) -> None:
+        """Say it of one member, in place of what was said of it before."""
+        self._sealed.write(keys.pace(pace.epoch, Member.parse(pace.member)), pace)
+
+    def of_all(self, view: View) -> tuple[Pace, ...]:
+        """What was said last of each member of a view, without those of whom nothing was."""
+        return tuple(self._sealed.read_all({each: keys.pace(view.epoch, each) for each in view.members}, Pace).values())
+
+    def longest(self, seen: Seen) -> Seen:
+        """What a run has seen so far; whoever leads later knows it too, as who leads now does who has joined late.
+
+        Args:
+            seen: by who leads.
+
+        Returns:
+            What somebody has seen for longer who has led before, or else the same.
+        """
+        told = self._sealed.read(keys.SEEN, Seen)
+        if told is not None and told.seconds > seen.seconds:
+            return told
+        self._sealed.write(keys.SEEN, seen)
+        return seen
+
+
+class EndBoard:
+    """How many have reached the end of training in an epoch, and whether all are told to end before it.
+
+    Nobody leaves before all have, so whoever dies until then is missed by everybody, and nobody after it.
+
+    Args:
+        sealed: the store.
+    """
+
+    def __init__(self, sealed: SealedStore) -> None:
+        self._sealed = sealed
+
+    def call_off(self, epoch: int, cause: str) -> None:
+        """Tell all members of an epoch to end at a boundary between iterations; in a later one they have to be called.
+
+        Args:
+            epoch: that the run is in.
+            cause: why, in a word.
+        """
+        self._sealed.write(keys.TOLD, cause)
+        self._sealed.plain.set(keys.call(epoch), b"")
+
+    def called_off(self) -> str:
+        """Why all are told to end; empty if they are not."""
+        return self._sealed.read(keys.TOLD, str) or ""
+
+    def reach(self, view: View) -> None:
+        """Say once that a member of a view has reached the end of training."""
+        if self._sealed.plain.add(keys.finished(view.epoch), 1) == len(view.members):
+            self._sealed.plain.set(keys.end(view.epoch), b"")
+
+    def is_reached(self, view: View) -> bool:
+        """Whether all members have."""
+        # Not the bell: the last one may have died before it rang.
+        return self._sealed.plain.add(keys.finished(view.epoch), 0) >= len(view.members)
+
+    def wait(self, view: View, timeout: float) -> bool:
+        """The same, after all have or a time in seconds is over. The connection is busy for that long."""
+        self._sealed.plain.wait(keys.end(view.epoch), timeout)
+        return self.is_reached(view)

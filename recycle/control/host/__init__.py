@@ -1,0 +1,1 @@
+"""What each host runs beside its workers: agents, and signs of life."""

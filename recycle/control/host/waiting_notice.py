@@ -1,0 +1,31 @@
+"""What a process says that waits for others for long."""
+
+import time
+from collections.abc import Callable
+
+FIRST, AGAIN = 10.0, 60.0
+"""Seconds of waiting after which it is said for whom, and after which it is said again."""
+
+
+class WaitingNotice:
+    """Says for whom this process waits, where that takes long.
+
+    Args:
+        say: tells the user something.
+        now: a clock, in seconds.
+    """
+
+    def __init__(self, say: Callable[[str], None], now: Callable[[], float] = time.monotonic) -> None:
+        self._say = say
+        self._now = now
+        self._due = now() + FIRST
+
+    def look(self, whom: Callable[[], str]) -> None:
+        """Every now and then while it waits.
+
+        Args:
+            whom: says for whom, in a sentence; it is asked where that is due.
+        """
+        if self._now() >= self._due:
+            self._due = self._now() + AGAIN
+            self._say(whom())

@@ -1,0 +1,1 @@
+"""How members agree, without I/O: messages, decisions and the machine that makes them."""

@@ -1,0 +1,1 @@
+"""The stores where members meet, and how they are reached."""

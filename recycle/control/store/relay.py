@@ -1,0 +1,316 @@
+"""A host's relay: what its members ask of the store at the same time is asked once, or in one request.
+
+It decides nothing and keeps nothing: each request is answered with what the store says after it was made, or has told
+whoever listens to a bell. So all that holds of the store holds of it through the relay.
+"""
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import NamedTuple, cast
+
+import msgspec
+
+from recycle.control.membership.errors import ControlError, StoreErased, StoreLost
+from recycle.control.store.relay_requests import (
+    HEAD,
+    LARGEST,
+    Answer,
+    Append,
+    Get,
+    Open,
+    ReadLog,
+    Request,
+    Result,
+    Set,
+    Single,
+    Waiting,
+)
+from recycle.control.store.store import Store
+
+LOOK = 0.2
+"""Seconds until a name that another relay had is tried again."""
+
+GATHER = 0.005
+"""Seconds for which what is appended to a log waits for more: whoever reads it waits for the other members as well."""
+
+TURN = 2.0
+"""Seconds after which it is looked whether anybody still waits for something."""
+
+MOST = 256
+"""How many different things a host's members can wait for at the same time."""
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+class _Asked(NamedTuple):
+    """A request, and who is told what comes of it."""
+
+    request: Set | Append | Get | Single
+    caller: "_Caller"
+
+
+class Relay:
+    """The relay of a host.
+
+    Args:
+        connect: makes a connection to the store, or raises StoreLost.
+    """
+
+    def __init__(self, connect: Callable[[], Store]) -> None:
+        self._connect = connect
+        self._asker = ThreadPoolExecutor(1)
+        self._waiters = ThreadPoolExecutor(MOST)
+        self._store: Store | None = None
+        self._idle: list[Store] = []
+        self._asked: list[_Asked] = []
+        self._asking: asyncio.Task[None] | None = None
+        # Who waits for what, and until when.
+        self._waits: dict[Hashable, dict[_Caller, asyncio.TimerHandle]] = {}
+        self._waiting: set[asyncio.Task[None]] = set()
+        self._callers: set[_Caller] = set()
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Answer whoever runs as the same user as this process.
+
+        Args:
+            listener: where they come to.
+        """
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(lambda: _Caller(self), sock=listener)
+        try:
+            await loop.create_future()
+        finally:
+            server.close()
+            for each in self._callers:
+                each.leave()
+
+    def meet(self, caller: "_Caller") -> None:
+        """Somebody has come."""
+        self._callers.add(caller)
+
+    def take(self, request: Request, caller: "_Caller") -> None:
+        """Answer a request, sooner or later.
+
+        Args:
+            request: which.
+            caller: who is answered.
+        """
+        if isinstance(request, Waiting):
+            self._await(request, caller)
+            return
+        self._asked.append(_Asked(request, caller))
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask())
+
+    def lose(self, caller: "_Caller") -> None:
+        """Somebody has left, and waits for nothing any more."""
+        self._callers.discard(caller)
+        for callers in self._waits.values():
+            if (timer := callers.pop(caller, None)) is not None:
+                timer.cancel()
+
+    async def _ask(self) -> None:
+        """Ask what there is to be asked; what comes meanwhile is asked together after it."""
+        loop = asyncio.get_running_loop()
+        while self._asked:
+            if all(isinstance(each.request, Append) for each in self._asked):
+                await asyncio.sleep(GATHER)
+            asked, self._asked = self._asked, []
+            answers = await loop.run_in_executor(self._asker, self._carry_out, [each.request for each in asked])
+            for each, answer in zip(asked, answers, strict=True):
+                each.caller.answer(_message(answer))
+        self._asking = None
+
+    def _carry_out(self, requests: Sequence[Set | Append | Get | Single]) -> list[Answer]:
+        """Some requests that nobody has an order for; what is the same is asked once."""
+        try:
+            if self._store is None:
+                self._store = self._connect()
+            return _carry_out(self._store, requests)
+        except StoreLost as error:
+            # The next request finds out whether there is a store again, and whether this run may still use it.
+            self._store = None
+            return [_lost(error)] * len(requests)
+        except ControlError as error:
+            if len(requests) == 1:
+                return [Answer(refusal=str(error))]
+            # One of them cannot be carried out.
+            return [answer for each in requests for answer in self._carry_out([each])]
+
+    def _await(self, request: Waiting, caller: "_Caller") -> None:
+        subject = request.subject
+        if subject not in self._waits:
+            self._waits[subject] = {}
+            task = asyncio.create_task(self._keep_waiting(request))
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
+        callers = self._waits[subject]
+        callers[caller] = asyncio.get_running_loop().call_later(request.timeout, _give_up, callers, caller)
+
+    async def _keep_waiting(self, request: Waiting) -> None:
+        """Wait for as long as somebody does."""
+        loop, callers = asyncio.get_running_loop(), self._waits[request.subject]
+        answer: Answer | None = None
+        try:
+            while answer is None and callers:
+                answer = await loop.run_in_executor(self._waiters, self._wait, request)
+        finally:
+            # Who waits from here on has to ask anew.
+            del self._waits[request.subject]
+        message = _message(answer or Answer())
+        for caller, timer in callers.items():
+            timer.cancel()
+            caller.answer(message)
+
+    def _wait(self, request: Waiting) -> Answer | None:
+        try:
+            store = self._idle.pop() if self._idle else self._connect()
+            is_there, found = request.wait(store, TURN)
+            self._idle.append(store)
+            return Answer(found) if is_there else None
+        except StoreLost as error:
+            return _lost(error)
+        except ControlError as error:
+            return Answer(refusal=str(error))
+
+
+class _Caller(asyncio.Protocol):
+    """One member's connection; its requests are answered one after the other.
+
+    Args:
+        relay: that is asked.
+    """
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._transport: asyncio.Transport | None = None
+        self._decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+        self._heard = bytearray()
+        self._is_asking = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See Protocol."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._relay.meet(self)
+        if not _is_own(transport.get_extra_info("socket")):
+            self.leave()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See Protocol."""
+        self._transport = None
+        self._relay.lose(self)
+
+    def data_received(self, data: bytes) -> None:
+        """See Protocol."""
+        self._heard += data
+        self._read()
+
+    def answer(self, message: bytes) -> None:
+        """Answer what was asked, if anybody is there.
+
+        Args:
+            message: the answer.
+        """
+        self._is_asking = False
+        if self._transport is not None:
+            self._transport.write(message)
+            self._read()
+
+    def leave(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _read(self) -> None:
+        end = HEAD + int.from_bytes(self._heard[:HEAD])
+        if self._is_asking or self._transport is None or self._transport.is_closing() or len(self._heard) < HEAD:
+            return
+        if end > HEAD + LARGEST:
+            self.leave()
+        elif len(self._heard) >= end:
+            message = bytes(self._heard[HEAD:end])
+            del self._heard[:end]
+            try:
+                request = self._decoder.decode(message)
+            except msgspec.DecodeError:
+                self.leave()  # it is none of ours
+                return
+            self._is_asking = True
+            self._relay.take(request, self)
+
+
+def _lost(error: StoreLost) -> Answer:
+    return Answer(lost=str(error), erased=isinstance(error, StoreErased))
+
+
+def _message(answer: Answer) -> bytes:
+    message = msgspec.msgpack.encode(answer)
+    return len(message).to_bytes(HEAD) + message
+
+
+def _give_up(callers: "dict[_Caller, asyncio.TimerHandle]", caller: _Caller) -> None:
+    """Somebody's time is over."""
+    with suppress(KeyError):
+        del callers[caller]
+        caller.answer(_message(Answer()))
+
+
+def _carry_out(store: Store, requests: Sequence[Set | Append | Get | Single]) -> list[Answer]:
+    values: dict[str, bytes] = {}
+    logs: dict[str, list[bytes]] = {}
+    for each in requests:
+        if isinstance(each, Set):
+            values |= each.values
+        elif isinstance(each, Append):
+            logs.setdefault(each.log, []).extend(each.entries)
+    if values:
+        store.set_many(values)
+    for log, entries in logs.items():
+        store.append(log, *entries)
+    wanted = list(dict.fromkeys(key for each in requests if isinstance(each, Get) for key in each.keys))
+    found = dict(zip(wanted, store.get_many(wanted), strict=True)) if wanted else {}
+    told: dict[ReadLog | Open, Result] = {}
+    answers = []
+    for each in requests:
+        match each:
+            case Set() | Append():
+                answers.append(Answer())
+            case Get():
+                answers.append(Answer([found[key] for key in each.keys]))
+            case ReadLog() | Open():
+                if each not in told:
+                    told[each] = each.ask(store)
+                answers.append(Answer(told[each]))
+            case _:
+                answers.append(Answer(each.ask(store)))
+    return answers
+
+
+def _is_own(connection: socket.socket) -> bool:
+    """Whether who is at the other end runs as the same user."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[1]) == os.getuid()
+
+
+async def run_relay(name: bytes, connect: Callable[[], Store]) -> None:
+    """Be the relay of this host, as soon as no other process is.
+
+    Args:
+        name: where it listens, in the kernel's abstract names.
+        connect: makes a connection to the store, or raises StoreLost.
+    """
+    while True:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(name)
+            break
+        except OSError:
+            listener.close()
+            await asyncio.sleep(LOOK)
+    listener.listen(1024)
+    await Relay(connect).serve(listener)

@@ -1,0 +1,103 @@
+"""Typed and sealed access to the store over one connection.
+
+Whoever reaches the store can write to it. What lacks the run's seal counts as not there, and ends nobody.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import TypeVar
+
+from recycle.control.membership.errors import ControlError
+from recycle.control.membership.messages import seal, unseal
+from recycle.control.store.store import Store
+
+_K = TypeVar("_K")
+_T = TypeVar("_T")
+
+
+class SealedStore:
+    """Reads and writes messages that are sealed with the run's token.
+
+    Args:
+        store: a connection to the store.
+        token: the run's secret.
+
+    Attributes:
+        plain: the same connection, for what is not sealed.
+    """
+
+    def __init__(self, store: Store, token: str) -> None:
+        self.plain = store
+        self._token = token
+        self._has_warned = False
+
+    def read(self, key: str, form: type[_T], timeout: float = 0.0) -> _T | None:
+        """What is stored, or None where nothing is that has the run's seal.
+
+        Args:
+            key: where.
+            form: what it must be.
+            timeout: seconds to wait for it. The connection is busy for that long.
+        """
+        return self.find(key, self.plain.wait(key, timeout) if timeout else self.plain.get(key), form)
+
+    def read_all(self, wanted: Mapping[_K, str], form: type[_T]) -> dict[_K, _T]:
+        """The same for some keys, in one request where the store can, without those where nothing is.
+
+        Args:
+            wanted: the keys, by what is asked for.
+            form: what each must be.
+        """
+        stored = self.plain.get_many(list(wanted.values())) if wanted else []
+        pairs = zip(wanted.items(), stored, strict=True)
+        read = {each: self.find(key, found, form) for (each, key), found in pairs}
+        return {each: content for each, content in read.items() if content is not None}
+
+    def write(self, key: str, content: object) -> None:
+        """Store something, whatever is there."""
+        self.plain.set(key, self.seal(key, content))
+
+    def write_once(self, key: str, content: _T) -> _T:
+        """Store something where nothing is; gives what was stored first."""
+        expected, sealed = b"", self.seal(key, content)
+        while True:
+            stored = self.plain.compare_set(key, expected, sealed)
+            found = self.find(key, stored, type(content))
+            if found is not None:
+                return found
+            expected = stored
+
+    def write_all_once(self, contents: Mapping[str, _T]) -> list[_T]:
+        """The same for some keys, in one request where the store can."""
+        stored = self.plain.keep_first({key: self.seal(key, each) for key, each in contents.items()})
+        pairs = zip(contents.items(), stored, strict=True)
+        # What a stranger has stored is written over.
+        return [
+            self.find(key, sealed, type(content)) or self.write_once(key, content) for (key, content), sealed in pairs
+        ]
+
+    def seal(self, key: str, content: object) -> bytes:
+        """See ``messages.seal``."""
+        return seal(self._token, key, content)
+
+    def find(self, key: str, sealed: bytes | None, form: type[_T]) -> _T | None:
+        """Decode what was found under a key; None, with a warning, for what lacks the run's seal.
+
+        Args:
+            key: which.
+            sealed: what was found there; None or empty if nothing was.
+            form: what it must be.
+        """
+        try:
+            return self.unseal(key, sealed, form) if sealed else None
+        except ControlError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                logging.getLogger(__name__).warning(
+                    "recycle: a stranger writes to the store, and is ignored: %s", error
+                )
+            return None
+
+    def unseal(self, key: str, sealed: bytes, form: type[_T]) -> _T:
+        """See ``messages.unseal``."""
+        return unseal(self._token, key, sealed, form)

@@ -1,0 +1,1 @@
+"""Megatron's command line: what a plan takes from it, and what is refused."""

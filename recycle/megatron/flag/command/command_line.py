@@ -1,0 +1,335 @@
+"""A Megatron command line, read without Megatron: what decides the shape of the job, and what a plan depends on."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from recycle.errors import UserError
+from recycle.megatron.flag.command.exit_signal import exit_signal
+from recycle.megatron.flag.command.flags import Flags, find_flags
+from recycle.megatron.flag.command.ignored_options import leave_out
+from recycle.megatron.flag.command.planning import Shape
+from recycle.megatron.flag.command.ranks import PIPELINES_LAST
+from recycle.megatron.flag.command.server_ranks import ServerRanks
+from recycle.megatron.flag.command.sizes import add_sizes, require_sizes, virtual_stages
+
+NUMBERS: dict[str, int | float | None] = {
+    "--tensor-model-parallel-size": 1,
+    "--pipeline-model-parallel-size": 1,
+    "--context-parallel-size": 1,
+    "--expert-model-parallel-size": 1,
+    "--expert-tensor-parallel-size": None,
+    "--num-experts": None,
+    "--num-layers": None,
+    "--num-layers-per-virtual-pipeline-stage": None,
+    "--num-virtual-stages-per-pipeline-rank": None,
+    "--mtp-num-layers": None,
+    "--micro-batch-size": None,
+    "--global-batch-size": None,
+    "--decoder-seq-length": None,
+    "--timing-log-level": 0,
+    "--num-distributed-optimizer-instances": 1,
+    "--clip-grad": 1.0,
+    "--hidden-dropout": 0.1,
+    "--attention-dropout": 0.1,
+    "--eval-global-batch-size": None,
+    "--eval-micro-batch-size": None,
+    "--tensor-parallel-num-weight-shards": None,
+    "--expert-tensor-parallel-num-weight-shards": None,
+    "--gpu-sniff-test-interval": None,
+}
+"""Options that take a number, with Megatron's defaults."""
+
+WORDS: dict[str, str | None] = {
+    "--transformer-impl": "transformer_engine",
+    "--dataloader-type": None,
+    "--distributed-backend": "nccl",
+    "--pipeline-model-parallel-comm-backend": None,
+    "--nccl-communicator-config-path": None,
+    "--cuda-graph-impl": "none",
+    "--recompute-granularity": None,
+    "--pipeline-model-parallel-layout": None,
+    "--optimizer": "adam",
+    "--save": None,
+    "--ckpt-format": "torch_dist",
+    "--moe-input-jitter-eps": None,
+    "--moe-router-force-biased": None,
+    "--save-wgrads-interval": None,
+    "--save-dgrads-interval": None,
+    "--phase-transition-iterations": None,
+    "--loss-scale": None,
+    "--non-persistent-ckpt-type": None,
+    "--moe-token-dispatcher-type": "allgather",
+    "--fp8-recipe": "delayed",
+    "--step-batch-size-schedule": None,
+    "--moe-expert-rank-capacity-factor": None,
+    "--logits-save-dir": None,
+    "--logits-load-dir": None,
+    "--moe-routing-trace-path": None,
+}
+"""Options that take a word, likewise."""
+
+SWITCHES = (
+    "--use-distributed-optimizer",
+    "--overlap-grad-reduce",
+    "--overlap-param-gather",
+    "--defer-embedding-wgrad-compute",
+    "--delay-wgrad-compute",
+    "--sequence-parallel",
+    "--use-megatron-fsdp",
+    "--use-torch-fsdp2",
+    "--enable-cuda-graph",
+    "--external-cuda-graph",
+    "--optimizer-cuda-graph",
+    "--hybrid-context-parallel",
+    "--use-legacy-models",
+    "--decrease-batch-size-if-needed",
+    "--perform-rl-step",
+    "--inprocess-restart",
+    "--fine-grained-activation-offloading",
+    "--bf16",
+    "--fp16",
+    "--calculate-per-token-loss",
+    "--untie-embeddings-and-output-weights",
+    "--use-mp-args-from-checkpoint-args",
+    "--optimizer-cpu-offload",
+    "--use-precision-aware-optimizer",
+    "--grad-reduce-in-bf16",
+    "--log-num-zeros-in-grad",
+    "--qk-clip",
+    "--qk-layernorm",
+    "--moe-router-enable-expert-bias",
+    "--overlap-moe-expert-parallel-comm",
+    "--tp-comm-overlap",
+    "--use-sharp",
+    "--te-rng-tracker",
+    "--fp8-param-gather",
+    "--moe-paged-stash",
+    "--overlap-dispatch-backward-with-experts-wgrad",
+    "--fim-data",
+    "--moe-router-force-load-balancing",
+    "--enable-ft-package",
+    "--full-validation",
+    "--log-straggler",
+)
+"""Options that are off unless they are given."""
+
+FUSION = "--no-gradient-accumulation-fusion"
+REGISTERED = "--use-nccl-ub"
+ROUNDED = {"fp8": "--fp8-format", "fp4": "--fp4-format"}
+OTHER_NAMES = {
+    **{name: (option,) for name, option in ROUNDED.items()},
+    "gradient_accumulation_fusion": (FUSION,),
+    "nccl_ub": (REGISTERED,),
+    "virtual_pipeline_model_parallel_size": (
+        "--num-layers-per-virtual-pipeline-stage",
+        "--num-virtual-stages-per-pipeline-rank",
+        "--pipeline-model-parallel-layout",
+    ),
+}
+"""What settings are called on the command line where that is not their name."""
+BALANCE = "--moe-router-load-balancing-type"
+RAMP_UP = "--rampup-batch-size"
+YAML = "--yaml-cfg"
+
+
+class CommandLine(NamedTuple):
+    """What was read.
+
+    Attributes:
+        settings: Megatron's, by their names.
+        flags: recycle's.
+        shape: of the job.
+        ranks: how many there are in all.
+        server_ranks: of each server.
+        arguments: the script's, without recycle's flags.
+        ranks_per_host: how many torchrun starts on each; None if that is not said.
+        pipelines_last: the order of ranks; see ``servers_of``.
+        left_out: options that change no result, and that the run goes without.
+        growth: the numbers of micro-batches per pipeline that batches have which grow, rising; empty where they do not.
+    """
+
+    settings: argparse.Namespace
+    flags: Flags
+    shape: Shape
+    ranks: int
+    server_ranks: ServerRanks
+    arguments: tuple[str, ...]
+    ranks_per_host: int | None
+    pipelines_last: bool
+    left_out: tuple[str, ...] = ()
+    growth: tuple[int, ...] = ()
+
+    def setting(self, name: str) -> Any:
+        """A setting's value; None if it is not one that is read."""
+        return getattr(self.settings, name, None)
+
+    def option(self, name: str) -> str:
+        """What a setting is called on the command line, as it was typed there if it was."""
+        options = OTHER_NAMES.get(name, (f"--{name.replace('_', '-')}",))
+        return next((each for each in options if each in self.arguments), options[0])
+
+
+def megatron_parser() -> argparse.ArgumentParser:
+    """A parser of the options that matter here; Megatron has hundreds of others."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for option, number in NUMBERS.items():
+        parser.add_argument(option, type=float if isinstance(number, float) else int, default=number)
+    for option, word in WORDS.items():
+        parser.add_argument(option, default=word)
+    for option in SWITCHES:
+        parser.add_argument(option, action="store_true")
+    parser.add_argument(FUSION, action="store_false", dest="gradient_accumulation_fusion")
+    parser.add_argument(RAMP_UP, nargs=3, type=int)
+    parser.add_argument("--iterations-to-skip", nargs="+", type=int, default=[])
+    parser.add_argument(BALANCE, nargs="+", default="aux_loss")
+    parser.add_argument("--high-priority-stream-groups", nargs="+", default=[])
+    parser.add_argument(REGISTERED, dest="nccl_ub", action="store_true")
+    for name, option in ROUNDED.items():
+        parser.add_argument(option, dest=name)
+    return parser
+
+
+def require_command_line(words: Sequence[str]) -> None:
+    """Check that Megatron takes its settings from the command line.
+
+    Raises:
+        UserError: it takes them from somewhere else, recycle's flags among them.
+    """
+    if any(word.partition("=")[0] == YAML for word in words):
+        raise UserError(
+            f"{YAML}: Megatron takes all settings from that file, and --pipeline-schedule cannot be there: give them "
+            "on the command line"
+        )
+
+
+def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
+    """Read a whole command line: torchrun and its options if they are there, the script, its arguments.
+
+    Args:
+        words: as the shell gives them.
+        ranks: how many processes there are in all; None to take torchrun's options for it.
+
+    Raises:
+        UserError: a value that is needed is missing or wrong.
+    """
+    require_command_line(words)
+    exit_signal(words)
+    words, left_out = leave_out(words)
+    flags, rest = find_flags(words)
+    arguments = _script_arguments(rest)
+    try:
+        settings, rest = add_sizes(megatron_parser()).parse_known_args(rest)
+        launch, _ = _torchrun_parser().parse_known_args(rest)
+    except argparse.ArgumentError as error:
+        raise UserError(str(error)) from error
+    require_sizes(settings)
+    if settings.use_mp_args_from_checkpoint_args:
+        raise UserError(
+            "--use-mp-args-from-checkpoint-args: the number of stages is not on the command line; give it there, and "
+            "use --use-checkpoint-args alone"
+        )
+    total = ranks if ranks is not None else _torchrun_ranks(launch)
+    pipelines_last = PIPELINES_LAST in arguments
+    if isinstance(settings.moe_router_load_balancing_type, list):
+        settings.moe_router_load_balancing_type = " ".join(settings.moe_router_load_balancing_type)
+    if settings.expert_tensor_parallel_size is None:
+        settings.expert_tensor_parallel_size = settings.tensor_model_parallel_size
+    server_ranks = ServerRanks.of(lambda name: getattr(settings, name))
+    servers = _servers(settings, total, server_ranks, pipelines_last)
+    settings.virtual_pipeline_model_parallel_size = virtual_stages(settings)
+    micro_batches = _micro_batches(settings, servers * server_ranks.pipelines)
+    virtual = settings.virtual_pipeline_model_parallel_size or 1
+    shape = Shape(servers, settings.pipeline_model_parallel_size, micro_batches, virtual)
+    per_host = launch.nproc_per_node
+    return CommandLine(
+        settings,
+        flags,
+        shape,
+        total,
+        server_ranks,
+        arguments,
+        int(per_host) if per_host is not None and per_host.isdecimal() else None,
+        pipelines_last,
+        tuple(left_out),
+        _growth(settings, servers * server_ranks.pipelines),
+    )
+
+
+def _script_arguments(words: Sequence[str]) -> tuple[str, ...]:
+    """What comes after the script; where none is named, all words are its arguments."""
+    place = next((place for place, word in enumerate(words) if word.endswith(".py")), -1)
+    return tuple(words[place + 1 :])
+
+
+def _torchrun_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--nnodes", default="1")
+    parser.add_argument("--nproc-per-node", "--nproc_per_node")
+    return parser
+
+
+def _torchrun_ranks(launch: argparse.Namespace) -> int:
+    if launch.nproc_per_node is None:
+        raise UserError("how many ranks there are is not said: give --ranks, or the whole torchrun command")
+    try:
+        return int(launch.nnodes) * int(launch.nproc_per_node)
+    except ValueError as error:
+        raise UserError(
+            f"--nnodes {launch.nnodes} --nproc-per-node {launch.nproc_per_node} is no number of ranks: give --ranks"
+        ) from error
+
+
+def _servers(settings: argparse.Namespace, total: int, ranks: ServerRanks, pipelines_last: bool) -> int:
+    """How many servers a stage has."""
+    in_pipeline = ranks.tensor * ranks.context
+    per_pipeline = in_pipeline * settings.pipeline_model_parallel_size
+    if total < per_pipeline or total % per_pipeline:
+        raise UserError(
+            f"{total} ranks are no multiple of {per_pipeline}, the tensor-parallel x context-parallel x "
+            "pipeline-parallel size: change one of them"
+        )
+    per_server = ranks.size * settings.pipeline_model_parallel_size
+    if total % per_server:
+        raise UserError(
+            f"{total} ranks are no multiple of {per_server}, the {ranks.size} that compute together with their experts "
+            "x pipeline-parallel size: change one of them"
+        )
+    if pipelines_last and ranks.experts != in_pipeline and settings.pipeline_model_parallel_size > 1:
+        raise UserError(
+            f"{PIPELINES_LAST}: Megatron takes it only where experts are divided among the ranks of one pipeline's "
+            "stage: leave it out, or change --expert-model-parallel-size"
+        )
+    return int(total // per_server)
+
+
+def _micro_batches(settings: argparse.Namespace, pipelines: int) -> int:
+    if settings.micro_batch_size is None:
+        raise UserError("--micro-batch-size is missing: Megatron needs it, and so does a plan")
+    at_once = settings.micro_batch_size * pipelines
+    batch = settings.global_batch_size or at_once
+    if batch % at_once:
+        raise UserError(
+            f"--global-batch-size {batch} is no multiple of {at_once}, the micro-batch size x pipelines: change one"
+        )
+    return int(batch // at_once)
+
+
+def _growth(settings: argparse.Namespace, pipelines: int) -> tuple[int, ...]:
+    """The numbers of micro-batches that grow with the batch; see Megatron's calculator of them."""
+    if settings.rampup_batch_size is None:
+        return ()
+    start, step, _ = settings.rampup_batch_size
+    at_once, whole = settings.micro_batch_size * pipelines, settings.global_batch_size
+    if whole is None or min(start, step) < 1 or start > whole or (whole - start) % step:
+        raise UserError(
+            f"{RAMP_UP} {start} {step}: from {start} in steps of {step}, batches do not grow to --global-batch-size "
+            f"{whole}: change one"
+        )
+    for batch in range(start, whole, step):
+        if batch % at_once:
+            raise UserError(
+                f"{RAMP_UP} {start} {step}: a batch of {batch} is no multiple of {at_once}, the micro-batch size x "
+                "pipelines: change one"
+            )
+    return tuple(batch // at_once for batch in range(start, whole + 1, step))

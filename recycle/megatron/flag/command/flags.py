@@ -1,0 +1,154 @@
+"""What recycle adds to the command line of a Megatron training script."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from recycle.control.store.etcd_cluster import VARIABLE
+from recycle.duration import parse_duration
+from recycle.errors import JobError, UserError
+from recycle.job import Server
+from recycle.runtime.launch.process.restarts import RESTARTS
+from recycle.state.errors import StateError
+from recycle.state.redundancy import OFF, Redundancy
+
+SCHEDULE = "pipeline_schedule"
+STOCK, RECYCLE = "stock", "recycle"
+KEEP, RESUME, RECORD = "--recycle-keep-in-memory", "--recycle-resume", "--recycle-record"
+
+REFUSED = UserError.exit_status
+"""The exit status where what was asked for cannot be done."""
+
+
+class Flags(NamedTuple):
+    """The values of recycle's flags.
+
+    Attributes:
+        on: whether pipelines follow a plan; otherwise everything is Megatron's own.
+        catalogue: plans made ahead of time; without one, a plan is made when training starts.
+        dead: servers that do no training work; their micro-batches go to their peers.
+        budget: seconds for making a plan.
+        staggered: whether each stage steps on its own; otherwise Megatron's optimizer steps all of them together.
+        exact: whether sums of gradients have the same bits whoever is alive.
+        store: where servers agree on who is alive in etcd; None for the store with which they were started.
+        restarts: how often within an hour the server of a crashed worker is started again.
+        record: the folder in which the run is recorded; None if it is not.
+        redundancy: how the state is kept in the memory of hosts; None if it is not.
+        resumes: whether training goes on from what is left there of a start whose servers are all dead.
+    """
+
+    on: bool
+    catalogue: Path | None
+    dead: tuple[Server, ...]
+    budget: float
+    staggered: bool = False
+    exact: bool = False
+    store: str | None = None
+    restarts: int = RESTARTS
+    record: Path | None = None
+    redundancy: Redundancy | None = None
+    resumes: bool = False
+
+
+def owns_steps(flags: Flags) -> bool:
+    """Whether stages are stepped by recycle, and not by Megatron's training code."""
+    return flags.staggered or flags.exact
+
+
+def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add recycle's flags to a parser, as Megatron's ``extra_args_provider`` does."""
+    group = parser.add_argument_group(title="recycle")
+    group.add_argument(
+        "--pipeline-schedule",
+        choices=[STOCK, RECYCLE],
+        default=STOCK,
+        help="stock: Megatron's own schedules. recycle: pipelines follow a plan that routes around dead servers.",
+    )
+    group.add_argument("--recycle-catalogue", help="Plans made with recycle catalogue.")
+    group.add_argument("--recycle-dead", default="", help="Servers whose work their peers do: W1_2,W0_3.")
+    group.add_argument("--recycle-budget", default="5s", help="Time for making a plan: 500ms, 5s, 1m.")
+    group.add_argument(
+        "--recycle-stagger",
+        action="store_true",
+        help="Each stage steps on its own, without waiting for the norm of the others.",
+    )
+    group.add_argument(
+        "--recycle-exact", action="store_true", help="Failures change no bit of what is trained; costs time and memory."
+    )
+    group.add_argument(
+        "--recycle-store",
+        help="Where servers agree on who is alive, so that any host may be lost: etcd://HOST:PORT,HOST:PORT,.... "
+        f"{VARIABLE} in the environment says the same, and is not printed with Megatron's arguments.",
+    )
+    group.add_argument(
+        "--recycle-restarts",
+        type=int,
+        default=RESTARTS,
+        help="How often within an hour the server of a crashed worker is started again.",
+    )
+    group.add_argument(
+        RECORD,
+        metavar="FOLDER",
+        help="Where servers write what they do, for recycle watch, show and losses; on several hosts they share it.",
+    )
+    group.add_argument(
+        KEEP,
+        default=OFF,
+        metavar="copies=N|parity=K+M|off",
+        help="Each iteration's state in the memory of N hosts, so that it outlives all servers of a stage; or in "
+        "pieces on K+M hosts, of which any K are enough.",
+    )
+    group.add_argument(
+        RESUME,
+        action="store_true",
+        help=f"Where all servers died: go on from the state in the memory of hosts, with the same {RECORD}.",
+    )
+    return parser
+
+
+def read_flags(values: argparse.Namespace) -> Flags:
+    """The flags among parsed arguments.
+
+    Raises:
+        UserError: one has no usable value.
+    """
+    try:
+        names = [part.strip() for part in values.recycle_dead.split(",") if part.strip()]
+        dead = tuple(Server.parse(name) for name in names)
+    except JobError as error:
+        raise UserError(f"--recycle-dead: {error}") from error
+    try:
+        budget = parse_duration(values.recycle_budget)
+    except UserError as error:
+        raise UserError(f"--recycle-budget: {error}") from error
+    if values.recycle_restarts < 0:
+        raise UserError(f"--recycle-restarts {values.recycle_restarts}: give a number from 0")
+    try:
+        redundancy = Redundancy.parse(values.recycle_keep_in_memory)
+    except StateError as error:
+        raise UserError(f"{KEEP} {error}") from error
+    catalogue = None if values.recycle_catalogue is None else Path(values.recycle_catalogue)
+    on = getattr(values, SCHEDULE) == RECYCLE
+    store = values.recycle_store or os.environ.get(VARIABLE)
+    record = None if values.recycle_record is None else Path(values.recycle_record)
+    resumes = values.recycle_resume
+    if resumes and (redundancy is None or record is None):
+        raise UserError(f"{RESUME}: it takes the {KEEP} and the {RECORD} of the start that it goes on from")
+    own_steps = values.recycle_stagger, values.recycle_exact
+    return Flags(on, catalogue, dead, budget, *own_steps, store, values.recycle_restarts, record, redundancy, resumes)
+
+
+def find_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
+    """The flags on a command line, and what else is on it.
+
+    Raises:
+        UserError: one has no usable value.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    try:
+        values, rest = add_flags(parser).parse_known_args(arguments)
+    except argparse.ArgumentError as error:
+        raise UserError(str(error)) from error
+    return read_flags(values), rest

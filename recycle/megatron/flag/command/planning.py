@@ -1,0 +1,98 @@
+"""Which plan a Megatron job follows: of a catalogue, or made now by what is put in for that.
+
+Neither torch nor the planner is needed.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from recycle.errors import UserError
+from recycle.job import DeadServers, Job, Server
+from recycle.jobfile import load_job
+from recycle.megatron.flag.command.flags import Flags
+from recycle.placement import Placement, interleaved, placement_text
+from recycle.plan.catalogue import Catalogue
+from recycle.plan.mode import Mode
+from recycle.plan.plan import Plan
+
+Make: TypeAlias = Callable[[Job, DeadServers, Mode, float], Plan]
+"""Makes a plan around dead servers within some seconds; Megatron's own order, 1F1B, where there are none."""
+
+
+class Shape(NamedTuple):
+    """The size of a job: D, P and M, and how many of Megatron's virtual stages each server has."""
+
+    pipelines: int
+    stages: int
+    micro_batches: int
+    virtual: int = 1
+
+    @classmethod
+    def of(cls, job: Job) -> "Shape":
+        """That of a job."""
+        return cls(job.pipelines, job.depth, job.micro_batches, len(job.stages) // job.depth)
+
+    @property
+    def placement(self) -> Placement:
+        """The chunks of the model that each server of a pipeline holds."""
+        return interleaved(self.stages, self.virtual)
+
+    def __str__(self) -> str:
+        each = f" of {self.virtual} virtual ones each" if self.virtual > 1 else ""
+        return f"{self.pipelines} pipelines x {self.stages} stages{each} x {self.micro_batches} micro-batches"
+
+
+class Source:
+    """Where plans for a job come from.
+
+    Args:
+        flags: recycle's flags.
+        shape: of the job.
+        fused: why the backward pass cannot be split; empty if it can.
+        make: makes plans that no catalogue has.
+
+    Attributes:
+        job: with the costs of the catalogue, or with F, I and W of equal length.
+        mode: of its plans around dead servers.
+        catalogue: plans made ahead of time; None if there are none.
+
+    Raises:
+        UserError: the catalogue cannot be read, or its plans do not fit.
+    """
+
+    def __init__(self, flags: Flags, shape: Shape, fused: Sequence[str], make: Make) -> None:
+        self._budget = flags.budget
+        self._make = make
+        self.mode = Mode("fused" if fused else "split", "staggered" if flags.staggered else "global")
+        self.catalogue = None if flags.catalogue is None else Catalogue(flags.catalogue)
+        if self.catalogue is None:
+            sizes = {"pipelines": shape.pipelines, "stages": shape.stages, "micro_batches": shape.micro_batches}
+            self.job = load_job(None, sizes | {"placement": placement_text(shape.placement), "name": "training"})
+            return
+        index = self.catalogue.index
+        self.job = index.job
+        self.job.require_even("Megatron's own training code")
+        if Shape.of(index.job) != shape or index.job.chunks != shape.placement:
+            raise UserError(
+                f"{flags.catalogue}: its plans are for {Shape.of(index.job)}, and training has {shape}: make a "
+                "catalogue for this job"
+            )
+        if index.mode.optimizer != self.mode.optimizer:
+            raise UserError(
+                f"{flags.catalogue}: its plans are for a {index.mode.optimizer} optimizer, and training has a "
+                f"{self.mode.optimizer} one: make the catalogue with --optimizer {self.mode.optimizer}, or "
+                f"{'leave out' if flags.staggered else 'add'} --recycle-stagger"
+            )
+        if fused and index.mode.backward != "fused":
+            raise UserError(f"{flags.catalogue}: its plans split the backward pass, but {fused[0]}")
+
+    def plan(self, dead: Iterable[Server]) -> Plan:
+        """The plan around some dead servers; without any, it is Megatron's own order, 1F1B.
+
+        Raises:
+            UserError: there is no such plan.
+        """
+        dead = self.job.dead_servers(dead)
+        if dead and self.catalogue is not None:
+            return self.catalogue.look_up(dead).plan()
+        return self._make(self.job, dead, self.mode, self._budget)

@@ -1,0 +1,312 @@
+"""What Megatron refuses because a job's numbers do not fit each other, found without Megatron."""
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+
+from recycle.errors import UserError
+from recycle.megatron.flag.command.layouts import DECODER, EMBEDDING, LETTERS, LOSS, PREDICTION, stages_of
+from recycle.megatron.flag.command.refusals import Advice, Refusal, Settings
+from recycle.wording import plural
+
+SIZES = (
+    "--hidden-size",
+    "--ffn-hidden-size",
+    "--num-attention-heads",
+    "--kv-channels",
+    "--seq-length",
+    "--max-position-embeddings",
+    "--decoder-first-pipeline-num-layers",
+    "--decoder-last-pipeline-num-layers",
+    "--moe-ffn-hidden-size",
+    "--moe-router-num-groups",
+    "--moe-router-group-topk",
+    "--save-retain-interval",
+    "--log-memory-interval",
+    "--train-iters",
+)
+"""Options that take a number and only have to fit others; those with which a plan can or cannot run are elsewhere."""
+
+DEFAULTS = {"--num-query-groups": 1, "--log-interval": 100}
+"""Likewise, with Megatron's defaults."""
+
+RATES = {"--lr": None, "--min-lr": 0.0}
+
+SWITCHES = (
+    "--account-for-embedding-in-pipeline-split",
+    "--account-for-loss-in-pipeline-split",
+    "--group-query-attention",
+    "--swiglu",
+    "--use-checkpoint-args",
+)
+
+SAVES = ("--save-interval", "--persistent-save-interval")
+ALONE = "--no-overlap-p2p-communication"
+HYBRID = ("--hybrid-layer-pattern", "--hybrid-override-pattern")
+
+AT_LEAST_ONE = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "num_layers",
+    "num_layers_per_virtual_pipeline_stage",
+    "num_virtual_stages_per_pipeline_rank",
+    "micro_batch_size",
+    "global_batch_size",
+    *(option[2:].replace("-", "_") for option in (*SIZES, *DEFAULTS)),
+)
+
+VIRTUAL = (
+    "num_layers_per_virtual_pipeline_stage",
+    "num_virtual_stages_per_pipeline_rank",
+    "pipeline_model_parallel_layout",
+)
+ENDS = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+
+
+def add_sizes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add the options that only have to fit others to a parser."""
+    for option in SIZES:
+        parser.add_argument(option, type=int)
+    for option, number in DEFAULTS.items():
+        parser.add_argument(option, type=int, default=number)
+    for option, rate in RATES.items():
+        parser.add_argument(option, type=float, default=rate)
+    for option in SWITCHES:
+        parser.add_argument(option, action="store_true")
+    for option in HYBRID:
+        parser.add_argument(option)
+    parser.add_argument(*SAVES, type=int)
+    parser.add_argument(ALONE, action="store_false", dest="overlap_p2p_comm")
+    return parser
+
+
+def require_sizes(settings: argparse.Namespace) -> None:
+    """Check that nothing is zero by which others are divided.
+
+    Raises:
+        UserError: something is.
+    """
+    for name in AT_LEAST_ONE:
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name.replace('_', '-')} {value}: give a number from 1")
+
+
+def unfit(of: Settings) -> Iterator[Refusal]:
+    """What does not fit; nothing if Megatron takes all.
+
+    What is not on the command line fits: a checkpoint or the script may say it.
+
+    Args:
+        of: Megatron's settings.
+    """
+    if of("use_checkpoint_args"):
+        return
+    if of("hybrid_layer_pattern") is None and of("hybrid_override_pattern") is None:
+        yield from _layers(of)
+    yield from _heads(of)
+    yield from _sequences(of)
+    yield from _experts(of)
+    yield from _intervals(of)
+
+
+def _refuse(of: Settings, name: str, reason: str, remedy: str) -> Refusal:
+    return Refusal(name, of(name), Advice(reason, remedy))
+
+
+def _layers(of: Settings) -> Iterator[Refusal]:
+    """Those of each stage, and of each virtual one."""
+    virtual, ends, counted = ([name for name in names if of(name)] for names in (VIRTUAL, ENDS, COUNTED))
+    if len(virtual) > 1:
+        yield _refuse(
+            of, virtual[1], "Megatron takes one option that divides layers among virtual stages", "leave it out"
+        )
+    elif "pipeline_model_parallel_layout" in virtual:
+        for other in (*ends, *counted):
+            yield _refuse(of, other, "a layout says itself where each layer is", "leave it out")
+        yield from _layout(of)
+    elif ends and counted:
+        yield _refuse(of, counted[0], "the number of layers of an end is given as well", "leave it out")
+    elif ends and VIRTUAL[0] in virtual:
+        remedy = "give --num-virtual-stages-per-pipeline-rank"
+        yield _refuse(of, VIRTUAL[0], "stages at the ends have another number of layers", remedy)
+    elif of("num_layers") is not None:
+        yield from _stages(of, ends, counted)
+
+
+def _stages(of: Settings, ends: list[str], counted: list[str]) -> Iterator[Refusal]:
+    """Where all stages have as many layers, but for the ends."""
+    stages = of("pipeline_model_parallel_size")
+    # Megatron counts the embedding, and the loss, as a layer where it is asked to.
+    layers, middle = of("num_layers") + len(counted), stages - len(ends)
+    left = layers - sum(of(name) for name in ends)
+    among = f"{plural(left, 'layer')}{', those counted for the ends included,' if counted else ''}"
+    among += f" beside those of the {'ends' if len(ends) > 1 else 'end'}" if ends else ""
+    if middle < 0 or left < 0 or bool(middle) != bool(left) or (middle and left % middle):
+        remedy = "change --num-layers, --pipeline-model-parallel-size, or the numbers of layers of the end stages"
+        yield _refuse(of, "num_layers", f"{among} do not divide among {plural(max(0, middle), 'stage')}", remedy)
+        return
+    held = [of(name) for name in ends] + ([left // middle] if middle else [])
+    per_chunk = of(VIRTUAL[0])
+    for number in held:
+        if per_chunk is not None and number % per_chunk:
+            reason = f"the layers of a stage, {number}, do not divide into virtual stages of {per_chunk}"
+            yield _refuse(of, VIRTUAL[0], reason, f"use a divisor of {number}")
+            return
+    virtual = held[0] // per_chunk if per_chunk is not None else of(VIRTUAL[1]) or 1
+    for number in held:
+        if number % virtual:
+            reason = f"the layers of a stage, {number}, do not divide among {virtual} virtual stages"
+            yield _refuse(of, VIRTUAL[1], reason, f"use a divisor of {number}")
+            return
+    yield from _interleaved(of, virtual)
+
+
+def _interleaved(of: Settings, virtual: int) -> Iterator[Refusal]:
+    """What virtual stages need of the real ones."""
+    least = 2 if of("overlap_p2p_comm") else 3
+    if virtual > 1 and of("pipeline_model_parallel_size") < least:
+        remedy = f"use {least} stages or more, or leave virtual stages out"
+        yield _refuse(of, "pipeline_model_parallel_size", "Megatron takes virtual stages from more stages on", remedy)
+
+
+def _layout(of: Settings) -> Iterator[Refusal]:
+    """Where each layer has its place."""
+    name, stages = "pipeline_model_parallel_layout", of("pipeline_model_parallel_size")
+    written = stages_of(of(name))
+    order = "".join(written)
+    if unknown := sorted(set(order) - set(LETTERS)):
+        letters = ", ".join(f"{letter} ({meaning})" for letter, meaning in LETTERS.items())
+        yield _refuse(of, name, f"{unknown[0]!r} is no layer", f"use {letters}")
+        return
+    if len(written) % stages:
+        reason = f"its {plural(len(written), 'stage')} do not divide among {stages}"
+        yield _refuse(of, name, reason, f"write a multiple of {stages}, divided by |")
+        return
+    number = Counter(order)
+    if not (order.startswith(EMBEDDING) and order.endswith(LOSS) and number[EMBEDDING] == number[LOSS] == 1):
+        yield _refuse(of, name, "it begins with the embedding and ends with the loss", f"write {EMBEDDING}...{LOSS}")
+    layers = of("num_layers")
+    if layers is not None and number[DECODER] != layers:
+        reason = f"it has {plural(number[DECODER], 'layer')}, and --num-layers is {layers}"
+        yield _refuse(of, name, reason, "change one of them")
+    if number[PREDICTION] != (of("mtp_num_layers") or 0):
+        yield _refuse(of, name, "it has other layers of multi-token prediction than --mtp-num-layers", "leave them out")
+    yield from _interleaved(of, len(written) // stages)
+
+
+def _divides(of: Settings, name: str, by: int, what: str) -> Iterator[Refusal]:
+    number = of(name)
+    if number is not None and number % by:
+        yield _refuse(of, name, f"{number} is no multiple of {by}, {what}", "change one of them")
+
+
+def _heads(of: Settings) -> Iterator[Refusal]:
+    heads, tensor = of("num_attention_heads"), of("tensor_model_parallel_size")
+    of_tensor = "the tensor-parallel size"
+    if heads is not None and of("kv_channels") is None:
+        yield from _divides(of, "hidden_size", heads, "the number of attention heads")
+    yield from _divides(of, "num_attention_heads", tensor, of_tensor)
+    groups = of("num_query_groups")
+    if of("group_query_attention"):
+        yield from _divides(of, "num_attention_heads", groups, "the number of query groups")
+        if groups % tensor and tensor % groups:
+            reason = f"neither of {groups} and {tensor}, {of_tensor}, is a multiple of the other"
+            yield _refuse(of, "num_query_groups", reason, "change one of them")
+    if not of("num_experts"):
+        yield from _widths(of, "ffn_hidden_size", tensor, of_tensor)
+
+
+def _widths(of: Settings, name: str, by: int, what: str) -> Iterator[Refusal]:
+    """Those of the layers' inner part, which Megatron chooses where they are not given."""
+    hidden = of("hidden_size")
+    if of("ffn_hidden_size") is not None and of(name) is None:
+        name = "ffn_hidden_size"
+    if of(name) is not None:
+        yield from _divides(of, name, by, what)
+    elif hidden is not None:
+        width = int(4 * hidden * 2 / 3 / 64) * 64 if of("swiglu") else 4 * hidden
+        if width % by:
+            reason = f"Megatron makes --ffn-hidden-size {width} of it, no multiple of {by}, {what}"
+            yield _refuse(of, "hidden_size", reason, "give --ffn-hidden-size")
+
+
+def _sequences(of: Settings) -> Iterator[Refusal]:
+    context = of("context_parallel_size")
+    if context > 1:
+        yield from _divides(of, "seq_length", 2 * context, "twice the context-parallel size")
+    if of("sequence_parallel"):
+        among = context * of("tensor_model_parallel_size")
+        yield from _divides(of, "seq_length", among, "the tensor-parallel x context-parallel size")
+    positions = of("max_position_embeddings")
+    for name in ("seq_length", "decoder_seq_length"):
+        length = of(name)
+        if None not in (length, positions) and length > positions:
+            yield _refuse(
+                of, name, f"{length} is more than --max-position-embeddings {positions}", "change one of them"
+            )
+
+
+def _experts(of: Settings) -> Iterator[Refusal]:
+    experts, ranks = of("num_experts") or None, of("expert_model_parallel_size")
+    if experts is None:
+        for name, is_given in (
+            ("expert_model_parallel_size", ranks > 1),
+            ("moe_ffn_hidden_size", of("moe_ffn_hidden_size") is not None),
+            ("moe_router_group_topk", of("moe_router_group_topk") is not None),
+        ):
+            if is_given:
+                yield _refuse(of, name, "there are no experts", "give --num-experts, or leave it out")
+        return
+    if of("tensor_model_parallel_size") > 1 and not of("sequence_parallel"):
+        reason = "Megatron trains none with tensor parallelism alone"
+        yield _refuse(of, "num_experts", reason, "give --sequence-parallel, or --tensor-model-parallel-size 1")
+    yield from _divides(of, "num_experts", ranks, "the expert-parallel size")
+    yield from _widths(of, "moe_ffn_hidden_size", of("expert_tensor_parallel_size"), "the expert-tensor-parallel size")
+    chosen, groups = of("moe_router_group_topk"), of("moe_router_num_groups")
+    if chosen is None:
+        return
+    if groups is None:
+        yield _refuse(of, "moe_router_group_topk", "there are no groups to choose", "give --moe-router-num-groups")
+        return
+    yield from _divides(of, "num_experts", groups, "the number of groups that --moe-router-num-groups gives")
+    if chosen > groups:
+        reason = f"{chosen} is more than the {groups} groups that there are"
+        yield _refuse(of, "moe_router_group_topk", reason, "change one of them")
+
+
+def _intervals(of: Settings) -> Iterator[Refusal]:
+    if of("rampup_batch_size") is not None and of("train_iters") is not None:
+        yield _refuse(of, "rampup_batch_size", "Megatron counts samples where batches grow", "give --train-samples")
+    every = of("save_interval")
+    if of("save") is not None:
+        if not every or every < 0:
+            yield _refuse(of, "save", "it is not said after how many iterations", "give --save-interval")
+        else:
+            yield from _divides(of, "save_retain_interval", every, "the number of iterations between checkpoints")
+    yield from _divides(of, "log_memory_interval", of("log_interval"), "the number of iterations between lines")
+    rate, least = of("lr"), of("min_lr")
+    if rate is not None and least > rate:
+        yield _refuse(of, "min_lr", f"{least:g} is more than --lr {rate:g}", "change one of them")
+
+
+def virtual_stages(settings: argparse.Namespace) -> int | None:
+    """How many virtual stages a stage has; None where nothing is said of them.
+
+    Where layers do not divide, one of the numbers that they may have been meant to give.
+    """
+    stages: int = settings.pipeline_model_parallel_size
+    if settings.pipeline_model_parallel_layout is not None:
+        return max(1, len(stages_of(settings.pipeline_model_parallel_layout)) // stages)
+    per_chunk: int | None = settings.num_layers_per_virtual_pipeline_stage
+    if per_chunk is None:
+        given: int | None = settings.num_virtual_stages_per_pipeline_rank
+        return given
+    if settings.num_layers is None:
+        return 2
+    layers: int = settings.num_layers + sum(bool(getattr(settings, name)) for name in COUNTED)
+    return max(1, layers // (per_chunk * stages))

@@ -1,0 +1,1 @@
+"""A script's data, by micro-batch and pipeline."""

@@ -1,0 +1,73 @@
+"""GPUs under the flag: what carries tensors between servers, and what of torch's NCCL is not begun at all.
+
+A process group of torch's over NCCL ends its process when a member is gone: its watchdog does, or a call that never
+returns. So where a run is to outlive its servers, Megatron's groups are gloo's, and carry its set-up through host
+memory. From the first schedule on, whatever is called in them goes over the network of the present view, which gives
+its own communicators up.
+"""
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+from recycle.megatron.flag.command.refusals import Settings
+from recycle.megatron.shared.patching import replace
+from recycle.runtime.device import place_among_gpus
+from recycle.runtime.errors import RunError
+from recycle.runtime.net.nccl.bindings import Nccl
+from recycle.runtime.net.network import TransportKind
+
+
+def transport_of(backend: str) -> TransportKind:
+    """What carries the tensors of a job's stages.
+
+    Args:
+        backend: of torch.distributed, that the job asks for.
+    """
+    if backend == "nccl":
+        return "nccl"
+    return "staged" if torch.cuda.is_available() else "gloo"
+
+
+def tell_which_gpu() -> None:
+    """Tell Megatron which GPU to take: it knows one launcher's variable, and that each rank of a host sees all GPUs."""
+    os.environ["LOCAL_RANK"] = str(place_among_gpus(0))
+
+
+def lacks_nccl() -> str:
+    """Why NCCL cannot carry anything on this machine; empty if it can."""
+    if not torch.cuda.is_available():
+        return "this machine has no CUDA"
+    try:
+        Nccl()
+    except RunError as error:
+        return str(error)
+    return ""
+
+
+def cannot_sum(settings: Settings) -> str:
+    """Why torch's own groups over gloo cannot sum Megatron's gradients on this machine; empty if they can.
+
+    Args:
+        settings: Megatron's.
+    """
+    if settings("use_distributed_optimizer") or transport_of("gloo") == "gloo":
+        return ""
+    return (
+        "distributed_backend is gloo: a death ends this run, so torch's own groups are used, and over gloo they do not "
+        "sum gradients that lie on GPUs; use --distributed-backend nccl"
+    )
+
+
+def keep_groups_on_host() -> None:
+    """Have torch make gloo's groups where Megatron asks for NCCL's."""
+    own: Callable[..., Any] = torch.distributed.init_process_group
+
+    @wraps(own)
+    def init_process_group(backend: str | None = None, *positional: Any, **keywords: Any) -> Any:
+        return own("gloo" if backend == "nccl" else backend, *positional, **keywords)
+
+    replace(torch.distributed, "init_process_group", init_process_group)

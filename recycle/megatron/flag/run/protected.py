@@ -1,0 +1,429 @@
+"""Executes plans on servers that survive each other's death: those that are left go on by a plan without the dead."""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+
+from recycle.control.board.board import Board
+from recycle.control.host.agent import STOPPED
+from recycle.control.membership.messages import Opening
+from recycle.control.membership.view import Member, View
+from recycle.job import Job, Server
+from recycle.megatron.flag.command.server_ranks import ONE_RANK, ServerRanks
+from recycle.megatron.flag.run.ending import Ending
+from recycle.megatron.flag.run.recording import Recording
+from recycle.megatron.flag.start.protection import DURATIONS, Protection
+from recycle.megatron.flag.state.keeping import KeptVersions, announce, make_keeping
+from recycle.megatron.flag.state.rejoin_state import RejoinState
+from recycle.megatron.flag.state.saving import SAVE
+from recycle.megatron.flag.state.training_code import TrainingCode
+from recycle.megatron.flag.steps.gradients import SameParameters
+from recycle.megatron.flag.steps.loss_table import LossTable
+from recycle.megatron.flag.steps.steps import Steps
+from recycle.megatron.flag.world.call_results import tell_all
+from recycle.megatron.flag.world.collectives import Collectives, GroupCollectives, hand_over, several
+from recycle.megatron.flag.world.live_world import only_the_living
+from recycle.megatron.flag.world.progress import IterationProgress
+from recycle.megatron.flag.world.rank_calls import RankCalls, SomeRanks
+from recycle.megatron.flag.world.roles import Roles
+from recycle.megatron.shared.rank_collectives import RankCollectives
+from recycle.megatron.shared.stage import MegatronStage
+from recycle.plan.plan import Plan
+from recycle.record.recorder import Recorder
+from recycle.record.recording import InstantLine
+from recycle.record.reporting import ConsoleReporter, Reporter, Reporters
+from recycle.runtime.device import DeviceClock
+from recycle.runtime.errors import ViewBroken
+from recycle.runtime.execute.executor import Hooks
+from recycle.runtime.execute.notices import NoticeExchange
+from recycle.runtime.launch.process.said_once import is_first_to_say
+from recycle.runtime.net.network import Network, TransportKind, meet
+from recycle.runtime.net.process_groups import ReplaceableGroup
+from recycle.runtime.recover.admission import AdmissionPause
+from recycle.runtime.recover.plans import Plans
+from recycle.runtime.recover.survivor import Survivor
+from recycle.runtime.recover.view_reports import now
+from recycle.runtime.step.trainee import Trainee
+
+
+class ProtectedTraining(NamedTuple):
+    """What is trained by servers that survive each other's death.
+
+    Attributes:
+        plan: with all servers.
+        plans: where plans without some servers come from.
+        iteration: gives the one with which training begins.
+        minutes: that a server may be busy before the others take it for dead.
+        code: what the training code knows.
+        ending: when there is a checkpoint that nobody has planned.
+        epoch: of the first view.
+        recording: of what happens on this server; None if there is none.
+        layout: how the ranks of a server divide its work.
+        transport: what carries the tensors of its stages.
+        moments: how many the optimizer has of each parameter, where the state is kept in memory; None where it is not.
+    """
+
+    plan: Plan
+    plans: Plans
+    iteration: Callable[[], int]
+    minutes: float
+    code: TrainingCode
+    ending: Ending
+    epoch: int = 0
+    recording: Recording | None = None
+    layout: ServerRanks = ONE_RANK
+    transport: TransportKind = "gloo"
+    moments: int | None = None
+
+
+class ProtectedExecution:
+    """Executes plans in one view after the other; an Execution with Evaluation, and Connectable.
+
+    Args:
+        training: what is trained.
+        server: which server this is.
+        protection: what it needs to survive the death of others.
+        groups: all process groups of this rank.
+        make_steps: from this, the stages, and the number of iterations that are done.
+
+    Attributes:
+        server: see above.
+        job: for its shape.
+        recorder: what was executed.
+        rank_calls: what the ranks of the server do together.
+        same_parameters: those of them with which it sums gradients.
+        collectives: what all servers do together.
+        progress: how far this server is.
+    """
+
+    def __init__(
+        self,
+        training: ProtectedTraining,
+        server: Server,
+        protection: Protection,
+        groups: Sequence[ReplaceableGroup],
+        make_steps: Callable[["ProtectedExecution", Sequence[MegatronStage], int], Steps],
+    ) -> None:
+        place, self._rank = protection.place(torch.distributed.get_rank())
+        assert place == server, f"this rank is one of {server}, not of {place}"
+        self.server = server
+        self.job: Job = training.plan.job
+        self.recorder = Recorder(server, clock=DeviceClock())
+        self.progress = IterationProgress(0, 0)
+        self._training = training
+        self._protection = protection
+        self._groups = groups
+        self._make_steps = make_steps
+        self._roles = Roles(server, protection.servers, self._rank)
+        self._ranks = ranks = RankCollectives(self._rank)
+        layout, number = training.layout, self._rank.number
+        self.collectives = Collectives(server, self.job, ranks, self.settle, self.recover, self._roles.go_on, layout)
+        self.rank_calls = RankCalls(server, ranks, self.collectives)
+        same = [several(each) for each in (layout.same_layers(number), layout.same_experts(number))]
+        self.same_parameters = SameParameters(*(SomeRanks(ranks, each) if each else None for each in same))
+        self._losses = LossTable(server, self.job, self.same_parameters.layers)
+        self._leaving = False
+        self._handed_over = False
+        self._rejoin_state: RejoinState | None = None
+        self._stages: Sequence[MegatronStage] = ()
+        self._steps: Steps | None = None
+        self._survivor: Survivor | None = None
+        self._network: Network | None = None
+
+    # What the schedule asks for.
+
+    def begin(self, stages: Sequence[MegatronStage]) -> None:
+        """See Execution."""
+        training, endpoint = self._training, self._protection.endpoint
+        # Versions are counted from the iteration with which training begins.
+        version = training.iteration()
+        self._stages = stages
+        progress = self.progress
+        progress.arrive(version, version)
+        self._steps = steps = self._make_steps(self, stages, version)
+
+        def arrive(version: int) -> None:
+            steps.arrive(version)
+            progress.arrive(version, training.iteration())
+
+        self._rejoin_state = rejoin_state = RejoinState(
+            steps.versions, steps.whole, training.code, arrive if self.arrives else None
+        )
+        seconds = max(60 * training.minutes, DURATIONS.hang)
+        durations = msgspec.structs.replace(DURATIONS, answer=seconds, transfer=seconds, replacement=seconds)
+        # The first rank speaks for the server.
+        speakers = ConsoleReporter(self.server, partial(is_first_to_say, endpoint), sys.stderr), training.recording
+        reporters: list[Reporter] = [each for each in speakers if each is not None and self._rank.is_first]
+        reporter, kept = Reporters(*reporters), None
+        if training.moments is not None:
+            versions = KeptVersions(steps, rejoin_state)
+            where = self.server, self._rank, self.job.depth
+            kept = make_keeping(versions, *where, lambda: self.network.view, endpoint, reporter)
+        trainee = Trainee(
+            rejoin_state,
+            self,
+            kept=kept,
+            shards=steps.shards,
+            rank=self._rank,
+            admits=rejoin_state.admits,
+            transport=training.transport,
+            iteration=progress.iteration,
+        )
+        self._survivor = Survivor(
+            Member(self.server, self._protection.life),
+            self.job,
+            trainee,
+            endpoint,
+            durations,
+            training.plans,
+            reporter,
+            () if kept is None else (kept,),
+        )
+        for group in self._groups:
+            places = [self._protection.place(each) for each in torch.distributed.get_process_group_ranks(group)]
+            group.servers = tuple(dict.fromkeys(server for server, _ in places))
+            group.numbers = tuple(dict.fromkeys(rank.number for _, rank in places))
+        if not self._protection.life:
+            # Setting up may take any time; from now on, nobody waits for long.
+            torch.distributed.barrier()
+            if training.moments is not None:
+                text = announce(steps, training.moments, self.server, self._rank, self.job.pipelines, endpoint)
+                reporter.tell(InstantLine("memory", now(), None, text))
+            if torch.distributed.get_rank() == 0:
+                # Where nobody holds what training goes on from, keepers do.
+                opening = Opening.of(
+                    View.of(training.plan, training.epoch), "checkpoint" if self._protection.resumes else "memory"
+                )
+                Board(endpoint.connect(), endpoint.token).verdicts.open(opening)
+            self._hand_over()
+        training.ending.listen(self._survivor.tell_to_leave)
+        self._survivor.begin()
+        self._go_on()
+        self.collectives.advance(steps.versions.newest)
+        training.code.begin()
+        self._roles.play()
+
+    def train(self, iteration: int, force_all_reduce: bool) -> list[Any]:
+        """See Execution.
+
+        The reports are those of the micro-batches of this server's pipeline; the first live server of the last stage
+        also has those of pipelines whose last server is dead.
+        """
+        self.collectives.totals = {}
+        if not self._handed_over:
+            # Who comes back answered itself as long as the others were here already, and waited for it.
+            self._hand_over()
+        progress = self.progress
+        progress.ask(iteration, self._stages[-1].micro_batches)
+        self._training.code.begin_iteration(iteration)
+        if self._training.moments is not None and self._rejoin_state is not None:
+            self._rejoin_state.remember(progress.reached)
+        self.let_in()
+        self._ready.train()
+        progress.answer()
+        assert self._survivor is not None
+        self._survivor.tell_recovery()
+        self.collectives.advance(self._ready.versions.newest)
+        self._roles.go_on()
+        return self._reports()
+
+    def evaluate(self) -> list[Any]:
+        """See Evaluation; the reports are as in training."""
+        self.collectives.totals = {}
+        results = self.collectives.call("evaluation", self._evaluate, across=True)
+        if results and self._is_last:
+            # Others may have made it before this server was there.
+            self._losses.take(self.network.view.peers(self.server.stage), results)
+        return self._reports()
+
+    @property
+    def arrives(self) -> bool:
+        """See Evaluation."""
+        return (self._protection.life > 0 or self._protection.resumes) and self._network is None
+
+    def settle(self) -> None:
+        """See Evaluation."""
+        if self._steps is not None:
+            self._steps.settle()
+
+    def _hand_over(self) -> None:
+        self._handed_over = True
+        for group in self._groups:
+            if len(group.servers) > 1:
+                hand_over(group, GroupCollectives.of(self.collectives, group))
+            else:
+                carrier = self.rank_calls.of(group.numbers)
+                hand_over(group, carrier, self.rank_calls.pairs(carrier, group.rank()))
+
+    def let_in(self) -> None:
+        """Before an iteration, let those in who wait for it, and those out who were told to; all servers come here.
+
+        An iteration that is made again has no such boundary: all others are in its middle, and call other collectives
+        after it than a server that begins with it.
+        """
+        survivor, rejoin_state, progress = self._survivor, self._rejoin_state, self.progress
+        assert survivor is not None
+        assert rejoin_state is not None
+        if progress.repeats:
+            return
+        heard = survivor.exchange_notices()
+        is_end = survivor.is_end or survivor.takes_shards
+        self._training.ending.note(progress.iteration(progress.reached), heard, is_end)
+        parting = survivor.is_parting and not is_end
+        if not parting and (not heard.admit or heard.unprotected):
+            return
+        self.settle()
+        with rejoin_state.opened():
+            try:
+                if parting:
+                    survivor.part()
+                    self._go_on()
+                raise AdmissionPause("new servers are admitted")
+            except AdmissionPause as pause:
+                self.enter_next_view(pause)
+
+    def _evaluate(self) -> list[torch.Tensor]:
+        assert self._survivor is not None
+        for stage in self._stages:
+            stage.drop()
+        with self._survivor.during("an evaluation"):
+            with self.rank_calls.inside():
+                self._ready.evaluate()
+            self.share_losses(self.network)
+            results: list[torch.Tensor] = []
+            if self._training.moments is not None:
+                first, *_ = self.network.view.peers(self.job.depth - 1)
+                results = tell_all(self.network.all, self._losses.results if first == self.server else ())
+            # When this returns, all servers have what they need.
+            meet(self.network)
+        return results
+
+    @property
+    def _is_last(self) -> bool:
+        return self._stages[-1].output is None
+
+    def _reports(self) -> list[Any]:
+        if not self._is_last:
+            return []
+        self.collectives.totals = self._losses.totals
+        return self._losses.rows
+
+    # What steps ask for.
+
+    @property
+    def network(self) -> Network:
+        """Of the present view."""
+        assert self._network is not None
+        return self._network
+
+    def share_losses(self, network: Network) -> None:
+        """Put what was reported here together with what was reported elsewhere; all servers come here.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+        last = self._stages[-1]
+        if self._is_last:
+            self._losses.exchange(network, last.take_results(), last.micro_batches)
+
+    def enter_next_view(self, error: ViewBroken) -> None:
+        """Get from a view that cannot go on to the next one, or end this process if there is none with it.
+
+        Args:
+            error: how that was noticed.
+        """
+        assert self._survivor is not None
+        self._survivor.recover(error)
+        self._go_on()
+        self._ready.entered()
+
+    def recover(self, error: ViewBroken) -> None:
+        """Enter the next view, and get as far there as the training code believes that this server is."""
+        assert self._survivor is not None
+        self.enter_next_view(error)
+        self._ready.catch_up()
+        self._survivor.tell_recovery()
+
+    # What recovery asks for.
+
+    @property
+    def done(self) -> bool:
+        """See Connectable."""
+        return self._leaving
+
+    def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
+        """See Connectable."""
+        self._ranks.connect(network)
+        self._ready.connect(plan, network, hooks, notices)
+        self.collectives.connect(network, {group.servers for group in self._groups})
+        self._roles.connect(network.view)
+        self._training.ending.connect(network)
+        # Nobody goes on before all have the version that they need.
+        meet(network)
+        self._network = network
+
+    # What is asked around the schedule.
+
+    @property
+    def epoch(self) -> int:
+        """Of the view; -1 before the first one."""
+        return -1 if self._network is None else self._network.view.epoch
+
+    def together(self, kind: str, act: Callable[[], None]) -> None:
+        """See Living."""
+        survivor = self._survivor
+        if self._network is None or survivor is None:
+            act()
+            return
+        members = self._network.view.members
+
+        def act_in_view() -> list[torch.Tensor]:
+            view = self.network.view
+            # Nobody who has begun it with those who are left may still be at it.
+            survivor.outwait(each for each in members if each not in view.members)
+            living = only_the_living(view, self._protection.by_rank, self._groups, self.collectives)
+            with survivor.during(f"a {kind}", writes=kind == SAVE):
+                with living, self._roles.only_own(), self.rank_calls.inside():
+                    act()
+                # When this returns, nobody has to do it again.
+                meet(self.network)
+            return []
+
+        self.collectives.call(kind, act_in_view, across=True)
+
+    def leave(self) -> None:
+        """At the end of the script: help others as long as they need it.
+
+        Raises:
+            SystemExit: the run was told to end.
+        """
+        survivor = self._survivor
+        self.settle()
+        self._leaving = True
+        while survivor is not None and survivor.end is None:
+            try:
+                survivor.leave()
+                survivor.stop()
+                break
+            except ViewBroken as error:
+                self.recover(error)
+        if self._training.ending.ends:
+            raise SystemExit(STOPPED)
+
+    def _go_on(self) -> None:
+        """In the view that was entered, if there is one with this server."""
+        survivor, recording = self._survivor, self._training.recording
+        assert survivor is not None
+        if survivor.end is not None and not self._leaving:
+            raise SystemExit(survivor.end)
+        if survivor.end is None and recording is not None:
+            recording.enter(self.epoch, self.progress.iteration(survivor.step))
+
+    @property
+    def _ready(self) -> Steps:
+        assert self._steps is not None, "no schedule has begun"
+        return self._steps

@@ -1,0 +1,215 @@
+"""A plan in the place of Megatron's schedule, behind the signature of its ``forward_backward_func``."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, Self
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.pipeline_parallel import schedules
+from megatron.core.utils import get_model_config
+
+from recycle.control.membership.view import ServerRank
+from recycle.job import Job, Server
+from recycle.megatron.flag.command.server_ranks import ONE_RANK, ServerRanks
+from recycle.megatron.flag.data.script_data import ScriptData
+from recycle.megatron.flag.device.requirements import each_of, iterator_of, require_micro_batches, require_supported
+from recycle.megatron.shared.stage import ForwardStep, MegatronStage, timed
+from recycle.megatron.shared.world import Place
+from recycle.plan.plan import Plan
+from recycle.runtime.errors import RunError
+
+
+class Execution(Protocol):
+    """How a server executes the plan of an iteration."""
+
+    def begin(self, stages: Sequence[MegatronStage]) -> None:
+        """Execute over the chunks of a server from now on, rising; called once, by all servers."""
+
+    def train(self, iteration: int, force_all_reduce: bool) -> list[Any]:
+        """Make an iteration.
+
+        Args:
+            iteration: its number.
+            force_all_reduce: whether Megatron wants gradients reduced though its settings leave it to others.
+
+        Returns:
+            What the loss function reported, for the training code; empty but on the last stage.
+        """
+
+
+class Evaluation(Protocol):
+    """How a server evaluates the model by a plan."""
+
+    @property
+    def arrives(self) -> bool:
+        """Whether this server is to come to others, who are about to begin an iteration; it is not there yet."""
+
+    def settle(self) -> None:
+        """Make sure that the present version is what it will stay; all servers come here."""
+
+    def evaluate(self) -> list[Any]:
+        """Look at one batch; returns what the loss function reported, as in training."""
+
+
+class Call(NamedTuple):
+    """What Megatron's training code asks of a schedule, as far as it matters to a plan."""
+
+    forward_step_func: ForwardStep
+    data_iterator: Any
+    model: Any
+    num_microbatches: int
+    seq_length: int
+    micro_batch_size: int
+    forward_only: bool = False
+    collect_non_loss_data: bool = False
+    adjust_tensor_shapes_fn: Any = None
+    force_all_reduce: bool | None = False
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Self:
+        """The call with these arguments, of which releases have more and more."""
+        return cls(**{name: value for name, value in arguments.items() if name in cls._fields})
+
+
+class PlanSchedule:
+    """Runs a plan wherever Megatron would run its schedule.
+
+    Args:
+        plan: with which training begins; lowered.
+        server: which server this is.
+        data: what the script's iterators give.
+        steps: gives the number of the iteration that begins, by which data and dropout are chosen.
+        seed: of dropout.
+        execution: what executes the plan.
+        evaluation: what evaluates by the plan; None to leave that to Megatron's own schedule, which takes all servers.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        server: Server,
+        data: ScriptData,
+        steps: Callable[[], int],
+        seed: int,
+        execution: Execution,
+        evaluation: Evaluation | None = None,
+    ) -> None:
+        self._plan = plan
+        self._server = server
+        self._data = data
+        self._steps = steps
+        self._seed = seed
+        self._execution = execution
+        self._evaluation = evaluation
+        self._stages: Sequence[MegatronStage] = ()
+
+    @property
+    def micro_batches(self) -> int:
+        """M: the most that a batch has of each pipeline."""
+        return self._plan.job.micro_batches
+
+    def __call__(self, **arguments: Any) -> list[Any]:
+        """Run the plan once, with the arguments of Megatron's schedules.
+
+        Returns:
+            What the loss function reported; see Execution.
+
+        Raises:
+            RunError: the plan does not fit the call, or a setting is not supported.
+        """
+        call = Call.of(arguments)
+        if call.forward_only and self._evaluation is None:
+            return stock_schedule(self._plan.job)(**arguments)
+        require_micro_batches(call.num_microbatches, self._plan, call.forward_only)
+        for name in ("adjust_tensor_shapes_fn", "collect_non_loss_data"):
+            if getattr(call, name):
+                raise RunError(f"{name} is given, which no plan knows of: do without")
+        if call.forward_only and self._evaluation is not None and self._evaluation.arrives:
+            raise RunError(
+                f"{self._server} has come back, and the script evaluates the model before it trains: the others are "
+                "past that, and let it in before an iteration only; restart the job"
+            )
+        stages = self.begin(call)
+        for stage in stages:
+            stage.micro_batches = call.num_microbatches
+        last = stages[-1]
+        iterator, config = iterator_of(call.data_iterator, last.output is None), last.config
+        if call.forward_only:
+            assert self._evaluation is not None
+            self._evaluation.settle()
+            with self._data.evaluation(iterator, call.num_microbatches):
+                return self._evaluation.evaluate()
+        with timed(config, "forward-backward", log_level=1, barrier=config.barrier_with_L1_time):
+            step = self._steps()
+            with self._data.iteration(iterator, step, call.num_microbatches):
+                return self._execution.train(step, bool(call.force_all_reduce))
+
+    def begin(self, call: Call) -> Sequence[MegatronStage]:
+        """Make ready for such calls, if that was not done yet; gives what computes."""
+        if not self._stages:
+            self._stages = self._make_stages(call)
+            self._execution.begin(self._stages)
+        return self._stages
+
+    def _make_stages(self, call: Call) -> list[MegatronStage]:
+        job = self._plan.job
+        models = each_of(call.model)
+        config = get_model_config(models[0])
+        require_supported(models, config, self._plan)
+        parts = config.tensor_model_parallel_size if config.sequence_parallel else 1
+        parts *= config.context_parallel_size
+        return [
+            MegatronStage(
+                model,
+                Place(chunk, len(job.stages)),
+                (call.seq_length // parts, call.micro_batch_size, config.hidden_size),
+                job.micro_batches,
+                call.forward_step_func,
+                self._data,
+                self._seed,
+                shares_losses=False,
+            )
+            for chunk, model in zip(job.chunks[self._server.stage], models, strict=True)
+        ]
+
+
+class ThisRank(NamedTuple):
+    """Where this rank is, by Megatron's groups.
+
+    Attributes:
+        server: to which it belongs.
+        rank: which of the server's it is.
+        layout: how the ranks of a server divide its work.
+    """
+
+    server: Server
+    rank: ServerRank
+    layout: ServerRanks
+
+    @property
+    def pipeline(self) -> int:
+        """In which of the pipelines through its server it is."""
+        return self.layout.pipeline(self.rank.number)
+
+    @classmethod
+    def find(cls, layout: ServerRanks = ONE_RANK) -> Self:
+        """This rank.
+
+        Args:
+            layout: how the ranks of a server divide its work.
+        """
+        _, rank = layout.place(torch.distributed.get_rank())
+        home, pipeline = divmod(parallel_state.get_data_parallel_rank(), layout.pipelines)
+        here = cls(Server(home, parallel_state.get_pipeline_model_parallel_rank()), rank, layout)
+        assert pipeline == here.pipeline, f"{rank} is in pipeline {pipeline} of its server"
+        return here
+
+
+def stock_schedule(job: Job) -> Callable[..., list[Any]]:
+    """Megatron's own schedule for a job."""
+    schedule: Callable[..., list[Any]] = schedules.forward_backward_no_pipelining
+    if job.depth > 1:
+        schedule = schedules.forward_backward_pipelining_without_interleaving
+    if not job.standard:
+        schedule = schedules.forward_backward_pipelining_with_interleaving
+    return schedule

@@ -1,0 +1,1 @@
+"""What is replaced of Megatron's training code, and where."""

@@ -1,0 +1,389 @@
+"""The flag on a stock training script: what is replaced of ``megatron.training`` when it is on, and nothing else."""
+
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import cache, partial, wraps
+from itertools import chain
+from typing import Any
+
+from torch.distributed import HashStore, PrefixStore, Store, TCPStore
+from torch.utils.data import DataLoader
+
+from recycle.control.membership.view import Member
+from recycle.errors import UserError
+from recycle.megatron.flag.command.flags import KEEP, REFUSED, owns_steps, read_flags
+from recycle.megatron.flag.command.planning import Make, Shape, Source
+from recycle.megatron.flag.command.refusals import not_kept, not_own, refusals, unsplit
+from recycle.megatron.flag.command.server_ranks import ServerRanks
+from recycle.megatron.flag.data.other_data import OtherData
+from recycle.megatron.flag.data.script_data import ScriptData
+from recycle.megatron.flag.device.accelerator import cannot_sum, keep_groups_on_host, lacks_nccl, transport_of
+from recycle.megatron.flag.device.torch_optimizers import take_torch_optimizers
+from recycle.megatron.flag.device.transformer_engine import cannot_delay, delay_where_split
+from recycle.megatron.flag.run.ending import Ending
+from recycle.megatron.flag.run.protected import ProtectedExecution, ProtectedTraining
+from recycle.megatron.flag.run.recording import Recording, begin_recordings
+from recycle.megatron.flag.run.restarted_rank import RestartedRank
+from recycle.megatron.flag.run.schedule import PlanSchedule, ThisRank
+from recycle.megatron.flag.run.unprotected import UnprotectedExecution
+from recycle.megatron.flag.start.protection import Protection
+from recycle.megatron.flag.start.releases import leave_out_of_step_calls, parse_flags
+from recycle.megatron.flag.state.saving import save_by_the_living
+from recycle.megatron.flag.state.training_code import TrainingCode
+from recycle.megatron.flag.steps.shard_optimizers import keep_what_optimizers_are_made_of
+from recycle.megatron.flag.steps.stage_steps import StageSteps, Stepping
+from recycle.megatron.flag.steps.vote import Vote
+from recycle.megatron.flag.world.server_answers import meet_own_ranks
+from recycle.megatron.flag.world.stub_groups import make_stub_groups
+from recycle.megatron.shared.patching import replace
+from recycle.megatron.shared.release import require_known_release
+from recycle.megatron.shared.stage import MegatronStage
+from recycle.plan.document import decode_plan, encode_plan
+from recycle.plan.plan import Plan
+from recycle.runtime.errors import RunError
+from recycle.runtime.net.gloo.devices import share_devices
+from recycle.runtime.net.process_groups import ReplaceableGroup, make_replaceable_groups
+from recycle.runtime.recover.plans import Plans
+
+
+class DropIn:
+    """A plan in the place of Megatron's schedule, for the training that Megatron has just set up.
+
+    Args:
+        arguments: Megatron's, validated.
+        make: makes plans that no catalogue has.
+        protection: what this rank needs to outlive others; None if their death ends the run.
+        groups: all process groups of this rank, if it can outlive others.
+
+    Raises:
+        RunError: this release of Megatron is not known.
+        UserError: the job cannot be run by a plan; on the first rank only, the others exit.
+    """
+
+    def __init__(
+        self,
+        arguments: Any,
+        make: Make,
+        protection: Protection | None = None,
+        groups: Sequence[ReplaceableGroup] = (),
+    ) -> None:
+        require_known_release()
+        self._arguments = arguments
+        store = job_store()
+        # Once: a catalogue stays open.
+        source = cache(partial(plan_source, arguments, make))
+        self._plan = plan = share_plan(store, arguments, source, survives=protection is not None)
+        self._here = here = ThisRank.find(layout_of(arguments))
+        server = here.server
+        member = Member(server, 0 if protection is None else protection.life)
+        epoch = int(store.get("epoch"))
+        self._recording = Recording.open(read_flags(arguments).record, plan, epoch, member, here.rank)
+        self._data = ScriptData(server.pipeline, lambda: int(arguments.consumed_train_samples))
+        self._ending = Ending(arguments)
+        self._protected: ProtectedExecution | None = None
+        self._restarted_rank: RestartedRank | None = None
+        transport = transport_of(arguments.distributed_backend)
+        if protection is not None:
+            from megatron.training.training import num_floating_point_operations
+
+            code = TrainingCode(arguments, self._data, num_floating_point_operations)
+            alone = protection.life > 0
+            arrives = alone or protection.resumes
+            self._restarted_rank = RestartedRank(arguments, code, store, alone=alone, arrives=arrives)
+            training = ProtectedTraining(
+                plan,
+                Plans(plan, source().catalogue, source().plan),
+                iteration=lambda: int(arguments.iteration),
+                minutes=float(arguments.distributed_timeout_minutes),
+                code=code,
+                ending=self._ending,
+                epoch=epoch,
+                recording=self._recording,
+                layout=here.layout,
+                transport=transport,
+                moments=moments_of(arguments),
+            )
+            make_steps = self._make_stage_steps if owns_steps(read_flags(arguments)) else self._make_vote
+            self._protected = ProtectedExecution(training, server, protection, groups, make_steps)
+        self._execution = self._protected or UnprotectedExecution(plan, here, store, transport)
+        self._schedule = PlanSchedule(
+            plan,
+            server,
+            self._data,
+            steps=lambda: int(arguments.curr_iteration),
+            # Pipelines through one server have the same micro-batches in the plan, and dropout of their own.
+            seed=arguments.seed + here.pipeline,
+            execution=self._execution,
+            evaluation=self._protected,
+        )
+
+    @property
+    def splits(self) -> bool:
+        """Whether the plan splits the backward pass."""
+        return self._plan.mode.backward == "split"
+
+    def install(self, training: Any) -> None:
+        """Replace what has to be.
+
+        Args:
+            training: Megatron's module of this name.
+        """
+        replace(training, "get_forward_backward_func", lambda *_, **__: self._schedule)
+        self._keep_loaders(training)
+        leave_out_of_step_calls()
+        if self._recording is not None:
+            self._recording.install(training, self._arguments, self._execution.recorder)
+        if self._protected is None or self._restarted_rank is None:
+            return
+        self._restarted_rank.install(training, self._schedule)
+        self._ending.install(training)
+        save = save_by_the_living(training.save_checkpoint, self._protected, self._arguments)
+        replace(training, "save_checkpoint", save)
+        if owns_steps(read_flags(self._arguments)):
+            self._take_over_steps(training)
+
+    def leave(self) -> None:
+        """At the end of the script: help others as long as they need it."""
+        if self._protected is not None:
+            self._protected.leave()
+        if self._recording is not None:
+            self._recording.close()
+
+    def _keep_loaders(self, training: Any) -> None:
+        """Know with each of the script's iterators where the data of other pipelines is."""
+        loaders: list[Any] = []
+        build_loaders = training.build_train_valid_test_data_loaders
+        build_iterators = training.build_train_valid_test_data_iterators
+
+        @wraps(build_loaders)
+        def build_train_valid_test_data_loaders(provider: Any) -> Any:
+            built = build_loaders(provider)
+            loaders[:] = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in built]
+            return built if self._restarted_rank is None else self._restarted_rank.take(built)
+
+        @wraps(build_iterators)
+        def build_train_valid_test_data_iterators(provider: Any) -> Any:
+            iterators = build_iterators(provider)
+            # It trains on the first of them.
+            firsts = (int(self._arguments.iteration), None, None)
+            for iterator, loader, first in zip(iterators, loaders, firsts, strict=True):
+                # Ranks that read no data have none.
+                if isinstance(loader, DataLoader):
+                    self._data.add(iterator, self._other_data(loader, first or 0), first)
+            return iterators
+
+        replace(training, "build_train_valid_test_data_loaders", build_train_valid_test_data_loaders)
+        replace(training, "build_train_valid_test_data_iterators", build_train_valid_test_data_iterators)
+
+    def _other_data(self, loader: DataLoader[Any], first: int) -> OtherData:
+        through, mine = self._here.layout.pipelines, self._here.pipeline
+        return OtherData(
+            loader,
+            self._plan.job.pipelines * through,
+            first,
+            repeats=self._arguments.dataloader_type == "cyclic",
+            home=lambda pipeline: pipeline * through + mine,
+        )
+
+    def _take_over_steps(self, training: Any) -> None:
+        from megatron.core.rerun_state_machine import RerunMode, get_rerun_state_machine
+
+        take_torch_optimizers()
+        # A schedule that has stepped cannot be run again to see whether its result is the same.
+        get_rerun_state_machine().set_mode(RerunMode.DISABLED)
+        # All servers know the same already, and would wait for each other.
+        for name in ("logical_and_across_model_parallel_group", "reduce_max_stat_across_model_parallel_group"):
+            replace(training, name, lambda value, **_: value)
+
+    def _make_stage_steps(
+        self, execution: ProtectedExecution, stages: Sequence[MegatronStage], version: int
+    ) -> StageSteps:
+        (stage,) = stages
+        staggered = self._plan.mode.optimizer == "staggered"
+        return StageSteps(execution, stage, version, stepping_of(self._arguments, self._set_up, staggered))
+
+    def _make_vote(self, execution: ProtectedExecution, stages: Sequence[MegatronStage], version: int) -> Vote:
+        repeats = read_flags(self._arguments).redundancy is not None
+        return Vote(execution, stages, version, self._set_up.optimizer, repeats=repeats)
+
+    @property
+    def _set_up(self) -> TrainingCode:
+        assert self._restarted_rank is not None, "this run is not protected"
+        return self._restarted_rank.code
+
+
+def switch_on(make: Make, protection: Protection | None = None) -> Callable[[], None]:
+    """Replace what has to be, in the ``megatron.training`` that a script is about to use.
+
+    Args:
+        make: makes plans that no catalogue has.
+        protection: what this rank needs to outlive others; None if their death ends the run.
+
+    Returns:
+        What has to be called when the script has ended as it should.
+
+    Raises:
+        RunError: this release of Megatron is not known.
+    """
+    require_known_release()
+    from megatron.training import training
+    from megatron.training.global_vars import get_args
+
+    set_up = training.initialize_megatron
+    share_devices("" if protection is None else protection.endpoint.address)
+    if protection is not None:
+        keep_groups_on_host()
+    groups = make_groups(protection)
+    keep_what_optimizers_are_made_of()
+    drop_ins: list[DropIn] = []
+    delay_where_split(lambda: any(each.splits for each in drop_ins))
+
+    @wraps(set_up)
+    def initialize_megatron(*positional: Any, **keywords: Any) -> Any:
+        if protection is not None and protection.life:
+            # Where the others have met, there is no place for one more.
+            keywords["store"] = HashStore()
+        result = set_up(*positional, **keywords)
+        arguments = get_args()
+        drop_in = DropIn(arguments, make, protection, groups)
+        drop_in.install(training)
+        drop_ins.append(drop_in)
+        return result
+
+    def leave() -> None:
+        for drop_in in drop_ins:
+            drop_in.leave()
+
+    parse_flags()
+    replace(training, "initialize_megatron", initialize_megatron)
+    return leave
+
+
+def make_groups(protection: Protection | None) -> list[ReplaceableGroup]:
+    """Have torch make the groups that a rank needs; gives the list in which they will be."""
+    if protection is None:
+        return []
+    if not protection.life:
+        return make_replaceable_groups()
+    server, rank = protection.place(int(os.environ["RANK"]))
+    if rank.size == 1:
+        return make_stub_groups(server)
+    return make_stub_groups(server, meet_own_ranks(Member(server, protection.life), rank, protection.endpoint))
+
+
+def job_store() -> Store:
+    """The store where torchrun's processes have found each other, in a corner of its own."""
+    store = TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=False,
+        wait_for_workers=False,
+        timeout=timedelta(minutes=30),
+    )
+    return PrefixStore(f"recycle/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def share_plan(store: Store, arguments: Any, source: Callable[[], Source], survives: bool) -> Plan:
+    """Choose a plan and the number of the first view on the first rank, for all of them.
+
+    Args:
+        store: where all ranks look.
+        arguments: Megatron's.
+        source: where plans come from; it raises UserError if nothing there can be used.
+        survives: whether the run outlives its ranks.
+
+    Raises:
+        UserError: there is none; on the first rank only, the others exit.
+    """
+    if arguments.rank == 0 and not store.check(["plan"]):  # it is there where this rank has come back
+        try:
+            plan = choose_plan(arguments, source, survives)
+            epoch = begin_recordings(read_flags(arguments).record, plan)
+        except UserError as error:
+            store.set("plan", "")
+            raise RunError(str(error)) from error
+        store.set("epoch", str(epoch))
+        store.set("plan", encode_plan(plan).decode())
+        return plan
+    content = store.get("plan")
+    if not content:
+        sys.exit(REFUSED)
+    return decode_plan(content, "the first rank's plan")
+
+
+def choose_plan(arguments: Any, source: Callable[[], Source], survives: bool) -> Plan:
+    """The plan that some arguments of Megatron's ask for, in a run that outlives its ranks or does not.
+
+    Raises:
+        UserError: a setting prevents it, or there is none.
+    """
+    flags = read_flags(arguments)
+    if flags.redundancy is not None and not survives:
+        raise RunError(f"{KEEP} is for runs that survive failures, and this one does not: leave it out")
+    if owns_steps(flags) and not survives:
+        raise RunError(
+            "--recycle-stagger and --recycle-exact are for runs that survive failures, and this one does not: leave "
+            "them out"
+        )
+
+    def settings(name: str) -> Any:
+        return getattr(arguments, name, None)
+
+    if not survives and settings("distributed_backend") == "gloo" and (reason := cannot_sum(settings)):
+        raise RunError(reason)
+    own = not_own(settings, flags.exact) if owns_steps(flags) else ()
+    kept = () if flags.redundancy is None or owns_steps(flags) else not_kept(settings)
+    for problem in chain(refusals(settings, lacks_nccl()), own, kept):
+        raise RunError(str(problem))
+    return source().plan(flags.dead)
+
+
+def stepping_of(arguments: Any, code: TrainingCode, staggered: bool) -> Stepping:
+    """How stages step, by Megatron's arguments."""
+
+    def looks(iterations: int) -> bool:
+        # All servers look at the same time, those that have come back included.
+        first = iterations == code.began + 1
+        intervals = [arguments.log_interval]
+        if arguments.tensorboard_dir:
+            intervals.append(arguments.tensorboard_log_interval)
+        return first or bool(arguments.log_params_norm) or any(iterations % each == 0 for each in intervals)
+
+    return Stepping(
+        code.optimizer,
+        staggered,
+        arguments.clip_grad or math.inf,
+        read_flags(arguments).exact,
+        looks,
+        bool(arguments.check_for_nan_in_loss_and_grad),
+        repeats=read_flags(arguments).redundancy is not None,
+    )
+
+
+def moments_of(arguments: Any) -> int | None:
+    """How many the optimizer has of each parameter, where the state is kept in memory; None where it is not."""
+    if read_flags(arguments).redundancy is None:
+        return None
+    return 2 if arguments.optimizer == "adam" else int(arguments.sgd_momentum > 0)
+
+
+def layout_of(arguments: Any) -> ServerRanks:
+    """How the ranks of a server divide its work, by Megatron's arguments."""
+    return ServerRanks.of(lambda name: getattr(arguments, name, None))
+
+
+def plan_source(arguments: Any, make: Make) -> Source:
+    """Where plans come from that some arguments of Megatron's ask for.
+
+    Raises:
+        UserError: a catalogue cannot be used.
+    """
+    micro_batches = arguments.global_batch_size // (arguments.micro_batch_size * arguments.data_parallel_size)
+    pipelines = arguments.data_parallel_size // layout_of(arguments).pipelines
+    virtual = arguments.virtual_pipeline_model_parallel_size or 1
+    shape = Shape(pipelines, arguments.pipeline_model_parallel_size, micro_batches, virtual)
+    fused = [str(each) for each in unsplit(lambda name: getattr(arguments, name, None))] + cannot_delay(arguments)
+    return Source(read_flags(arguments), shape, fused, make)

@@ -1,0 +1,272 @@
+"""What lets a run of torchrun outlive its ranks: each rank's work is done in a process below the one torchrun knows.
+
+That process is the agent of the work: it says when the work has died, and itself ends with the run. So torchrun, which
+ends everything when one of its processes fails, sees no failure as long as the others can go on.
+"""
+
+import atexit
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from functools import partial
+from typing import NamedTuple
+
+from recycle.control.host.agent import run_agent
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.view import Member, ServerRank
+from recycle.errors import UserError
+from recycle.job import Server
+from recycle.megatron.flag.command.command_line import read_command_line
+from recycle.megatron.flag.command.exit_signal import taken
+from recycle.megatron.flag.command.flags import REFUSED, Flags
+from recycle.megatron.flag.command.ranks import PIPELINES_LAST, servers_of, unprotected
+from recycle.megatron.flag.start.keeper_part import KeeperPart, token_of_last_start
+from recycle.megatron.flag.start.record_folder import held
+from recycle.runtime.launch.meet.claiming import LeftEarly, claimed, part
+from recycle.runtime.launch.meet.hosted import PATIENCE, HostedStore
+from recycle.runtime.launch.meet.rendezvous import Rendezvous
+from recycle.runtime.launch.meet.restart_loop import MISSED, RestartLoop, serve_again
+from recycle.runtime.launch.meet.start import choose_address, find_start, refuse_elastic, words_of_parent
+from recycle.runtime.launch.process.outcome import before_run, end_with_run
+from recycle.runtime.launch.process.restarts import Restarts
+from recycle.runtime.launch.process.signals import TAKEN, EndSignals, tell_to_leave
+from recycle.runtime.launch.process.title import set_title
+from recycle.runtime.launch.supervise.risks import risks
+from recycle.runtime.net.endpoint import Endpoint
+
+DURATIONS = Durations(rebuild=15.0)
+"""Where Megatron's threads fill a machine, groups take longer to build than in runs of the project's own trainer."""
+
+INTERFACES = "GLOO_SOCKET_IFNAME"
+"""Of the environment: what torch's process groups bind to."""
+
+NOBODY = "", 0
+"""Who listens to what servers tell."""
+
+
+class Protection(NamedTuple):
+    """What a server needs to outlive others.
+
+    Attributes:
+        servers: all, in the order of their ranks.
+        endpoint: where the run's store is.
+        hosted: the store at the first rank, where torchrun has none.
+        meeting: with the other ranks; None where a rank meets nobody.
+        keys: there, and the part in the folder of recordings; they are given up when this is closed.
+        life: how often this rank was started again.
+        ranks: how many each server has; those of one follow each other.
+        keeping: this process's part in its host's keeper; None where nothing is kept.
+    """
+
+    servers: tuple[Server, ...]
+    endpoint: Endpoint
+    hosted: HostedStore | None = None
+    meeting: Rendezvous | None = None
+    keys: AbstractContextManager[object] = nullcontext()
+    life: int = 0
+    ranks: int = 1
+    keeping: KeeperPart | None = None
+
+    @property
+    def by_rank(self) -> list[Server]:
+        """Which server each rank belongs to."""
+        return [server for server in self.servers for _ in range(self.ranks)]
+
+    @property
+    def resumes(self) -> bool:
+        """Whether training goes on from what an earlier start has left in memory, with this life among the first."""
+        return self.keeping is not None and self.keeping.resumes and self.life == 0
+
+    def place(self, rank: int) -> tuple[Server, ServerRank]:
+        """Which server a rank belongs to, and which of its ranks it is."""
+        place, number = divmod(rank, self.ranks)
+        return self.servers[place], ServerRank(number, self.ranks)
+
+    def gather(self) -> None:
+        """Wait for all ranks, and compare what they are; who comes back compares itself with those who go on.
+
+        Raises:
+            UserError: they cannot train together, or one has not come. All who came are told.
+        """
+        meeting = self.meeting
+        if meeting is None:
+            return
+        with before_run(), ExitStack() as failed:
+            failed.push(self.keys)
+            if meeting.start.rank == 0 and not meeting.is_over():
+                meeting.receive()
+                if self.keeping is not None:
+                    self.keeping.direct(self.servers, self.ranks, self.endpoint)
+                meeting.admit(self.endpoint.token, NOBODY)
+            else:
+                meeting.attend()
+            if self.keeping is not None:
+                server, _ = self.place(meeting.start.rank)
+                self.keeping.serve(server, self.endpoint)
+            failed.pop_all()
+
+    def risks(self) -> list[str]:
+        """What the loss of one host would end, or hold up, as the first process knows once all have come."""
+        if self.meeting is None:
+            return []
+        directory = None if self.keeping is None else self.keeping.directory
+        return risks(
+            self.meeting.hosts,
+            [(server.stage,) for server in self.by_rank],
+            self.ranks,
+            etcd=self.meeting.cluster is not None,
+            kept=directory is not None and directory.survival(1) == 1,
+            order=f"add {PIPELINES_LAST}, and start at most as many servers on a host as there are stages",
+            store="--recycle-store",
+        )
+
+    def serve(
+        self, rank: int, work: Callable[["Protection"], None], restarts: int = 0, asks: int = signal.SIGTERM
+    ) -> int:
+        """Do a rank's work under an agent, again after a crash, and end with the run.
+
+        Args:
+            rank: which.
+            work: what is done, with the protection that it has in this life.
+            restarts: how often it may be started again within an hour.
+            asks: the signal that the work takes for the end of the run.
+
+        Returns:
+            The exit status: 0 if the run was kept, with this rank or without it; 128 more than the number of a signal
+            where that told this process to end.
+        """
+        workers: list[int] = []
+        # Signals that came after a worker was forked and before its process was known.
+        unheard: list[int] = []
+        refused: list[int] = []
+        inherited = {number: signal.getsignal(number) for number in (*TAKEN, asks)}
+        endpoint, (server, place) = self.endpoint, self.place(rank)
+        set_title(f"agent of {place.of(server)}")
+
+        def live(member: Member) -> int:
+            def worker() -> int:
+                # Until it trains, a signal ends it, or tells Megatron to if that has asked for it.
+                for number, handler in inherited.items():
+                    signal.signal(number, handler)
+                set_title(place.of(server))
+                return _finished(lambda: work(self._replace(life=member.incarnation)))
+
+            connect, token = endpoint.connect_alone, endpoint.token
+            sparing = endpoint.sparing(partial(set_title, "relay"))
+            unheard.clear()
+            status = run_agent(member, worker, connect, token, DURATIONS, begin, place, sparing)
+            workers.clear()
+            if status == REFUSED:
+                refused.append(status)
+            return status
+
+        def begin(worker: int) -> None:
+            workers.append(worker)
+            while unheard:
+                tell_to_leave(worker, unheard.pop())
+
+        def pass_on(number: int) -> bool:
+            if not workers:
+                unheard.append(number)
+            for worker in workers:
+                tell_to_leave(worker, number)
+            return True
+
+        def end() -> bool:
+            return pass_on(asks if signals.number == asks else signal.SIGTERM)
+
+        with EndSignals(end) as signals, taken(asks, lambda: pass_on(asks)):
+
+            def told_to_end() -> bool:
+                return bool(signals.number or refused)
+
+            lives = RestartLoop(endpoint, self.ranks, DURATIONS.beat, told_to_end)
+            with before_run():
+                first = lives.first(server, MISSED * DURATIONS.silence, _say)
+            counts = Restarts(restarts, "start the job again from a checkpoint to have it back")
+            status = serve_again(live, first, lives, counts, _say)
+            status = end_with_run(endpoint, status, DURATIONS.beat, told_to_end)
+            # Torchrun ends this process as soon as another one has failed: first it says what is left.
+            if self.keeping is not None:
+                self.keeping.dismiss(endpoint)
+        if signals.number and status:
+            status = 128 + signals.number
+        with suppress(LeftEarly), self.keys:
+            if self.meeting is not None:
+                part(self.meeting, status, endpoint, self.by_rank)
+        return status
+
+
+def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str, str]) -> Protection | str:
+    """What this rank of a job needs to outlive others; a reason if nothing lets it.
+
+    Args:
+        flags: recycle's.
+        words: the script's arguments.
+        environment: torchrun's, srun's, or set by hand.
+
+    Raises:
+        UserError: the store cannot be used.
+    """
+    start = find_start(environment)
+    if start is None:
+        return "this process was started alone"
+    try:
+        line = read_command_line(words, start.count)
+    except UserError as error:
+        return str(error)
+    problem = unprotected(line.shape, flags.dead)
+    if problem:
+        return problem
+    refuse_elastic(words_of_parent())
+    with ExitStack() as keys:
+        cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE, _say, returns=True))
+        meeting = Rendezvous(start, PATIENCE, cluster, _say)
+        hosted: HostedStore | None = None
+        with before_run(), meeting.telling_others():
+            # The first process makes the store before it can fail in another way, so that the others hear of it.
+            if start.rank == 0 and not start.served:
+                hosted = HostedStore(start, _say)
+                meeting.has_store = True
+            if start.rank == 0:
+                # Before it speaks to a keeper: that of a run which is alive in the folder is none that was left.
+                keys.enter_context(held(flags.record, begins=not meeting.is_over()))
+            # Torch binds to the first of these interfaces as well.
+            interface = environment.get(INTERFACES, "").partition(",")[0]
+            meeting.address = choose_address(interface or None, start, f"{INTERFACES} one of this machine's interfaces")
+            endpoint = meeting.endpoint(meeting.agree_on_token(token_of_last_start(flags) if start.rank == 0 else ""))
+            if start.rank > 0:
+                keys.enter_context(held(flags.record, begins=False))
+                hosted = None if start.served else HostedStore(start, _say)
+            redundancy = flags.redundancy
+            keeping = None if redundancy is None else KeeperPart(flags, redundancy, meeting, endpoint.token, words)
+        servers, ranks = servers_of(line.shape, line.pipelines_last), line.server_ranks.size
+        return Protection(servers, endpoint, hosted, meeting, keys.pop_all(), ranks=ranks, keeping=keeping)
+
+
+def _finished(work: Callable[[], None]) -> int:
+    """Do something, and give the exit status that Python would give; what Python does at its end is done then.
+
+    That ends processes that the work has started, as Megatron's checkpoints do, and sends what was logged.
+    """
+    try:
+        work()
+        return 0
+    except UserError as error:
+        sys.stderr.write(f"recycle: {error}\n")
+        return REFUSED
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        sys.stderr.write(f"{end.code}\n")
+        return 1
+    finally:
+        atexit._run_exitfuncs()  # noqa: SLF001 - the process of a worker ends without
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"recycle: {text}\n")
+    sys.stderr.flush()

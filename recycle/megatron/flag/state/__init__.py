@@ -1,0 +1,1 @@
+"""What a server holds, keeps and saves, beside what its steps change."""

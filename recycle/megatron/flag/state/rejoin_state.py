@@ -1,0 +1,133 @@
+"""Versions of a stage into which one can come who has nothing: it takes over all that a peer has, at a boundary.
+
+Only before an iteration, when the last step is made and surely right, is the state of a server all that another one
+needs to go on beside it. Where the state is kept in memory, what the training code knew there is remembered, so that it
+can be taken over later as well: model and optimizer stay as they are until the iteration ends.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+
+from recycle.megatron.flag.world.progress import VERSIONS
+from recycle.runtime.join.handover import pack, unpack
+from recycle.runtime.keep.layout import FIRST
+from recycle.runtime.net.network import Network
+from recycle.runtime.step.trainee import Versioned
+
+STAGE, CODE = "stage/", "code/"
+
+REMEMBERED = f"{FIRST}code"
+"""The name under which goes what a training code knew."""
+
+ROOM = 1 << 18
+"""Bytes for that: all peers have as many, whatever each of them knows."""
+
+
+class TakenOver(Protocol):
+    """What a server has to have to go on beside another one."""
+
+    def state(self, version: int) -> Mapping[str, torch.Tensor]:
+        """All of it at a version, before an iteration, by name."""
+
+    def adopt(self, version: int, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on from a version with that of a peer."""
+
+
+class RejoinState:
+    """Versions with such a way in; it is Versioned.
+
+    Args:
+        versions: of the stage.
+        stage: model and optimizer.
+        code: what the training code knows.
+        arrive: called with the version when one who comes back holds it; None on any other server.
+    """
+
+    def __init__(
+        self, versions: Versioned, stage: TakenOver, code: TakenOver, arrive: Callable[[int], None] | None
+    ) -> None:
+        self._arrive = arrive
+        self._versions = versions
+        self._parts = {STAGE: stage, CODE: code}
+        self._open = False
+        self._remembered: dict[int, torch.Tensor] = {}
+
+    def remember(self, version: int) -> None:
+        """The iteration after a version begins, which a server that has nothing may come to until two more are done."""
+        before = {each: self._remembered[each] for each in self._remembered if each + VERSIONS > version}
+        self._remembered = before | {version: pack(version, self._parts[CODE].state(version), ROOM)}
+
+    def whole(self) -> Mapping[str, torch.Tensor]:
+        """The present version as it is before its iteration, for who has nothing; it was remembered."""
+        version = self._versions.newest
+        stage = self._parts[STAGE].state(version)
+        return {REMEMBERED: self._remembered[version], **{f"{STAGE}{name}": each for name, each in stage.items()}}
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Within the block, this is before an iteration: others can be let in."""
+        self._open = True
+        yield
+        self._open = False
+
+    def admits(self) -> bool:
+        """Whether others can be let in just now, as far as it depends on this server."""
+        return self._arrive is not None or self._open
+
+    @property
+    def newest(self) -> int:
+        """See Versioned."""
+        return self._versions.newest
+
+    @property
+    def oldest(self) -> int:
+        """See Versioned."""
+        return self._versions.oldest
+
+    def drop(self) -> None:
+        """See Versioned."""
+        self._versions.drop()
+
+    def undo(self) -> None:
+        """See Versioned."""
+        self._versions.undo()
+
+    def enter(self, network: Network, step: int) -> int:
+        """See Versioned."""
+        return self._versions.enter(network, step)
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """See Versioned; at a boundary it is for somebody who has nothing.
+
+        Elsewhere as well, where the step after it was taken back or is not made, and it is remembered: whoever lacks
+        it has nothing, or another version.
+        """
+        versions = self._versions
+        if self._open:
+            whole = {kind: part.state(versions.newest) for kind, part in self._parts.items()}
+            return {f"{kind}{name}": each for kind, state in whole.items() for name, each in state.items()}
+        if versions.newest == versions.oldest and versions.newest in self._remembered:
+            return self.whole()
+        return versions.state()
+
+    def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
+        """See Versioned; who has gone on with its training code takes over model and optimizer alone."""
+        arrives = self._arrive is not None
+        parts = {kind: _named(state, kind) for kind in self._parts}
+        if REMEMBERED in state and arrives:
+            parts[CODE] = unpack(step, state[REMEMBERED])
+        for kind, part in self._parts.items():
+            if arrives or (kind == STAGE and parts[STAGE]):
+                part.adopt(step, parts[kind])
+        if self._arrive is None:
+            self._versions.adopt(step, state)
+            return
+        self._arrive(step)
+        self._arrive = None
+
+
+def _named(state: Mapping[str, torch.Tensor], kind: str) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(kind): each for name, each in state.items() if name.startswith(kind)}

@@ -1,0 +1,1 @@
+"""Gradients and the optimizer's steps, and when a server may make them."""

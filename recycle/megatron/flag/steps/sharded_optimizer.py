@@ -1,0 +1,264 @@
+"""Steps of Megatron's distributed optimizer that lose no shard with a server.
+
+Each shard has two holders among the live peers, as in recycle.state.shards. The sum of the gradients is with all peers,
+so both holders make the step of a shard, to the same bits, and the first of them gives the stepped parameters to all.
+The training code steps after a vote, when all gradients are whole, so no step has to be taken back: where somebody dies
+before the parameters are with all, those who are left go on with it.
+
+Where experts are divided among the ranks of a server, Megatron has an optimizer of its own for them, with which it goes
+likewise. Ranks of a server that have the same parameters have different shards: what these give meets in the server.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, ClassVar, Protocol
+
+import torch
+from megatron.core import parallel_state, tensor_parallel
+from megatron.core.optimizer import optimizer as megatron_optimizers
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+from megatron.core.transformer.module import param_is_not_shared
+
+from recycle.job import Job, Server
+from recycle.megatron.flag.state.saving import Living
+from recycle.megatron.flag.steps.gradients import SameParameters, sum_over
+from recycle.megatron.flag.steps.shard_optimizers import (
+    ROUND,
+    ShardOptimizers,
+    find_distributed,
+    gradients_of,
+    is_divided,
+)
+from recycle.megatron.shared.torch_calls import Carrier
+from recycle.runtime.net.network import Network
+from recycle.runtime.recover.sharing import gather
+from recycle.state.shards import assign_shards
+
+STEP = "step"
+"""What a step is called among the calls of all servers. Unlike other results, it is not there for who goes back."""
+
+VALUE = "value/"
+SHARDING = "distrib_optim_sharding_type"
+"""How Megatron's metadata call the way in which a distributed optimizer is written."""
+
+
+class Connected(Living, Protocol):
+    """What can be done together with whoever is alive, over a network.
+
+    Attributes:
+        server: which this is.
+        job: for its shape.
+        same_parameters: the ranks of the server that have the same.
+    """
+
+    server: Server
+    job: Job
+    same_parameters: SameParameters
+
+    @property
+    def network(self) -> Network:
+        """Of the present view."""
+
+
+class ShardedOptimizer:
+    """The shards of one server; it is KeptShards, and TakenOver.
+
+    Args:
+        execution: by which it is known who is alive.
+        model: all chunks, in Megatron's DDP.
+        optimizer: Megatron's, with distributed optimizers.
+
+    Attributes:
+        count: how many there are.
+        layers: none: Megatron cuts buckets, and a layer's part of a shard cannot be told apart.
+    """
+
+    layers: ClassVar[Sequence[int]] = ()
+
+    def __init__(self, execution: Connected, model: Any, optimizer: Any) -> None:
+        self.count = execution.job.pipelines
+        self._execution = execution
+        self._model = model
+        self._settings = optimizer.config
+        self._parts: list[ShardOptimizers] = []
+        self._round = 0
+        optimizer.step = self.step
+        for own in find_distributed(optimizer):
+            part = ShardOptimizers(own, self.count)
+            self._parts.append(part)
+            own.sharded_state_dict = partial(self._sharded_state_dict, part, own.sharded_state_dict)
+            own.get_parameter_state_dp_zero = partial(self._get_parameter_state_dp_zero, part, own)
+
+    # What Megatron asks for.
+
+    @torch.no_grad()
+    def step(self) -> tuple[bool, float, int | None]:
+        """What Megatron's optimizers say: that a step was made, the norm, and how many zeros are in the gradient."""
+        number = self._round + 1
+        groups = {False: parallel_state.get_model_parallel_group()}
+        if parallel_state.get_expert_model_parallel_world_size() > 1:
+            groups[True] = parallel_state.get_expert_tensor_model_pipeline_parallel_group()
+        norms, zeros = [], 0
+        for divided, group in groups.items():
+            counted = [
+                gradient
+                for parameter, gradient in gradients_of(self._model)
+                if is_divided(parameter) is divided
+                and param_is_not_shared(parameter)
+                and tensor_parallel.param_is_not_tensor_parallel_duplicate(parameter)
+            ]
+            norms.append(float(megatron_optimizers.get_grad_norm_fp32(counted, grad_stats_parallel_group=group)))
+            if self._settings.log_num_zeros_in_grad:
+                found = sum(each.numel() - int(torch.count_nonzero(each)) for each in counted)
+                count = torch.tensor(found, device=next(self._model.parameters()).device)
+                torch.distributed.all_reduce(count, group=group)
+                zeros += int(count)
+        # That of one group is as it is, to the bit.
+        norm = norms[0] if len(norms) == 1 else math.hypot(*norms)
+        # Where a server goes back meanwhile, its round does as well; that of this step stays.
+        self._execution.together(STEP, lambda: self._step_and_spread(number, norm))
+        self._round = number
+        self._keep_held()
+        for part in self._parts:
+            part.count_main(self._held_here(first=True))
+        return True, norm, zeros if self._settings.log_num_zeros_in_grad else None
+
+    def _get_parameter_state_dp_zero(
+        self,
+        part: ShardOptimizers,
+        own: Any,
+        use_gloo_comm: bool = True,
+        empty_data: bool = False,
+        return_on_all_ranks: bool = False,
+    ) -> dict[Any, Any] | None:
+        """All shards of an optimizer, on the first live rank, or on all; see Megatron's method of this name."""
+        assert not empty_data, "nothing is loaded while training goes on"
+        network = self._execution.network
+        peers = network.view.peers(network.server.stage)
+        whole = None
+        for reader in peers if return_on_all_ranks else peers[:1]:
+            for shard, state in gather(self, network, reader).items():
+                self.take(shard, state)
+            if network.server == reader:
+                whole = part.whole_state()
+                for tensor in part.tensors_of(whole):
+                    sum_over(self._same(part), tensor)
+                self._keep_held()
+        return whole if return_on_all_ranks or own.data_parallel_group.rank() == 0 else None
+
+    def _sharded_state_dict(
+        self, part: ShardOptimizers, own: Callable[..., dict[str, Any]], *arguments: Any, **keywords: Any
+    ) -> dict[str, Any]:
+        """What this server writes of an optimizer in format torch_dist: of each shard, its first holder writes it."""
+        if (keywords.get("metadata") or {}).get(SHARDING) in DistributedOptimizer.checkpoint_fully_reshardable_formats:
+            # All shards come together for it.
+            return own(*arguments, **keywords)
+
+        def write(optimizer: Any) -> Any:
+            return DistributedOptimizer.sharded_state_dict(optimizer, *arguments, **keywords)
+
+        return part.sharded_state(self._held_here(first=True), write)
+
+    # What recovery asks for.
+
+    @property
+    def held(self) -> Collection[int]:
+        """See Sharded."""
+        return self._parts[0].held
+
+    @property
+    def before(self) -> Collection[int]:
+        """See Sharded: no step is ever taken back, so there is only the present version of a shard."""
+        return self.held
+
+    def give(self, shard: int) -> Mapping[str, torch.Tensor]:
+        """See Sharded."""
+        return {
+            f"{number}/{name}": each
+            for number, part in enumerate(self._parts)
+            for name, each in part.give(shard).items()
+        }
+
+    def take(self, shard: int, state: Mapping[str, torch.Tensor]) -> None:
+        """See Sharded."""
+        for number, part in enumerate(self._parts):
+            own = f"{number}/"
+            part.take(shard, {name.removeprefix(own): each for name, each in state.items() if name.startswith(own)})
+
+    def pieces(self, shard: int) -> Mapping[str, torch.Tensor]:
+        """See KeptShards; without a content where another server owns it."""
+        if shard in self._held_here(first=True):
+            return self.give(shard)
+        return {
+            f"{number}/{name}": each
+            for number, part in enumerate(self._parts)
+            for name, each in part.outline(shard).items()
+        }
+
+    def take_pieces(self, shard: int, state: Mapping[str, torch.Tensor]) -> None:
+        """See KeptShards."""
+        self.take(shard, state)
+
+    def state(self, _: int) -> dict[str, torch.Tensor]:
+        """See TakenOver: all but the shards, which are shared out when a view begins."""
+        return {ROUND: torch.tensor(self._round), **{f"{VALUE}{name}": each for name, each in self._values()}}
+
+    def adopt(self, _: int, state: Mapping[str, torch.Tensor]) -> None:
+        """See TakenOver."""
+        for part in self._parts:
+            part.keep(())
+        self._round = int(state[ROUND])
+        for name, each in self._values():
+            each.copy_(state[f"{VALUE}{name}"])
+
+    def _values(self) -> Iterator[tuple[str, torch.Tensor]]:
+        parameters = ((name, each.detach()) for name, each in self._model.named_parameters())
+        return chain(parameters, self._model.named_buffers())
+
+    def _held_here(self, *, first: bool) -> list[int]:
+        """The shards that this server holds in the present view, or of which it is the first holder."""
+        network = self._execution.network
+        peers = [each.pipeline for each in network.view.peers(network.server.stage)]
+        me, holders = network.server.pipeline, assign_shards(self.count, peers)
+        return [shard for shard, each in enumerate(holders) if me in (each[:1] if first else each)]
+
+    def _keep_held(self) -> None:
+        """Forget shards that are others'."""
+        held = self._held_here(first=False)
+        for part in self._parts:
+            part.keep(held)
+
+    def _same(self, part: ShardOptimizers) -> Carrier | None:
+        """The ranks of the server that have the same parameters as this one, where there are others."""
+        same = self._execution.same_parameters
+        return same.experts if part.is_divided else same.layers
+
+    def _step_and_spread(self, number: int, norm: float) -> None:
+        """Make the step of the shards that are here, and have each shard's parameters with all peers.
+
+        Args:
+            number: of the round.
+            norm: of the whole model's gradient.
+
+        Raises:
+            ViewBroken: somebody is gone; what is here can be stepped and spread again.
+        """
+        for part in self._parts:
+            part.step(number, norm)
+        owned, peers = self._held_here(first=True), self._execution.network.peers
+        for part, buffer, values in self._buffers():
+            # Each byte is one rank's, and zero elsewhere. What is here stays as it is until the sum is whole.
+            total = torch.zeros_like(values)
+            for shard in owned:
+                for place in part.places(buffer, shard):
+                    total[place] = values[place]
+            peers.sum(total)
+            sum_over(self._same(part), total)
+            values.copy_(total)
+
+    def _buffers(self) -> Iterator[tuple[ShardOptimizers, int, torch.Tensor]]:
+        for part in self._parts:
+            for number, values in enumerate(part.buffers()):
+                yield part, number, values

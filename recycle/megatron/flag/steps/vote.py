@@ -1,0 +1,216 @@
+"""Steps that Megatron makes when the schedule returns, as without recycle, after a vote.
+
+An iteration ends with a vote in two rounds. In the first, each server says that its gradients are whole; in the second,
+that it has heard this from all others. Only then does the training code step its optimizer: so where each stage has a
+live server, no step has to be taken back, and no version but the present one is kept.
+
+Where all servers of a stage are dead, and keepers have its state, the others may be a step ahead of that. They go back
+to the version that keepers have, and make the iteration again with those who took the stage up, though their training
+code has gone on already.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import torch
+
+from recycle.megatron.flag.run.protected import ProtectedExecution
+from recycle.megatron.flag.state.rejoin_state import TakenOver
+from recycle.megatron.flag.steps.auxiliary_losses import AuxiliaryLosses
+from recycle.megatron.flag.steps.gradients import LiveGradients
+from recycle.megatron.flag.steps.redone import as_in_iteration
+from recycle.megatron.flag.steps.repeated_step import RepeatedStep
+from recycle.megatron.flag.steps.reruns import Reruns
+from recycle.megatron.flag.steps.shard_optimizers import find_distributed
+from recycle.megatron.flag.steps.sharded_optimizer import STEP, ShardedOptimizer
+from recycle.megatron.flag.steps.whole_stage import WholeStage
+from recycle.megatron.flag.world.progress import Asked
+from recycle.megatron.shared.stage import MegatronStage
+from recycle.plan.plan import Plan
+from recycle.runtime.errors import ViewBroken
+from recycle.runtime.execute.executor import Hooks
+from recycle.runtime.execute.notices import NoticeExchange
+from recycle.runtime.execute.worker import Worker
+from recycle.runtime.net.network import Network, meet
+
+
+class Vote:
+    """Steps of the training code's; they are Versioned themselves.
+
+    Args:
+        execution: whose steps they are.
+        stages: whose gradients are made whole, rising; their chunks are in Megatron's DDP.
+        version: with which training begins.
+        optimizer: Megatron's.
+        repeats: whether a step may have to be made again.
+
+    Attributes:
+        newest: how many iterations are done here; the optimizer has stepped for all but perhaps the last of them.
+        oldest: how many are surely done everywhere.
+        undone: how often this server went back to an older version.
+        shards: of a distributed optimizer; None where each server holds all of its stage.
+    """
+
+    def __init__(
+        self,
+        execution: ProtectedExecution,
+        stages: Sequence[MegatronStage],
+        version: int,
+        optimizer: Any,
+        *,
+        repeats: bool = False,
+    ) -> None:
+        self.newest = self.oldest = version
+        self.undone = 0
+        self._execution = execution
+        self._stages = stages
+        model = torch.nn.ModuleList(stage.model for stage in stages)
+        sharded = bool(find_distributed(optimizer))
+        self.shards = ShardedOptimizer(execution, model, optimizer) if sharded else None
+        self._whole = self.shards or WholeStage(model, optimizer)
+        self._auxiliary = AuxiliaryLosses(execution.job.pipelines)
+        self._reruns = Reruns()
+        self._repeated = RepeatedStep(optimizer, execution.collectives, lambda: self.newest) if repeats else None
+        self._worker: Worker | None = None
+        self._begins = False
+
+    @property
+    def versions(self) -> Self:
+        """See Steps."""
+        return self
+
+    @property
+    def whole(self) -> TakenOver:
+        """See Steps."""
+        return self._whole
+
+    def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
+        """See Steps."""
+        execution, self._begins = self._execution, True
+        update = LiveGradients(self._stages, network, plan.job.depth, execution.same_parameters)
+        self._worker = Worker(plan, self._stages, update, network, execution.recorder, hooks, notices)
+
+    def train(self) -> None:
+        """See Steps."""
+        before = self._execution.progress.reached
+        while self.oldest <= before:
+            if self.newest < before:
+                self.catch_up()
+                # Those who took the stage up come to this iteration as one does at first.
+                self._execution.let_in()
+                self._zero_gradients()
+                continue
+            try:
+                self._make(before + 1)
+            except ViewBroken as error:
+                self._execution.enter_next_view(error)
+                if self.newest <= before:
+                    self._zero_gradients()
+
+    def evaluate(self) -> None:
+        """See Steps."""
+        self._connected.evaluate()
+
+    def settle(self) -> None:
+        """Nothing: Megatron steps all stages together."""
+
+    def entered(self) -> None:
+        """See Steps."""
+        self.oldest = self.newest
+
+    def arrive(self, version: int) -> None:
+        """See Steps."""
+        self.newest = self.oldest = version
+
+    def catch_up(self) -> None:
+        """See Steps: where keepers had not the present version of a stage, this server went back."""
+        while self.newest < self._execution.progress.reached:
+            self._make_again()
+
+    def drop(self) -> None:
+        """See Versioned."""
+        if self._worker is not None:
+            self._worker.close()
+        self._drop()
+
+    def undo(self) -> None:
+        """The last iteration has to be made again."""
+        self.newest = self.oldest
+
+    def enter(self, network: Network, step: int) -> int:
+        """See Versioned."""
+        return step
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """Nothing: a server that has not heard of a version has its gradients all the same."""
+        return {}
+
+    def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
+        """All gradients are whole, and this server has heard it now; or with a state, it went back to that."""
+        self.newest = step
+        if state:
+            self.oldest = step
+            self.undone += 1
+            # Shards are stepped by all their holders again; who has them has no other way to the parameters.
+            self._execution.collectives.forget(STEP, step)
+
+    def _make(self, goal: int) -> None:
+        """Get to a version by the iteration before it, but for the optimizer's step."""
+        network = self._execution.network
+        if self.newest < goal:
+            self._make_gradients(self._execution.progress.after(goal - 1))
+            # All servers come here: it is the first round.
+            self._reruns.share(network)
+            self.newest = goal
+        meet(network)
+        self.oldest = goal
+
+    def _make_again(self) -> None:
+        """Make the iteration after the present version again, or get into the next view."""
+        assert self._repeated is not None, "nobody goes back but to what keepers have"
+        execution, goal, undone = self._execution, self.newest + 1, self.undone
+        asked = execution.progress.after(self.newest)
+        apart = self._reruns.again(asked.iteration, execution.epoch)
+        with as_in_iteration(self._stages, asked.micro_batches), self._auxiliary.settled(), apart:
+            self._zero_gradients()
+            try:
+                self._make(goal)
+            except ViewBroken as error:
+                execution.enter_next_view(error)
+        if self.newest == goal and self.undone == undone:
+            self._repeated.repeat(goal)
+
+    def _zero_gradients(self) -> None:
+        if self._repeated is not None:
+            self._repeated.prepare()
+        for model in self._models:
+            model.zero_grad_buffer()
+
+    def _drop(self) -> None:
+        for stage in self._stages:
+            stage.drop()
+
+    def _make_gradients(self, asked: Asked) -> None:
+        if self._begins and self._repeated is not None:
+            # The first instruction has keepers hold a view's first version. Who takes a stage up from there is past all
+            # calls that went before it, so nobody may be in one of them.
+            meet(self._execution.network)
+            self._begins = False
+        self._drop()
+        self._auxiliary.begin(asked.iteration)
+        self._reruns.begin(self._execution.epoch)
+        self._execution.recorder.clear()
+        self._connected.bring(asked.micro_batches)
+        with self._execution.rank_calls.inside():
+            self._connected.run(asked.iteration)
+        self._execution.share_losses(self._execution.network)
+        self._auxiliary.share(self._execution.network.peers)
+
+    @property
+    def _models(self) -> list[Any]:
+        return [stage.model for stage in self._stages]
+
+    @property
+    def _connected(self) -> Worker:
+        assert self._worker is not None, "it is in no view"
+        return self._worker

@@ -1,0 +1,1 @@
+"""Megatron's collectives, carried out by the ranks that live."""

@@ -1,0 +1,268 @@
+"""The keepers' processes: one on each host of a run, which outlives whoever has started it until the run is over."""
+
+import socket
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from recycle.control.board.board import Board
+from recycle.control.membership.errors import StoreLost
+from recycle.control.membership.participant import Participant
+from recycle.job import Server
+from recycle.runtime.errors import RunError
+from recycle.runtime.launch.meet.greetings import Hello, KeeperOffer
+from recycle.runtime.launch.process.detached import fork_keeper
+from recycle.runtime.launch.process.outcome import is_over
+from recycle.runtime.net.endpoint import Endpoint
+from recycle.state import keeper
+from recycle.state.channel import Channel
+from recycle.state.client import KeeperClient
+from recycle.state.directory import KeeperDirectory, KeeperHome
+from recycle.state.errors import KeeperLost
+from recycle.state.keeper import keeper_address
+from recycle.state.memory import available_memory
+from recycle.state.racks import Racks
+from recycle.state.redundancy import Redundancy
+from recycle.wording import memory_text
+
+
+class KeeperSlot:
+    """A process's part in its host's having a keeper: it offers a place, and serves there if that is taken.
+
+    Where the run goes on and the keeper of its last start is still there, that one is offered.
+
+    Args:
+        left: the token of that start; empty if there was none.
+        address: at which other hosts reach this one; None where the run has no others.
+        resumes: whether the run goes on. Otherwise a keeper that is left has no use any more, and is told so.
+
+    Attributes:
+        token: of the run's last start, with which it goes on; empty if it begins anew.
+        listener: where other hosts reach a keeper that is started from here; None where none is.
+        channel: to this host's keeper, which stays for as long as this is open.
+
+    Raises:
+        RunError: the address is not of this machine.
+    """
+
+    def __init__(self, left: str, address: str | None, *, resumes: bool) -> None:
+        self.token = ""
+        self.listener: socket.socket | None = None
+        self.channel: Channel | None = None
+        self._port: int | None = None
+        if left:
+            client = KeeperClient(keeper_address(left), left, "this host's keeper")
+            with suppress(KeeperLost):
+                if resumes:
+                    self._port = client.find_port()
+                else:
+                    client.dismiss()
+            self.token = left if resumes else ""
+        if self._port is None:
+            self._port = 0
+            if address is not None:
+                try:
+                    self.listener = keeper.listen_to_hosts(address)
+                except OSError as error:
+                    raise RunError(f"address {address}: {error.strerror}; give an address of this machine") from error
+                self._port = self.listener.getsockname()[1]
+            self._serves = True
+        else:
+            self._serves = False
+
+    @property
+    def offer(self) -> KeeperOffer:
+        """What it offers."""
+        assert self._port is not None, "it was found or made"
+        return KeeperOffer(self._port, available_memory())
+
+    def is_taken(self, directory: KeeperDirectory, address: str) -> bool:
+        """Whether this process has to start its host's keeper.
+
+        Args:
+            directory: of the run's keepers.
+            address: of this host.
+        """
+        return self._serves and any((each.address, each.port) == (address, self._port) for each in directory.homes)
+
+    def close(self) -> None:
+        """Nobody is to be served from this process."""
+        if self.listener is not None:
+            self.listener.close()
+
+
+class KeeperSetting(NamedTuple):
+    """How a run keeps its state in memory.
+
+    Attributes:
+        redundancy: how many hosts' keepers hold something of each part, and how many of them are enough.
+        bytes_of: the most bytes that all versions of some stages have which are kept at the same time.
+        slot: this process's part in its host's keeper.
+        describe: says what it costs and survives.
+        racks: by the names of the hosts in them, what fails together.
+        writing: the bytes that a keeper takes beside those while it writes a stage to disk.
+    """
+
+    redundancy: Redundancy
+    bytes_of: Callable[[Collection[int]], int]
+    slot: KeeperSlot
+    describe: Callable[[KeeperDirectory], str]
+    racks: Racks = Racks()
+    writing: int = 0
+
+    def direct(self, everybody: Sequence[Participant], hellos: Sequence[Hello]) -> KeeperDirectory:
+        """The directory of the run's keepers.
+
+        Args:
+            everybody: who begins, by the rank in the order of which they are started apart.
+            hellos: what their processes say, or that of the only host.
+
+        Raises:
+            StateError: there are not so many hosts, or racks are named of which the run has no host.
+            RunError: one of them has not got the memory.
+        """
+        homes: list[KeeperHome] = []
+        offers: list[Hello] = []
+        on: dict[str, int] = {}
+        for place, each in enumerate(everybody):
+            hello = hellos[place % len(hellos)]
+            found = next((number for number, home in enumerate(homes) if home.address == hello.address), len(homes))
+            if found == len(homes):
+                rack = self.racks.find(hello.host, hello.address)
+                homes.append(KeeperHome(hello.host, hello.address, hello.keeper.port, rack))
+                offers.append(hello)
+            # Where its ranks are on several hosts, that of the first one.
+            on.setdefault(str(each.member.server), found)
+        self.racks.require_known({name for each in homes for name in (each.host, each.address)})
+        directory = KeeperDirectory(tuple(homes), self.redundancy, on)
+        for place, hello in enumerate(offers):
+            limit = self.bytes_of(directory.stages_at(place)) + self.writing
+            if limit > hello.keeper.memory:
+                raise RunError(
+                    f"keep-in-memory: what {hello.host} keeps takes {memory_text(limit, 'B')}, and it has "
+                    f"{memory_text(hello.keeper.memory, 'B')} left; take a smaller model or hosts with more memory, or "
+                    f"leave it off"
+                )
+        return directory
+
+    def limit(self, directory: KeeperDirectory, address: str) -> int:
+        """The most bytes that this host's keeper may hold."""
+        place = next(number for number, home in enumerate(directory.homes) if home.address == address)
+        return self.bytes_of(directory.stages_at(place))
+
+
+def serve_from(setting: KeeperSetting, endpoint: Endpoint) -> None:
+    """Have a keeper on this host, from a process that was started apart, for as long as it is there.
+
+    The calling process must have no other threads, because it may fork.
+
+    Args:
+        setting: how the run keeps its state.
+        endpoint: of the run's store.
+
+    Raises:
+        StoreLost: there is no store.
+    """
+    token, slot = endpoint.token, setting.slot
+    directory = KeeperDirectory.read(endpoint.connect(), token)
+    limit = 0 if directory is None else setting.limit(directory, endpoint.address)
+    if directory is None or not slot.is_taken(directory, endpoint.address):
+        slot.close()
+    else:
+        assert slot.listener is not None, "it is on one of several hosts"
+        fork_keeper([keeper.listen(token), slot.listener], token, limit)
+    slot.channel = hold(token, limit)
+
+
+def settle(setting: KeeperSetting, endpoint: Endpoint, server: Server, alive: Collection[Server]) -> None:
+    """Have a keeper on the host of a server that joins, in the place of one that is gone with its host.
+
+    The calling process must have no other threads, because it may fork.
+
+    Args:
+        setting: how the run keeps its state.
+        endpoint: of the run's store, and this host.
+        server: which joins.
+        alive: the servers that are.
+
+    Raises:
+        RunError: this host has not got the memory.
+        StoreLost: there is no store.
+    """
+    token, slot, store = endpoint.token, setting.slot, endpoint.connect()
+    while (directory := KeeperDirectory.read(store, token)) is not None:
+        known = any(each.address == endpoint.address for each in directory.homes)
+        vacant = () if known else directory.vacant(server, alive)
+        place = next((each for each in vacant if _is_gone(directory.homes[each], endpoint)), None)
+        if place is None or slot.listener is None:
+            break
+        limit = setting.bytes_of(directory.stages_at(place))
+        if limit + setting.writing > slot.offer.memory:
+            raise RunError(
+                f"keep-in-memory: what this host keeps takes {memory_text(limit + setting.writing, 'B')}, and it has "
+                f"{memory_text(slot.offer.memory, 'B')} left; join on another one"
+            )
+        try:
+            near = keeper.listen(token)
+        except OSError:
+            break  # another server that joins here has one
+        name = socket.gethostname()
+        home = KeeperHome(name, endpoint.address, slot.offer.port, setting.racks.find(name, endpoint.address))
+        if directory.replace(place, home, store, token):
+            fork_keeper([near, slot.listener], token, limit)
+            break
+        near.close()
+    slot.close()
+    slot.channel = hold(token, 0)
+
+
+def _is_gone(home: KeeperHome, endpoint: Endpoint) -> bool:
+    """Whether a keeper cannot be reached; what it has is needed, if it can."""
+    try:
+        client = KeeperClient(home.reach(endpoint.address, endpoint.token), endpoint.token, home.name(endpoint.address))
+        client.find_port()
+    except KeeperLost:
+        return True
+    return False
+
+
+def dismiss_after(endpoint: Endpoint) -> None:
+    """At the end of a process that was started apart: its host's keeper goes, unless the run may go on from it."""
+    with suppress(StoreLost):
+        if is_over(Board(endpoint.connect(), endpoint.token)):
+            dismiss(endpoint.token)
+
+
+def hold(token: str, limit: int) -> Channel | None:
+    """Have this host's keeper stay for as long as this process is there, or the channel; None where there is none.
+
+    Args:
+        token: the run's.
+        limit: the bytes that it may keep at least, also where an earlier start has left it.
+    """
+    deadline = time.monotonic() + 1.0
+    while True:
+        try:
+            return KeeperClient(keeper_address(token), token, "this host's keeper").hold(limit)
+        except KeeperLost:
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.02)
+
+
+def is_kept(token: str) -> bool:
+    """Whether the keeper of a run's start is on this host.
+
+    Args:
+        token: of that start.
+    """
+    with suppress(KeeperLost):
+        return KeeperClient(keeper_address(token), token, "this host's keeper").find_port() >= 0
+    return False
+
+
+def dismiss(token: str) -> None:
+    """The run is over, and this host's keeper is not needed any more."""
+    with suppress(KeeperLost):
+        KeeperClient(keeper_address(token), token, "this host's keeper").dismiss()

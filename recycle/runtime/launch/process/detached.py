@@ -1,0 +1,81 @@
+"""The start of a keeper's process, which outlives whoever has started it."""
+
+import gc
+import os
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from recycle.runtime.keep.scribe import DiskScribe
+from recycle.runtime.launch.process.signals import ignore_signals
+from recycle.runtime.launch.process.title import set_title
+from recycle.state import keeper
+
+AGAIN = 1.0
+"""Seconds after which a keeper that was killed is started again: where memory is short, not at once."""
+
+
+def detach_keeper(listeners: Sequence[socket.socket], token: str, limit: int) -> None:
+    """In a process that was forked for it: become a keeper, which nobody's end takes along, until the run is over.
+
+    Args:
+        listeners: where trainers connect.
+        token: the run's.
+        limit: the most bytes that may be kept.
+    """
+    _detach(listeners)
+    set_title("keeper")
+    keeper.serve(listeners, token, limit, scribe=DiskScribe(token))
+
+
+def fork_keeper(listeners: Sequence[socket.socket], token: str, limit: int) -> None:
+    """Start a keeper that is no child of this process, and have another one where that is killed alone.
+
+    This process must have no other threads.
+
+    Args:
+        listeners: where trainers connect; closed here.
+        token: the run's.
+        limit: the most bytes that may be kept.
+    """
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if os.fork() == 0:
+                _detach(listeners)
+                _guard_keeper(listeners, token, limit)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    for each in listeners:
+        each.close()
+
+
+def _detach(listeners: Sequence[socket.socket]) -> None:
+    """In a process that was forked: be nobody's any more, and hold nothing but where trainers connect."""
+    os.setsid()
+    ignore_signals()
+    # What holds the others' numbers is never freed here.
+    gc.freeze()
+    # What waits for the end of a run's output, or of a connection, does not wait for the keeper. Streams and log files
+    # of whoever forked it lead nowhere; were their numbers free, connections would get them, and what is said there.
+    kept = {each.fileno() for each in listeners}
+    null = os.open(os.devnull, os.O_RDWR)
+    for handle in {*range(3), *(int(each.name) for each in Path("/proc/self/fd").iterdir())} - kept:
+        os.dup2(null, handle)
+
+
+def _guard_keeper(listeners: Sequence[socket.socket], token: str, limit: int) -> None:
+    """Have a keeper until it ends by itself. Whoever connects while there is none waits for the next one."""
+    set_title("keeper's guard")
+    while True:
+        pid = os.fork()
+        if pid == 0:
+            set_title("keeper")
+            keeper.serve(listeners, token, limit, scribe=DiskScribe(token))
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        if not os.WIFSIGNALED(status):
+            return
+        time.sleep(AGAIN)

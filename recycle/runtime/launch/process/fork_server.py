@@ -1,0 +1,210 @@
+"""The fork server: a process without threads, from which all other processes of a run are forked.
+
+Forks are quick where torch is imported already, and safe only where no other thread can hold a lock; so the launcher,
+which has threads, asks the fork server for new processes, also while the run goes on.
+"""
+
+import gc
+import multiprocessing
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from typing import Literal
+
+import msgspec
+
+from recycle.control.host.agent import die_with_parent
+from recycle.control.store.tcp_store import listen, serve
+from recycle.errors import RunFailed
+from recycle.runtime.launch.process.detached import detach_keeper
+from recycle.runtime.launch.process.signals import ignore_signals
+from recycle.runtime.launch.process.title import set_title
+from recycle.state import keeper
+
+
+class ForkRequest(msgspec.Struct, frozen=True):
+    """What the launcher asks for: a store on a port, an agent and its worker, or a keeper.
+
+    Attributes:
+        kind: which of them.
+        name: what the process is called in events.
+        port: of the store.
+        token: the run's, for a keeper.
+        limit: the most bytes that a keeper may hold.
+    """
+
+    kind: Literal["store", "server", "keeper"]
+    name: str
+    port: int = 0
+    token: str = ""
+    limit: int = 0
+
+
+class ForkEvent(msgspec.Struct, frozen=True):
+    """What the fork server answers: a process was started, or one has ended.
+
+    Attributes:
+        kind: what happened.
+        name: ``store``, ``keeper``, or a member.
+        pid: of the process.
+        port: where the store listens.
+        status: of a process that has ended, as ``waitstatus_to_exitcode`` gives it.
+    """
+
+    kind: Literal["started", "ended"]
+    name: str
+    pid: int
+    port: int = 0
+    status: int = 0
+
+
+class ForkServer:
+    """The launcher's side of it.
+
+    Args:
+        host: where the store binds to.
+        start: what an agent's process does with a member's name and the store's port; gives its exit status.
+        door: where other hosts reach this host's keeper, if they do.
+    """
+
+    def __init__(self, host: str, start: Callable[[str, int], int], door: socket.socket | None = None) -> None:
+        ours, theirs = multiprocessing.Pipe()
+        self._channel = ours
+        self.pid = os.fork()
+        if self.pid == 0:
+            status = 1
+            try:
+                # The garbage of the parent stays: what of it has had threads would wait for them, which are not here.
+                gc.freeze()
+                ours.close()
+                die_with_parent()
+                ignore_signals()
+                set_title("fork server")
+                _Host(host, start, theirs, door).run()
+                status = 0
+            finally:
+                os._exit(status)
+        theirs.close()
+
+    def serve_store(self, port: int = 0) -> None:
+        """Ask for a store's process; the event of its start says where it listens."""
+        self._ask(ForkRequest("store", "store", port))
+
+    def start_keeper(self, token: str, limit: int) -> None:
+        """Ask for a keeper's process, which trainers can reach once it has started.
+
+        Args:
+            token: the run's.
+            limit: the most bytes that it may hold.
+        """
+        self._ask(ForkRequest("keeper", "keeper", token=token, limit=limit))
+
+    def start_server(self, name: str, port: int) -> None:
+        """Ask for an agent and its worker."""
+        self._ask(ForkRequest("server", name, port))
+
+    def next_event(self, timeout: float) -> ForkEvent | None:
+        """What happened next, or None when nothing has happened for so many seconds.
+
+        Raises:
+            RunFailed: the fork server has ended.
+        """
+        with _in_run():
+            if not self._channel.poll(timeout):
+                return None
+            return msgspec.json.decode(self._channel.recv_bytes(), type=ForkEvent)
+
+    def end(self) -> None:
+        """End all its processes but a keeper, and itself."""
+        self._channel.close()
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+    def _ask(self, request: ForkRequest) -> None:
+        with _in_run():
+            self._channel.send_bytes(msgspec.json.encode(request))
+
+
+@contextmanager
+def _in_run() -> Iterator[None]:
+    """Without the fork server there is no run: all that it has forked die with it."""
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        raise RunFailed(
+            "the fork server has ended, and all servers of this machine with it; go on with --resume, and give the "
+            "run more memory, descriptors or processes if the system has refused them"
+        ) from error
+
+
+class _Host:
+    """The fork server's own side."""
+
+    def __init__(
+        self, host: str, start: Callable[[str, int], int], channel: Connection, door: socket.socket | None
+    ) -> None:
+        self._host = host
+        self._start = start
+        self._door = door
+        self._channel = channel
+        self._children: dict[int, tuple[str, int]] = {}
+
+    def run(self) -> None:
+        while True:
+            channel = self._channel.fileno()
+            for handle in wait([channel, *self._children]):
+                assert isinstance(handle, int)
+                if handle != channel:
+                    self._bury(handle)
+                    continue
+                try:
+                    request = msgspec.json.decode(self._channel.recv_bytes(), type=ForkRequest)
+                except EOFError:
+                    return  # children die with their parent
+                self._fulfil(request)
+
+    def _fulfil(self, request: ForkRequest) -> None:
+        listener = None
+        port = request.port
+        if request.kind == "store":
+            listener = listen(self._host, request.port)
+            port = listener.getsockname()[1]
+        elif request.kind == "keeper":
+            listener = keeper.listen(request.token)
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                if listener is not None and request.kind == "keeper":
+                    doors = [] if self._door is None else [self._door]
+                    detach_keeper([listener, *doors], request.token, request.limit)
+                    os._exit(0)
+                die_with_parent()
+                self._channel.close()
+                for handle in self._children:
+                    os.close(handle)
+                if listener is None:
+                    status = self._start(request.name, request.port)
+                else:
+                    set_title("store")
+                    served = serve(listener)
+                    signal.pause()
+                    del served
+            finally:
+                os._exit(status)
+        if listener is not None:
+            listener.close()
+        self._children[os.pidfd_open(pid)] = (request.name, pid)
+        self._tell(ForkEvent("started", request.name, pid, port))
+
+    def _bury(self, handle: int) -> None:
+        name, pid = self._children.pop(handle)
+        os.close(handle)
+        _, status = os.waitpid(pid, 0)
+        self._tell(ForkEvent("ended", name, pid, status=os.waitstatus_to_exitcode(status)))
+
+    def _tell(self, event: ForkEvent) -> None:
+        self._channel.send_bytes(msgspec.json.encode(event))

@@ -1,0 +1,48 @@
+"""What one process says for all."""
+
+import hashlib
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from recycle.control.membership.errors import StoreLost
+from recycle.runtime.net.endpoint import Endpoint
+
+PATIENCE = 15.0
+"""Seconds to wait for the store."""
+
+
+def is_first_to_say(endpoint: Endpoint, text: str) -> bool:
+    """Whether no other process has said a text yet; where the store that knows is lost, none on this machine."""
+    try:
+        return endpoint.connect(PATIENCE).add(f"said/{text}", 1) == 1
+    except StoreLost:
+        return _is_first_here(endpoint.token, text)
+
+
+def _is_first_here(run: str, text: str) -> bool:
+    """Whether no process of a run that is still there on this machine has said a text."""
+    name = hashlib.sha256(f"{run}/{text}".encode()).hexdigest()
+    said = socket.socket(socket.AF_UNIX)
+    try:
+        said.bind(f"\0recycle/{name}")
+    except OSError:
+        said.close()
+        return False
+    # The name is taken until the process ends.
+    said.detach()
+    return True
+
+
+def say_launcher_lost(endpoint: Endpoint, events: Path, take_over: Callable[[], None]) -> None:
+    """Say that the first process shows nothing any more, once for all that are left.
+
+    Args:
+        endpoint: of the store.
+        events: the folder where everything is to be found.
+        take_over: called in the one process that says so.
+    """
+    if is_first_to_say(endpoint, "launcher"):
+        sys.stderr.write(f"recycle: the first process is gone; the run goes on, and writes to {events}\n")
+        take_over()

@@ -1,0 +1,426 @@
+"""Speakers of several hosts, which share a store, and hear each other directly or not; time is told to them."""
+
+import random
+from collections.abc import Collection, Iterator
+
+import pytest
+
+from harness.memory_store import MemoryStore
+from recycle.control.board import keys
+from recycle.control.board.board import Board
+from recycle.control.host.direct_heartbeats import REACHED, DirectHeartbeats
+from recycle.control.host.heartbeat_leader import HeartbeatLeader
+from recycle.control.host.neighbours import ring, watched
+from recycle.control.host.signs import HostSocket, Sign
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.messages import Address, Alarm, Opening, Verdict
+from recycle.control.membership.participant import Participant
+from recycle.control.membership.view import Member, View
+from recycle.control.store.sealed_store import SealedStore
+from recycle.job import Server
+
+TOKEN = "token"
+BEAT = 0.5
+DURATIONS = Durations(beat=BEAT, silence=3.0, hang=9.0)
+HOSTS = 4
+MEMBERS = tuple(Member(Server(pipeline, stage), 0) for pipeline in range(HOSTS) for stage in range(2))
+EVERYBODY = tuple(map(Participant, MEMBERS))
+
+
+class Wires:
+    """Between hosts that hail each other.
+
+    Attributes:
+        hosts: by their addresses.
+        broken: from which number to which nothing comes through.
+        loss: the share of all else that is lost.
+    """
+
+    def __init__(self) -> None:
+        self.hosts: dict[Address, Host] = {}
+        self.broken: set[tuple[int, int]] = set()
+        self.loss = 0.0
+        self._source = random.Random(0)
+
+    def carry(self, sealed: bytes, sender: int, address: Address, now: float) -> bytes | None:
+        host = self.hosts.get(address)
+        if host is None or host.direct is None or not host.is_alive or not self._comes_through(sender, host.number):
+            return None
+        answer = host.direct.heartbeats.take(sealed, now)
+        return answer if self._comes_through(host.number, sender) else None
+
+    def _comes_through(self, sender: int, receiver: int) -> bool:
+        return (sender, receiver) not in self.broken and self._source.random() >= self.loss
+
+
+class WiredSender:
+    """A DirectHeartbeatSender over wires."""
+
+    def __init__(self, host: "Host", wires: Wires) -> None:
+        self.heartbeats = DirectHeartbeats(host.name, TOKEN, DURATIONS.silence)
+        self.address = (host.name, len(wires.hosts) + 1)
+        self._host = host
+        self._wires = wires
+        wires.hosts[self.address] = host
+
+    def call(self, now: float) -> None:
+        for sealed, address in self.heartbeats.calls(now):
+            answer = self._wires.carry(sealed, self._host.number, address, now)
+            if answer is not None:
+                self.heartbeats.take(answer, now)
+
+    def close(self) -> None:
+        del self._wires.hosts[self.address]
+
+
+class Host:
+    """A host with two servers, whose agents and workers give signs as long as they are among the living."""
+
+    def __init__(self, number: int, store: MemoryStore, wires: Wires | None = None) -> None:
+        self.number = number
+        self.name = f"host {number}"
+        self.reaches_store, self.store_hangs = True, False
+        self._wires = wires
+        self.members = MEMBERS[2 * number : 2 * number + 2]
+        self.agents, self.workers = set(self.members), set(self.members)
+        self.is_alive = True
+        self.board = Board(store.clone(), TOKEN)
+        self._socket = HostSocket(f"{TOKEN} of {self.name}")
+        self._count = 0
+        self.take_over()
+
+    def take_over(self) -> None:
+        """Another agent speaks."""
+        # Another process has another address.
+        self.direct = None if self._wires is None else WiredSender(self, self._wires)
+        self.leader = HeartbeatLeader(self._socket, self.name, DURATIONS, 1, self.direct)
+
+    def beat(self, now: float) -> None:
+        if not self.is_alive:
+            return
+        self._count += 1
+        for role, senders in (("agent", self.agents), ("worker", self.workers)):
+            for member in senders:
+                self.leader.note(Sign(str(member), 1, role, self._count))  # type: ignore[arg-type]
+        if self.reaches_store and not self.store_hangs:
+            self.leader.look(self.board, now)
+        if self.direct is not None:
+            self.direct.call(now)
+
+    def say_over(self, member: Member) -> None:
+        self.agents.discard(member)
+        self.workers.discard(member)
+        self.leader.note(Sign(str(member), 1, "agent", 0, over=True))
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Run:
+    """Four hosts."""
+
+    def __init__(self, store: MemoryStore, wires: Wires | None) -> None:
+        self.now = 100.0
+        self.hosts = [Host(number, store, wires) for number in range(HOSTS)]
+        self.board = Board(store, TOKEN)
+
+    def go_on(self, seconds: float) -> None:
+        for _ in range(int(seconds / BEAT)):
+            self.now += BEAT
+            for host in self.hosts:
+                host.beat(self.now)
+
+    @property
+    def dead(self) -> set[Member]:
+        return {each for each in MEMBERS if self.board.failures.death(each) is not None}
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def wires() -> Wires:
+    return Wires()
+
+
+@pytest.fixture(params=["they tell the store", "they hail each other"])
+def run(store: MemoryStore, wires: Wires, request: pytest.FixtureRequest) -> Iterator[Run]:
+    run = Run(store, wires if request.param == "they hail each other" else None)
+    yield run
+    for host in run.hosts:
+        host.close()
+
+
+@pytest.fixture
+def begun(run: Run) -> Run:
+    return begin(run)
+
+
+@pytest.fixture
+def direct_run(store: MemoryStore, wires: Wires) -> Iterator[Run]:
+    run = begin(Run(store, wires))
+    run.go_on(3)
+    yield run
+    for host in run.hosts:
+        host.close()
+
+
+def begin(run: Run) -> Run:
+    run.board.verdicts.propose(Verdict(0, tuple(map(str, MEMBERS)), 0))
+    run.go_on(2)
+    return run
+
+
+def test_a_host_that_dies_is_missed_with_all_its_servers_and_nobody_else_is(begun: Run) -> None:
+    begun.go_on(20)
+    assert begun.dead == set()
+    begun.hosts[2].is_alive = False
+    begun.go_on(2.5)
+    assert begun.dead == set()
+    begun.go_on(1.5)
+    assert begun.dead == set(begun.hosts[2].members)
+    death, alarm = begun.board.failures.death(begun.hosts[2].members[0]), begun.board.failures.alarm(0)
+    assert death is not None
+    assert alarm is not None
+    assert (death.noticed, death.reason) == ("heartbeat", "has given no sign of life for 3.5 s")
+
+
+@pytest.mark.parametrize("dead", [{0}, {0, 1}, {1, 2, 3}, {0, 1, 3}])
+def test_hosts_that_die_together_are_all_missed_as_long_as_one_is_left(begun: Run, dead: Collection[int]) -> None:
+    for number in dead:
+        begun.hosts[number].is_alive = False
+    begun.go_on(12)
+    assert begun.dead == {member for number in dead for member in begun.hosts[number].members}
+
+
+def test_a_hung_worker_has_a_limit_of_its_own(begun: Run) -> None:
+    victim = begun.hosts[1].members[1]
+    begun.hosts[1].workers.discard(victim)
+    begun.go_on(8.5)
+    assert begun.dead == set()
+    begun.go_on(1.5)
+    assert begun.dead == {victim}
+
+
+def test_an_agent_that_died_is_missed_by_who_speaks_for_its_host(begun: Run) -> None:
+    victim = begun.hosts[1].members[1]
+    begun.hosts[1].agents.discard(victim)
+    begun.go_on(4)
+    assert begun.dead == {victim}
+
+
+def test_an_agent_that_died_while_it_spoke_is_missed_by_the_next_one(begun: Run) -> None:
+    victim = begun.hosts[1].members[0]
+    begun.hosts[1].agents.discard(victim)
+    begun.hosts[1].workers.discard(victim)
+    begun.hosts[1].take_over()
+    begun.go_on(2.5)
+    assert begun.dead == set()
+    begun.go_on(1.5)
+    assert begun.dead == {victim}
+
+
+def test_who_has_said_that_it_ends_is_not_missed(begun: Run) -> None:
+    begun.hosts[1].say_over(begun.hosts[1].members[0])
+    begun.go_on(20)
+    assert begun.dead == set()
+
+
+def test_after_the_end_nobody_is_missed(begun: Run) -> None:
+    for _ in MEMBERS:
+        begun.board.end.reach(View(0, MEMBERS))
+    begun.hosts[1].agents.clear()
+    begun.hosts[2].is_alive = False
+    begun.go_on(20)
+    assert begun.dead == set()
+
+
+def test_in_a_view_without_a_host_the_next_one_is_watched(begun: Run) -> None:
+    gone = begun.hosts[1]
+    gone.is_alive = False
+    begun.go_on(4)
+    left = tuple(str(each) for each in MEMBERS if each not in gone.members)
+    begun.board.verdicts.propose(Verdict(1, left, 0))
+    begun.go_on(4)
+    begun.hosts[2].is_alive = False
+    begun.go_on(4)
+    assert begun.dead == {*gone.members, *begun.hosts[2].members}
+    assert begun.board.failures.alarm(1) is not None
+
+
+def test_while_a_run_starts_only_those_are_missed_who_have_been_there(run: Run) -> None:
+    run.board.verdicts.open(Opening(0, tuple(map(str, MEMBERS))))
+    run.hosts[3].is_alive = False
+    run.go_on(10)
+    assert run.dead == set()
+    run.hosts[2].is_alive = False
+    run.go_on(10)
+    assert run.dead == set(run.hosts[2].members)
+
+
+def test_of_a_view_those_are_missed_who_were_never_anywhere(run: Run) -> None:
+    run.board.verdicts.propose(Verdict(0, tuple(map(str, MEMBERS)), 0))
+    run.hosts[3].is_alive = False
+    run.go_on(4)
+    assert run.dead == set(run.hosts[3].members)
+
+
+def test_in_another_store_everybody_says_again_where_it_is(begun: Run) -> None:
+    empty = MemoryStore()
+    for host in begun.hosts:
+        host.board = Board(empty.clone(), TOKEN)
+    begun.board = Board(empty, TOKEN)
+    begun.board.verdicts.propose(Verdict(3, tuple(map(str, MEMBERS)), 0))
+    begun.go_on(10)
+    assert begun.dead == set()
+    assert len(begun.board.beats.homes(EVERYBODY)) == len(MEMBERS)
+
+
+def test_what_a_beat_asks_of_the_store_does_not_depend_on_how_many_there_are(begun: Run) -> None:
+    counted = count(begun.hosts[0])
+    begun.hosts[0].beat(begun.now + BEAT)
+    assert counted == ["exchange"]
+
+
+def count(host: Host) -> list[str]:
+    """What it asks of the store from now on."""
+    counted: list[str] = []
+    store = host.board._sealed.plain
+    for name in ("set", "set_many", "get", "get_many", "peek", "compare_set", "add", "exchange"):
+        own = getattr(store, name)
+        setattr(store, name, lambda *given, name=name, own=own: (counted.append(name), own(*given))[1])
+    return counted
+
+
+def test_the_store_is_hardly_asked_while_all_hear_each_other(direct_run: Run) -> None:
+    first, other = (count(direct_run.hosts[number]) for number in (0, 2))
+    direct_run.go_on(24)
+    # There it is seen that the run goes on.
+    assert first == ["exchange"] * 48
+    assert sorted(other) == ["exchange"] + ["peek"] * 11
+    assert direct_run.dead == set()
+
+
+@pytest.mark.parametrize("broken", [{(1, 2)}, {(2, 1)}, {(0, 2), (1, 2), (2, 0), (2, 1)}])
+def test_whom_a_neighbour_does_not_hear_is_heard_of_in_the_store(
+    direct_run: Run, wires: Wires, broken: set[tuple[int, int]]
+) -> None:
+    wires.broken |= broken
+    direct_run.go_on(20)
+    assert direct_run.dead == set()
+    direct_run.hosts[2].is_alive = False
+    direct_run.go_on(4)
+    assert direct_run.dead == set(direct_run.hosts[2].members)
+
+
+@pytest.mark.parametrize("loss", [0.3, 0.6, 0.9])
+def test_where_many_hails_are_lost_nobody_is_missed_who_lives(direct_run: Run, wires: Wires, loss: float) -> None:
+    wires.loss = loss
+    direct_run.go_on(300)
+    assert direct_run.dead == set()
+    direct_run.hosts[2].is_alive = False
+    direct_run.go_on(4)
+    assert direct_run.dead == set(direct_run.hosts[2].members)
+
+
+def test_who_does_not_reach_the_store_is_missed_though_it_is_alive(direct_run: Run) -> None:
+    direct_run.hosts[2].reaches_store = False
+    direct_run.go_on((REACHED + 1) * DURATIONS.silence + 2 * BEAT)
+    assert direct_run.dead == set(direct_run.hosts[2].members)
+
+
+def test_while_the_store_hangs_hosts_hear_each_other_and_miss_who_is_lost_then(direct_run: Run) -> None:
+    """Its pause is nobody's silence, and delays the notice of nobody."""
+    for host in direct_run.hosts:
+        host.store_hangs = True
+    direct_run.hosts[2].is_alive = False
+    direct_run.go_on(2.5)
+    for host in direct_run.hosts:
+        host.store_hangs = False
+    direct_run.go_on(1)
+    assert direct_run.dead == set(direct_run.hosts[2].members)
+
+
+def test_what_a_lost_host_told_the_store_last_does_not_make_it_live_longer(direct_run: Run) -> None:
+    """The first host tells it in every beat, and who misses its answers finds that half the limit later."""
+    first = direct_run.hosts[0]
+    direct_run.go_on(10)
+    direct_run.now += BEAT
+    first.beat(direct_run.now)
+    first.is_alive = False
+    for host in direct_run.hosts[1:]:
+        host.beat(direct_run.now)
+    direct_run.go_on(DURATIONS.silence + BEAT)
+    assert direct_run.dead == set(first.members)
+
+
+@pytest.mark.parametrize("seconds", [2.5, 20])
+def test_who_was_stopped_itself_accuses_nobody_whom_it_heard_directly(direct_run: Run, seconds: float) -> None:
+    direct_run.now += seconds
+    direct_run.go_on(10)
+    assert direct_run.dead == set()
+
+
+def test_a_host_tells_the_store_while_somebody_here_is_in_no_view(direct_run: Run) -> None:
+    host, joiner = direct_run.hosts[2], Member(MEMBERS[-1].server, 1)
+    host.agents.add(joiner)
+    counted = count(host)
+    direct_run.go_on(3)
+    assert counted.count("exchange") == 6
+    direct_run.board.verdicts.propose(Verdict(1, (*map(str, MEMBERS[:-1]), str(joiner)), 0))
+    direct_run.go_on(3)
+    counted.clear()
+    direct_run.go_on(3)
+    assert counted.count("exchange") <= 1
+
+
+def test_who_speaks_next_is_hailed_where_it_answers(direct_run: Run) -> None:
+    host = direct_run.hosts[2]
+    host.leader.leave()
+    host.take_over()
+    direct_run.go_on(5)
+    counted = count(host)
+    direct_run.go_on(6)
+    assert direct_run.dead == set()
+    assert counted.count("exchange") <= 1
+
+
+def test_members_are_called_to_an_alarm_whose_raiser_died_before_it_could_call(begun: Run, store: MemoryStore) -> None:
+    board = Board(store.clone(), TOKEN)
+    SealedStore(store, TOKEN).write_once(keys.alarm(0), Alarm(0, "W0_0#0", "it is broken"))
+    assert board.failures.wait_call(0, 0.0) == (False, None)
+    begun.go_on(BEAT)
+    assert board.failures.wait_call(0, 0.0) == (True, Alarm(0, "W0_0#0", "it is broken"))
+
+
+def test_every_host_is_watched_by_the_two_before_that_live() -> None:
+    hosts = ring(EVERYBODY, {each: f"{place % 3}" for place, each in enumerate(EVERYBODY)})
+    assert hosts == ("0", "1", "2")
+    assert watched(hosts, "0", ()) == ("1", "2")
+    assert watched(hosts, "2", ()) == ("0", "1")
+    assert watched(hosts, "0", {"1"}) == ("2",)
+    assert watched(hosts, "another", ()) == ("0", "1")
+    assert watched((), "0", ()) == ()
+
+
+def test_the_silence_of_one_rank_is_the_death_of_its_server(store: MemoryStore) -> None:
+    member = MEMBERS[0]
+    board = Board(store, TOKEN)
+    board.verdicts.propose(Verdict(0, (str(member),), 0))
+    socket = HostSocket(f"{TOKEN} of two ranks")
+    leader = HeartbeatLeader(socket, "host", DURATIONS, 2)
+
+    def beat(number: int, *ranks: int) -> None:
+        for rank in ranks:
+            leader.note(Sign(str(member), 1 + rank, "agent", number, rank=rank))
+        leader.look(board, number * BEAT)
+
+    for number in range(1, 20):
+        beat(number, 0, 1)
+    assert board.failures.death(member) is None
+    for number in range(20, 30):
+        beat(number, 1)
+    assert board.failures.death(member) is not None
+    socket.close()

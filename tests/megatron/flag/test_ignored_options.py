@@ -1,0 +1,52 @@
+"""What is left out of a command line, and what Megatron needs it for."""
+
+import ast
+import inspect
+import textwrap
+
+from harness.flag_runs import needs_training
+from recycle.megatron.flag.command.ignored_options import LEFT_OUT, WITH_VALUE, leave_out
+
+NAMES = {option[2:].replace("-", "_") for option in LEFT_OUT}
+
+
+def named(test):
+    """The settings that have to be on for a condition."""
+    if isinstance(test, ast.UnaryOp):
+        return set()
+    if isinstance(test, ast.Attribute):
+        return {test.attr}
+    return {name for each in ast.iter_child_nodes(test) for name in named(each)}
+
+
+def required(source):
+    """Pairs of settings: where the first ones are on, Megatron requires one of the others."""
+
+    def search(node, where):
+        if isinstance(node, ast.Assert):
+            yield where, named(node.test)
+        for each in ast.iter_child_nodes(node):
+            inside = isinstance(node, ast.If) and each in node.body
+            yield from search(each, where | named(node.test) if inside else where)
+
+    yield from search(ast.parse(textwrap.dedent(source)), frozenset())
+
+
+@needs_training
+def test_what_needs_an_option_that_is_left_out_is_left_out_with_it():
+    from megatron.core.transformer import TransformerConfig
+    from megatron.training.arguments import validate_args
+
+    found = [
+        each
+        for function in (validate_args, TransformerConfig.__post_init__)
+        for each in required(inspect.getsource(function))
+        if each[0] and each[1] & NAMES
+    ]
+    assert ({"overlap_param_gather"}, {"overlap_grad_reduce"}) in found
+    assert [(where, needed) for where, needed in found if not where & NAMES] == []
+
+
+def test_nothing_else_is_left_out():
+    words = [word for option in LEFT_OUT for word in (option, *(["2"] if option in WITH_VALUE else []))]
+    assert leave_out(["a.py", *words, "--lr", "2"]) == (["a.py", "--lr", "2"], list(LEFT_OUT))

@@ -1,0 +1,126 @@
+"""After each life of a server, what comes next."""
+
+import threading
+
+import pytest
+
+from harness.memory_store import MemoryStore
+from recycle.control.board.board import Board
+from recycle.control.host.agent import DONE, FENCED
+from recycle.control.membership.messages import Death, Verdict
+from recycle.control.membership.view import Member, View
+from recycle.job import Server
+from recycle.runtime.errors import RunError
+from recycle.runtime.launch.meet.restart_loop import RestartLoop, serve_again
+from recycle.runtime.launch.process.restarts import Restarts
+
+ONE, OTHER = Server(0, 1), Server(1, 1)
+FIRST = Member(ONE, 0)
+BEGUN = Verdict(0, (str(FIRST), str(Member(OTHER, 0))), 0)
+
+
+class Run:
+    """A run that goes on, and where its store is."""
+
+    token = "token"
+
+    def __init__(self):
+        self.store = MemoryStore()
+        self.board = Board(self.store, self.token)
+        self.board.verdicts.propose(BEGUN)
+
+    def connect(self):
+        return self.store.clone()
+
+    def lives(self, ranks=1):
+        return RestartLoop(self, ranks, 0.01, lambda: False)
+
+
+class Served:
+    """Serves with some ends, one after another."""
+
+    def __init__(self, *statuses):
+        self.incarnations = []
+        self.said = []
+        self._left = list(statuses)
+
+    def __call__(self, member):
+        self.incarnations.append(member.incarnation)
+        return self._left.pop(0)
+
+    def again(self, lives, limit=2):
+        return serve_again(self, FIRST, lives, Restarts(limit), self.said.append)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "lives", "said"),
+    [([0], [0], 0), ([-9, 0], [0, 1], 0), ([-9, 1, FENCED], [0, 1, 2], 0), ([1, 1, 1, 0], [0, 1, 2], 1)],
+)
+def test_who_crashes_serves_again_in_another_life(statuses, lives, said):
+    served = Served(*statuses)
+    assert served.again(Run().lives()) == statuses[len(lives) - 1]
+    assert served.incarnations == lives
+    assert len(served.said) == said
+
+
+def test_in_a_run_that_is_over_nobody_serves_again():
+    run = Run()
+    run.board.end.reach(View(0, ()))
+    run.board.end.reach(View(0, BEGUN.view.members))
+    served = Served(-9)
+    assert served.again(run.lives()) == -9
+    assert served.incarnations == [0]
+
+
+def test_all_ranks_of_a_server_come_back_in_the_same_life():
+    run = Run()
+    Board(run.connect(), run.token).joining.new_incarnation(ONE)  # somebody else's
+    crashed, other = Served(-9, DONE), Served(FENCED, DONE)
+    waiting = threading.Thread(target=other.again, args=(run.lives(ranks=2),))
+    waiting.start()
+    crashed.again(run.lives(ranks=2))
+    waiting.join(120)
+    assert crashed.incarnations == other.incarnations == [0, 2]
+
+
+def test_who_waits_for_a_rank_that_never_comes_back_ends_with_the_run():
+    run = Run()
+    crashed, other = Served(-9), Served(FENCED)
+    crashed.again(run.lives(ranks=2), limit=0)
+    waiting = threading.Thread(target=other.again, args=(run.lives(ranks=2),))
+    waiting.start()
+    run.board.end.reach(View(0, BEGUN.view.members[:1]))
+    run.board.end.reach(BEGUN.view)
+    waiting.join(120)
+    assert not waiting.is_alive()
+    assert other.incarnations == [0]
+
+
+def nobody(_):
+    """Hears what is said."""
+
+
+def test_before_a_run_has_begun_a_server_begins_its_first_life():
+    run = Run()
+    run.store = MemoryStore()
+    assert run.lives(ranks=2).first(ONE, 0.0, nobody) == FIRST
+
+
+def test_on_a_replaced_host_a_server_begins_a_new_life_once_the_others_miss_it():
+    run, lives = Run(), []
+    replaced = threading.Thread(target=lambda: lives.append(run.lives().first(ONE, 120.0, nobody)))
+    replaced.start()
+    run.board.declare_dead([Death(str(FIRST), "was lost", "heartbeat", 0.0)], "a host")
+    replaced.join(120)
+    assert lives == [Member(ONE, 1)]
+    run.board.verdicts.propose(Verdict(1, BEGUN.members[1:], 0))
+    assert run.lives().first(ONE, 0.0, nobody) == Member(ONE, 2)
+    with pytest.raises(RunError, match=r"W0_1 has 2 ranks, .* a server of several ranks comes back only where"):
+        run.lives(ranks=2).first(ONE, 0.0, nobody)
+
+
+def test_a_server_that_is_alive_is_not_begun_again():
+    said = []
+    with pytest.raises(RunError, match="W0_1 is alive: the run goes on with it elsewhere"):
+        Run().lives().first(ONE, 0.05, said.append)
+    assert len(said) == 1

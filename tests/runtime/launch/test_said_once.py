@@ -1,0 +1,25 @@
+"""What one process says for all is said once: in the run, or on each machine where the store is lost."""
+
+import secrets
+
+from harness.ports import free_port
+from recycle.control.store.tcp_store import listen, serve
+from recycle.runtime.launch.process.said_once import is_first_to_say
+from recycle.runtime.net.endpoint import Endpoint
+
+
+def test_with_a_store_once_in_the_run():
+    listener = listen()
+    host, port = listener.getsockname()
+    server = serve(listener)
+    endpoint = Endpoint(host, port, secrets.token_hex(4))
+    assert [is_first_to_say(endpoint, text) for text in ("one", "one", "another")] == [True, False, True]
+    del server
+
+
+def test_without_a_store_once_on_the_machine(monkeypatch):
+    monkeypatch.setattr("recycle.runtime.launch.process.said_once.PATIENCE", 0.1)
+    run = secrets.token_hex(4)
+    endpoint = Endpoint("127.0.0.1", free_port(), run)
+    assert [is_first_to_say(endpoint, text) for text in ("a text", "a text", "another")] == [True, False, True]
+    assert is_first_to_say(endpoint._replace(token="another run"), "a text")
