@@ -173,7 +173,7 @@ This page is made from the code by `scripts/make_compatibility.py`, and a test h
 is one setting, judged as `recycle doctor` would judge it. For your own job, run the doctor: it knows all your
 settings together.
 
-```sh
+```bash
 recycle doctor torchrun --nproc-per-node 8 pretrain_gpt.py ...
 ```
 
@@ -217,7 +217,7 @@ TAIL = """\
   [Kubernetes](../howto/kubernetes.md) and [torchrun](../howto/torchrun.md).
 - Under Megatron, a server of several ranks does not come back after the loss of its host. It does in `recycle train`,
   by `recycle join`.
-- Under Megatron, layers do not move to other servers. They do in `recycle train --move-layers on`.
+- Under Megatron, layers do not move to other servers. They do in `recycle train`, with `--move-layers on`.
 """
 
 
