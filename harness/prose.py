@@ -7,7 +7,7 @@ LONGEST_SENTENCE = 35
 LONGEST_PARAGRAPH = 80
 PRIVATE = re.compile(
     r"\b(who|whom|whoever|nobody|somebody|told to end|made again|as it was put|the flag|pretended|ladder|rungs?|crew|"
-    r"bystander|plane|incarnation|desk|scribe|doorway|comeback|rollcall|hails?|bells?)\b|\| there:|`ours",
+    r"bystander|plane|desk|scribe|doorway|comeback|rollcall|hails?|bells?)\b|\| there:|`ours",
     re.IGNORECASE,
 )
 """Words that the project uses alone, where the field has others; and persons, where there are processes."""

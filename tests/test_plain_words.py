@@ -17,7 +17,9 @@ MOST_WORDS = 25_000
 """Of all pages but the reference."""
 
 LEFT = {
-    "docs/reference/cli.md": (1, 1, 0),
+    "docs/howto/troubleshooting.md": (0, 0, 1),
+    "docs/reference/cli.md": (3, 1, 4),
+    "docs/reference/compatibility.md": (1, 0, 11),
     "docs/reference/cluster.md": (6, 6, 10),
     "docs/reference/faults.md": (5, 2, 1),
     "docs/reference/job-file.md": (5, 4, 4),

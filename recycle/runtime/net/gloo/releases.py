@@ -11,4 +11,4 @@ def untried_release() -> str:
     if ".".join(release.split(".")[:2]) in TRIED:
         return ""
     tried = ", ".join(TRIED)
-    return f"torch {release} has not been tried with the transport over gloo, and {tried} have; docs/internals/gpu.md"
+    return f"torch {release} has not been tried with the transport over gloo, and {tried} have; docs/howto/install.md"
