@@ -20,7 +20,6 @@ LEFT = {
     "docs/howto/troubleshooting.md": (0, 0, 1),
     "docs/reference/cli.md": (3, 1, 4),
     "docs/reference/compatibility.md": (1, 0, 11),
-    "docs/reference/cluster.md": (6, 6, 10),
     "docs/reference/faults.md": (5, 2, 1),
     "docs/reference/job-file.md": (5, 4, 4),
     "docs/reference/plan-file.md": (5, 2, 0),
