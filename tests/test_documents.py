@@ -49,6 +49,7 @@ LOOKED_AT = {
     "torchrun --standalone --nproc-per-node 4 -m recycle.megatron": "the end of a tutorial, in stock Megatron",
     "git clone": "it fetches Megatron-LM",
     "python -m scripts.mutants": "tests/test_mutants.py draws some",
+    "python scripts/plain_torch.py": "tests/test_plain_torch.py runs it",
     "python scripts/make_schedules.py": "tests/test_schedules.py compares what it writes",
     "python scripts/make_figures.py": "tests/view/test_svg.py compares what it writes",
     "python scripts/make_map.py": "tests/test_architecture.py compares what it writes",
