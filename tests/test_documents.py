@@ -50,6 +50,8 @@ LOOKED_AT = {
     "git clone": "it fetches Megatron-LM",
     "python -m scripts.mutants": "tests/test_mutants.py draws some",
     "python scripts/plain_torch.py": "tests/test_plain_torch.py runs it",
+    "python scripts/make_cli_reference.py": "tests/test_cli_reference.py compares what it writes",
+    "python scripts/make_compatibility.py": "tests/test_compatibility.py compares what it writes",
     "python scripts/make_schedules.py": "tests/test_schedules.py compares what it writes",
     "python scripts/make_figures.py": "tests/view/test_svg.py compares what it writes",
     "python scripts/make_map.py": "tests/test_architecture.py compares what it writes",
