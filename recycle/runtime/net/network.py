@@ -1,6 +1,6 @@
 """What every transport offers: the groups and links of one view, and links apart from any view.
 
-What it owes besides is in docs/transports.md, rule by rule.
+What it owes besides is in docs/internals/transports.md, rule by rule.
 
 A view that is left behind needs no teardown: its network is given up and dropped, and that of the next epoch, which is
 made by ``connect`` again, shares nothing with it. ``unblock`` is for another thread than the one that trains; all other
