@@ -238,4 +238,4 @@ class StopLine:
 
     @property
     def _failure(self) -> ViewBroken:
-        return self._error or Interrupted("the view is over")
+        return self._error or Interrupted("the other ranks of this server gave no answer in time")
