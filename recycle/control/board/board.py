@@ -9,14 +9,14 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from recycle.control.board import keys
-from recycle.control.board.failure_board import STRANGE, FailureBoard
+from recycle.control.board.failure_board import FailureBoard
 from recycle.control.board.heartbeat_board import BeatBoard
 from recycle.control.board.link_board import LinkBoard
 from recycle.control.membership.messages import Death, Description, JoinRequest, MoveOrder, Opening, Pace, Verdict
 from recycle.control.membership.participant import participants_of
 from recycle.control.membership.view import Member, View
 from recycle.control.store.log import Log
-from recycle.control.store.sealed_store import SealedStore
+from recycle.control.store.sealed_store import STRANGE, SealedStore
 from recycle.control.store.store import Store
 from recycle.job import Server
 from recycle.plan.moves import Seen

@@ -11,6 +11,9 @@ from recycle.control.membership.errors import ControlError
 from recycle.control.membership.messages import seal, unseal
 from recycle.control.store.store import Store
 
+STRANGE = 0.1
+"""Seconds between two looks where a stranger has written over something."""
+
 _K = TypeVar("_K")
 _T = TypeVar("_T")
 

@@ -29,7 +29,7 @@ from recycle.runtime.errors import Interrupted, ViewBroken
 from recycle.runtime.join.handover import send_state
 from recycle.runtime.net.connect import connect_pair
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.net.meeting_store import meeting_over
+from recycle.runtime.net.meeting_store import MeetingStore
 from recycle.runtime.net.network import NetworkOptions, PrivateLink
 from recycle.runtime.net.transfer_key import STATE
 from recycle.runtime.step.trainee import Followable
@@ -82,7 +82,7 @@ class Meeting(NamedTuple):
         """
         store = self.endpoint.connect(self.durations.rebuild)
         Board(store, self.endpoint.token).joining.offer(self.epoch, self.joiner, self.attempt, self.rank)
-        return self._pair(meeting_over(store), True, check)
+        return self._pair(MeetingStore(store, self.endpoint.token), True, check)
 
     def accept(self, store: torch.distributed.Store, check: Callable[[], None]) -> PrivateLink:
         """Connect to who calls.
