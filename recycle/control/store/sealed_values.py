@@ -60,7 +60,7 @@ class SealedValues:
             # A stranger's; nobody can wait for another one in its place.
             time.sleep(min(STRANGE, left))
 
-    def has_strange(self, key: str) -> bool:
-        """Whether something is there that lacks the seal."""
-        stored = self._sealed.plain.get(key)
-        return stored is not None and self._sealed.find(key, stored, bytes) is None
+    def has_strange(self, keys: Sequence[str]) -> bool:
+        """Whether something is under some keys that lacks the seal."""
+        stored = dict(zip(keys, self._sealed.plain.get_many(keys), strict=True))
+        return any(each is not None and self._sealed.find(key, each, bytes) is None for key, each in stored.items())
