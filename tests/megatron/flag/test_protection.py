@@ -441,14 +441,14 @@ def test_a_rank_whose_work_has_died_ends_well_as_soon_as_all_others_have_reached
     first, second, third = [member for member in MEMBERS if member != rank.member]
     # One of them dies as well, in the view that goes on without this rank.
     rank.board.verdicts.propose(verdict(1, (first, second, third)))
-    rank.board.end.reach(verdict(1, (first, second, third)).view)
+    rank.board.end.reach(verdict(1, (first, second, third)).view, first)
     lay_dead(rank.board, first)
     last = verdict(2, (second, third))
     rank.board.verdicts.propose(last)
-    rank.board.end.reach(last.view)
+    rank.board.end.reach(last.view, second)
     # It looks twice a second: it has looked while one was still on its way.
     assert rank.is_there_after(1.2)
-    rank.board.end.reach(last.view)
+    rank.board.end.reach(last.view, third)
     assert rank.ended() == 0
 
 
