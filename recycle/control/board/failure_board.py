@@ -8,10 +8,7 @@ from recycle.control.membership.messages import Alarm, Death, Report, Verdict
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member
 from recycle.control.store.log import Log
-from recycle.control.store.sealed_store import SealedStore
-
-STRANGE = 0.1
-"""Seconds between two looks where a stranger has written over something."""
+from recycle.control.store.sealed_store import STRANGE, SealedStore
 
 
 class FailureBoard:

@@ -75,9 +75,9 @@ def offer(epoch: int, member: Member, attempt: int, rank: int) -> str:
     return f"epoch/{epoch}/offer/{member}/{rank}/{attempt}"
 
 
-def finished(epoch: int) -> str:
-    """How many members have reached the end in an epoch."""
-    return f"epoch/{epoch}/finished"
+def finished(epoch: int, member: Member) -> str:
+    """A member has reached the end in an epoch."""
+    return f"epoch/{epoch}/finished/{member}"
 
 
 def end(epoch: int) -> str:
@@ -111,7 +111,7 @@ def beat(host: str) -> str:
 
 
 def incarnation(server: Server) -> str:
-    """The lives of a server, counted."""
+    """The number of a server's last life."""
     return f"incarnation/{server}"
 
 
