@@ -12,9 +12,9 @@ from harness.processes import is_running, send_signal
 from recycle.control.board.joinfile import new_token
 from recycle.errors import RunFailed
 from recycle.runtime.launch.process.fork_server import ForkServer
+from recycle.state.channel import HERE
 from recycle.state.client import KeeperClient, send
 from recycle.state.errors import KeeperLost
-from recycle.state.keeper import keeper_address
 from recycle.state.ladder import StatePart
 
 
@@ -64,7 +64,7 @@ def test_a_keeper_can_be_reached_once_it_has_started_and_outlives_it(fork_server
     fork_server.start_keeper(token, 1000)
     started = fork_server.next_event(120)
     assert (started.kind, started.name) == ("started", "keeper")
-    client = KeeperClient(keeper_address(token), token, "here")
+    client = KeeperClient(HERE, token, "here")
     delivery = client.offer(StatePart(0, 0, 0, 0, 1), b"", 1000)
     delivery.commit(send({0: [delivery]}, b"", [(0, [memoryview(bytes(1000))])])[0])
     delivery.confirm()
