@@ -1,6 +1,7 @@
 """What another user of this machine does, in a process of its own; only root can have that tried."""
 
 import os
+import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -9,12 +10,15 @@ import pytest
 STRANGER = 65534
 """The user that nothing belongs to."""
 
+_FILES = 20_000
+
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 """Of tests that need one."""
 
 
 def become_stranger() -> None:
     """Be that user from now on, in this process."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES, _FILES))
     os.setgroups([])
     os.setresgid(STRANGER, STRANGER, STRANGER)
     os.setresuid(STRANGER, STRANGER, STRANGER)
