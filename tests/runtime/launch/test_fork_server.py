@@ -88,7 +88,7 @@ def test_what_the_system_refuses_is_told_and_all_that_runs_goes_on(fork_server):
     token = new_token()
     # Another start of the run has a keeper here.
     with closing(listen(token)):
-        fork_server.start_keeper(token, 1000)
+        fork_server.start_keeper(token, 1000, None)
         refused = fork_server.next_event(120)
     assert (refused.kind, refused.name) == ("refused", "keeper")
     assert "has a keeper on this host" in refused.reason
