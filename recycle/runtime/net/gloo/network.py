@@ -49,6 +49,7 @@ class GlooNetwork:
         self.view = view
         self.server = server
         self.rank = rank
+        self.secret = options.secret
         self.one_queue = False
         self.ends_are_right = True
         self._store = PrefixStore(f"epoch/{view.epoch}/rank/{rank.number}", store)
