@@ -224,7 +224,7 @@ def test_a_release_that_is_not_known_is_refused(run):
         ("--use-distributed-optimizer --recycle-exact", "--use-distributed-optimizer: a step cannot be taken back"),
         (
             "--use-distributed-optimizer --save x --save-interval 9 --ckpt-format torch_dcp",
-            "--ckpt-format: nobody knows how a shard",
+            "--ckpt-format: it is not known how a shard",
         ),
         (
             "--fp8-format hybrid --transformer-impl transformer_engine",
@@ -232,7 +232,7 @@ def test_a_release_that_is_not_known_is_refused(run):
         ),
         (
             "--fp8-format hybrid --fp8-recipe mxfp8 --fp8-param-gather --transformer-impl transformer_engine",
-            "--fp8-param-gather: who comes back is not given",
+            "--fp8-param-gather: a returning server is not given",
         ),
         ("--fp8-format hybrid --fp8-recipe mxfp8", "--transformer-impl: other layers ignore it"),
         ("--fp4-format e2m1", "--fp4-format: gradients are rounded at random"),
@@ -257,7 +257,7 @@ def test_a_release_that_is_not_known_is_refused(run):
         ),
         (
             "--recycle-keep-in-memory copies=2 --tensor-model-parallel-size 1 --optimizer lion",
-            "--optimizer: nobody knows of what its state consists",
+            "--optimizer: it is not known what its state consists of",
         ),
         (
             "--recycle-keep-in-memory parity=2+1 --tensor-model-parallel-size 1 --recycle-exact --fp16",

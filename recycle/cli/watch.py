@@ -31,7 +31,7 @@ LOOPBACK = "127.0.0.1"
     "--address",
     default=LOOPBACK,
     show_default=True,
-    help="Where to listen; everybody who reaches another one than the default can look.",
+    help="Where to listen; any machine that reaches another address than the default can look.",
 )
 @click.option("--open", "in_browser", is_flag=True, help="Open the page in a browser.")
 def command(path: Path, port: int, address: str, in_browser: bool) -> None:
@@ -41,8 +41,8 @@ def command(path: Path, port: int, address: str, in_browser: bool) -> None:
     they happen. Nothing of the run is touched: only what it writes is read. A run that is about to begin can be watched
     from its start: where there is no folder yet, the page waits for it.
 
-    RUN can also be a plan or a catalogue: on the page, servers are then killed and brought back with a click, and
-    the plan for those that are left is drawn; from the catalogue, or made within a second.
+    RUN can also be a plan or a catalogue. On the page, servers are then killed and brought back with a click. It draws
+    the plan for those that are left, from the catalogue, or made within a second.
 
     \b
     recycle watch run

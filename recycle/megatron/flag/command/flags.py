@@ -79,7 +79,7 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     )
     group.add_argument(
         "--recycle-store",
-        help="Where servers agree on who is alive, so that any host may be lost: etcd://HOST:PORT,HOST:PORT,.... "
+        help="Where servers agree on the live ones, so that any host may be lost: etcd://HOST:PORT,HOST:PORT,.... "
         f"{VARIABLE} in the environment says the same, and is not printed with Megatron's arguments.",
     )
     group.add_argument(
