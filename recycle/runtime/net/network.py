@@ -16,6 +16,7 @@ import torch
 from recycle.control.membership.view import ServerRank, View
 from recycle.control.store.tcp_store import LOOPBACK
 from recycle.job import Server
+from recycle.runtime.net.stop_line import Line
 from recycle.runtime.net.transfer_key import TransferKey
 
 PATIENCE = timedelta(seconds=120)
@@ -169,6 +170,10 @@ class Network(Protocol):
         Otherwise it may have ended with anything, and this rank cannot tell. So nothing is kept that was made of it
         before all servers concerned have said that they gave up nothing.
         """
+
+    @property
+    def line(self) -> Line:
+        """Where the ranks of this server stop in a list that ends early."""
 
     @property
     def all(self) -> Group:

@@ -194,7 +194,7 @@ class Survivor:
             end = self._store.board.end
             network.ranks.sum(torch.zeros(1))
             if self._rank.is_first:
-                end.reach(view)
+                end.reach(view, self._member)
             while not end.wait(view, LOOK):
                 self._alarm_watch.check()
         except StoreLost:
