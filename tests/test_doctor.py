@@ -250,7 +250,7 @@ def test_a_release_that_is_not_known_is_refused(run):
         ("--moe-paged-stash", "--moe-paged-stash: pages are given back"),
         ("--gpu-sniff-test-interval 100", "--gpu-sniff-test-interval: ranks send to each other"),
         ("--iterations-to-skip 7", "--pipeline-model-parallel-size: Megatron ends where it skips an iteration"),
-        ("--rampup-batch-size 3 3 100 --recycle-stagger", "--rampup-batch-size: iterations that are made again"),
+        ("--rampup-batch-size 3 3 100 --recycle-stagger", "--rampup-batch-size: redone iterations would have"),
         (
             "--recycle-keep-in-memory copies=2 --tensor-model-parallel-size 1 --fp16",
             "--fp16: a step that was made may overflow",
