@@ -121,7 +121,7 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     group.add_argument(
         TRUST,
         action="store_true",
-        help="Several hosts without a secret: who reaches one of them can read the state, write files, end the run.",
+        help="Several hosts without a secret: what reaches one of them can read the state, write files, end the run.",
     )
     return parser
 
