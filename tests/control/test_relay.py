@@ -38,6 +38,10 @@ class Counting(MemoryStore):
         self.asked[name] += 1
         assert self.may_go.wait(120)
 
+    def append(self, log: str, *entries: bytes) -> None:
+        self._count("append")
+        MemoryStore(self._contents).append(log, *entries)
+
     def set_many(self, values: Mapping[str, bytes]) -> None:
         self._count("set")
         super().set_many(values)
@@ -93,7 +97,7 @@ def test_what_members_ask_at_the_same_time_is_asked_once_or_together(
         assert [each.result() for each in waiting] == [b"1"] * MEMBERS
         # A wait may be over once before there was something.
         assert contents.asked["wait"] <= 2
-        for request, kind in ((lambda each: each.append("log", b"x"), "set"), (lambda each: each.get("a"), "get")):
+        for request, kind in ((lambda each: each.append("log", b"x"), "append"), (lambda each: each.get("a"), "get")):
             arrived.clear()
             contents.asked.clear()
             contents.may_go.clear()
@@ -125,7 +129,7 @@ def test_what_is_appended_waits_for_more_and_is_appended_in_one_request(
         monkeypatch.setattr(Relay, "take", lambda *asked: (arrived.append(asked), take(*asked)))
         monkeypatch.setattr("recycle.control.store.relay.asyncio.sleep", until_all_have_come)
         list(pool.map(lambda each: each.append("log", b"x"), members))
-        assert contents.asked == {"set": 1}
+        assert contents.asked == {"append": 1}
     assert len(contents.entries("log", 0).found) == MEMBERS
 
 
