@@ -31,7 +31,7 @@ LOOPBACK = "127.0.0.1"
     "--address",
     default=LOOPBACK,
     show_default=True,
-    help="Where to listen; at another one than the default, who has the whole address that is printed can look.",
+    help="Where to listen. At another address than the default, only someone with the whole printed address can look.",
 )
 @click.option("--open", "in_browser", is_flag=True, help="Open the page in a browser.")
 def command(path: Path, port: int, address: str, in_browser: bool) -> None:
@@ -41,8 +41,8 @@ def command(path: Path, port: int, address: str, in_browser: bool) -> None:
     they happen. Nothing of the run is touched: only what it writes is read. A run that is about to begin can be watched
     from its start: where there is no folder yet, the page waits for it.
 
-    RUN can also be a plan or a catalogue: on the page, servers are then killed and brought back with a click, and
-    the plan for those that are left is drawn; from the catalogue, or made within a second.
+    RUN can also be a plan or a catalogue. On the page, servers are then killed and brought back with a click. It draws
+    the plan for those that are left, from the catalogue, or made within a second.
 
     \b
     recycle watch run
