@@ -48,6 +48,8 @@ LOOKED_AT = {
     "python -m scripts.mutants": "tests/test_mutants.py draws some",
     "python scripts/make_schedules.py": "tests/test_schedules.py compares what it writes",
     "python scripts/make_figures.py": "tests/view/test_svg.py compares what it writes",
+    "python scripts/make_cli_reference.py": "tests/test_cli_reference.py compares what it writes",
+    "python scripts/make_compatibility.py": "tests/test_compatibility.py compares what it writes",
     "python scripts/make_map.py": "tests/test_architecture.py compares what it writes",
     "PYTHONPATH=$PWD/.megatron-0.18.2 pytest": "as tests/megatron/test_other_releases.py does",
     "eval": "tests/test_help.py completes words",
