@@ -7,6 +7,7 @@ import argparse
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from html import escape
 from pathlib import Path
 
 import click
@@ -75,13 +76,18 @@ class Wide(click.Context):
 
 
 def cell(text: str) -> str:
-    """A text in a table's cell."""
-    return " ".join(text.split()).replace("|", "\\|")
+    """A text in a table's cell; readers of Markdown differ in what a bar behind a backslash is there."""
+    return " ".join(text.split()).replace("|", "&#124;")
+
+
+def code(text: str) -> str:
+    """Code in a table's cell."""
+    return f"<code>{cell(escape(text))}</code>" if "|" in text else f"`{cell(text)}`"
 
 
 def row(names: str, default: str, meaning: str) -> str:
     """A row of a table of options."""
-    return f"| `{cell(names)}` | {cell(default)} | {cell(meaning)} |"
+    return f"| {code(names)} | {cell(default)} | {cell(meaning)} |"
 
 
 def rows(options: Sequence[click.Option], context: click.Context) -> Iterator[str]:
