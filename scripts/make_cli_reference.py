@@ -4,6 +4,7 @@ Usage: python scripts/make_cli_reference.py [FILE]
 """
 
 import argparse
+import posixpath
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -64,6 +65,7 @@ schedule._load_csv("schedule.csv", format="compute_only")
 """
 
 
+NAMED = re.compile(r"docs/[\w/-]+\.md")
 EXTRA = re.compile(r"\s*\[([^\[\]]*)\]$")
 """What click writes behind the meaning of an option."""
 
@@ -124,7 +126,12 @@ def described(verb: click.Command) -> Iterator[str]:
         if lines[0] == "\b":
             yield "\n".join(("```text", *lines[1:], "```"))
         else:
-            yield " ".join(lines)
+            yield NAMED.sub(linked, " ".join(lines))
+
+
+def linked(page: re.Match[str]) -> str:
+    """A link to a page that a help text names."""
+    return f"[{Path(page[0]).stem}]({posixpath.relpath(page[0], PAGE.relative_to(ROOT).parent)})"
 
 
 def section(name: str) -> Iterator[str]:
