@@ -67,7 +67,7 @@ def test_what_cannot_be_a_start_ends_before_anything_is_started(tmp_path, variab
     first = Started([*TRAIN, *words, *arguments], None, by_hand(0, 4, "127.0.0.1", 29500) | variables, TRAINER)
     assert first.ended() == 2, first.output
     assert f"recycle: {reason}" in first.output
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "run.json").exists()
 
 
 def test_who_waits_says_in_one_line_that_the_first_process_is_lost(tmp_path):

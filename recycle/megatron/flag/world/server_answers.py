@@ -58,8 +58,10 @@ def meet_own_ranks(member: Member, rank: ServerRank, endpoint: Endpoint) -> Rank
     Raises:
         ConnectionLost: one of them has not come.
     """
-    store = PrefixStore(f"back/{member}", MeetingStore(endpoint.connect(), endpoint.token))
+    # Torch keeps nothing of it that Python has.
+    meeting = MeetingStore(endpoint.connect(), endpoint.token)
     options = NetworkOptions(PATIENCE, PATIENCE, endpoint.address)
     ranks = RankCollectives(rank)
+    store = PrefixStore(f"back/{member}", meeting)
     ranks.connect(connect(store, View(0, (member,)), member.server, options, rank))
     return ranks
