@@ -3,13 +3,13 @@
 import hashlib
 import secrets
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from recycle.control.membership.errors import StoreLost
 from recycle.control.store.sealed_values import SealedValues
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.plain_words import say
 
 PATIENCE = 15.0
 """Seconds to wait for the store."""
@@ -47,5 +47,5 @@ def say_launcher_lost(endpoint: Endpoint, events: Path, take_over: Callable[[], 
         take_over: called in the one process that says so.
     """
     if is_first_to_say(endpoint, "launcher"):
-        sys.stderr.write(f"recycle: the first process is gone; the run goes on, and writes to {events}\n")
+        say(f"the first process is gone; the run goes on, and writes to {events}")
         take_over()
