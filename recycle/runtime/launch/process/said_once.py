@@ -1,11 +1,11 @@
 """What one process says for all."""
 
-import hashlib
 import secrets
-import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.errors import StoreLost
 from recycle.control.store.sealed_values import SealedValues
 from recycle.runtime.net.endpoint import Endpoint
@@ -26,14 +26,12 @@ def is_first_to_say(endpoint: Endpoint, text: str) -> bool:
 
 def _is_first_here(run: str, text: str) -> bool:
     """Whether no process of a run that is still there on this machine has said a text."""
-    name = hashlib.sha256(f"{run}/{text}".encode()).hexdigest()
-    said = socket.socket(socket.AF_UNIX)
-    try:
-        said.bind(f"\0recycle/{name}")
-    except OSError:
-        said.close()
+    said = None
+    with suppress(OSError):
+        said = HostDoor(run, f"said/{text}").claim()
+    if said is None:
         return False
-    # The name is taken until the process ends.
+    # It is taken until the process ends.
     said.detach()
     return True
 
