@@ -16,6 +16,9 @@ from recycle.errors import JobError
 Placement: TypeAlias = tuple[tuple[int, ...], ...]
 """Per server of a pipeline, by its place in it, the chunks that it holds, rising."""
 
+LARGEST_MODEL = 100_000
+"""Chunks that a model has at most."""
+
 FULL_SPEED = 100
 """The speed, in percent, of a server whose costs are those of its chunks."""
 
@@ -121,6 +124,8 @@ def parse_placement(text: str, servers: int) -> Placement:
     match = re.fullmatch(r"(interleaved|consecutive):([0-9]{1,3})", text)
     if match is None or not int(match[2]):
         raise JobError(f"placement {text!r}: expected {FORMS}")
+    if servers * int(match[2]) > LARGEST_MODEL:
+        raise JobError(f"placement {text!r}: {servers} stages have more than {LARGEST_MODEL} chunks then; take fewer")
     return {"interleaved": interleaved, "consecutive": consecutive}[match[1]](servers, int(match[2]))
 
 
@@ -173,6 +178,9 @@ def require_layout(layout: Layout, pipelines: int, micro_batches: int, held: Seq
                 raise JobError(
                     f"pipeline {where} is {server.pipeline}: name another one of the {pipelines}, or leave it out"
                 )
+            for chunk in server.chunks:
+                if not 0 <= chunk < len(held):
+                    raise JobError(f"chunks {where}: {chunk} is none; the model has the chunks 0 to {len(held) - 1}")
             needed = sum(held[chunk] for chunk in server.chunks)
             if server.speed < 1:
                 raise JobError(f"speed {where} is {server.speed}: it is in percent, and the least is 1")

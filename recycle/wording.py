@@ -158,6 +158,11 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else "\ufffd" for each in text)
 
 
+def printable_lines(text: str) -> str:
+    """Text of which no character but the end of a line does more than to be seen."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def _scaled(value: float, scales: tuple[tuple[str, float], ...]) -> str:
     """A value in the largest of some units of which it has at least one, in the smallest if it has less of each."""
     name, scale = next((each for each in scales if abs(value) >= each[1]), scales[0] if value == 0 else scales[-1])

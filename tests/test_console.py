@@ -1,10 +1,12 @@
 import io
+import json
 
 import pytest
 from rich.console import Console
 
 from recycle.cli import console
-from recycle.cli.console import progress_line
+from recycle.cli.console import make_console, print_json, progress_line
+from recycle.runtime.plain_words import say
 
 
 @pytest.fixture
@@ -32,3 +34,33 @@ def test_in_a_terminal_the_line_is_taken_away_in_the_end(show):
     assert "planning after 0.0 s" in output
     assert "period [9] after " in output
     assert output.endswith("\x1b[1A\x1b[2K")
+
+
+STEERING = "a\x1b]0;title\x07b\x9b2Jc\u202ed\re"
+
+
+def test_what_steers_a_terminal_is_never_printed_whatever_it_is_printed_in(capsys):
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(STEERING)
+    table.add_row(Text(STEERING))
+    for each in (STEERING, Text(STEERING), table):
+        make_console().print(each)
+    print_json({STEERING: [STEERING, "\U000e0001"]})
+    out = capsys.readouterr().out
+    assert all(each.isprintable() for each in out.replace("\n", "")), out
+    assert json.loads(out[out.index("{") :]) == {STEERING: [STEERING, "\U000e0001"]}
+
+
+def test_styles_are_still_those_of_a_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    make_console().print("seen", style="bold")
+    assert capsys.readouterr().out == "\x1b[1mseen\x1b[0m\n"
+
+
+def test_what_a_run_says_is_seen_and_does_no_more(capsys):
+    say(f"{STEERING}\nand more")
+    err = capsys.readouterr().err
+    assert err.startswith("recycle: a\ufffd]0;title\ufffdb")
+    assert all(each.isprintable() for each in err.replace("\n", ""))

@@ -65,6 +65,15 @@ def write(path: Path, plan: dict[str, Any], **job: object) -> Path:
     return path
 
 
+UNEVEN = """
+[[layout]]
+micro_batches = 2
+servers = [{chunks = [0]}, {chunks = [1]}]
+[[layout]]
+micro_batches = 2
+servers = [{chunks = [0, 1]}]
+"""
+
 LIES = {
     "pipelines": {"pipelines": 1_000_000},
     "pipelines and fewer tasks": {"pipelines": 800_000, "micro_batches": 1},
@@ -81,6 +90,22 @@ def test_a_job_that_is_larger_than_its_plan_is_refused(run, here, plan, verb, li
     path = write(here / "plan.json", plan, **LIES[lie])
     err = refused(run, [*verb, str(path)])
     assert str(path) in err
+
+
+@pytest.mark.parametrize("chunks", [[10**9], [-1], [10**30], []])
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+def test_chunks_of_a_layout_that_the_model_has_not_are_refused(run, here, verb, chunks) -> None:
+    (here / "job.toml").write_text(UNEVEN)
+    assert run("plan", "job.toml", "-o", "plan.json")[0] == 0
+    plan = json.loads((here / "plan.json").read_bytes())
+    plan["job"]["layout"][1]["servers"][0]["chunks"] = chunks
+    (here / "plan.json").write_text(json.dumps(plan))
+    refused(run, [*verb, "plan.json"])
+
+
+@pytest.mark.parametrize("form", ["interleaved:999", "consecutive:999"])
+def test_a_short_form_of_millions_of_chunks_is_refused(run, here, form) -> None:
+    refused(run, ["plan", "-D", "2", "-P", "9999", "-M", "1", "--placement", form, "-o", "plan.json"])
 
 
 CONTENTS = {
@@ -191,6 +216,17 @@ def test_a_program_that_unpacks_to_far_more_is_refused(run, here, members) -> No
 def test_an_index_that_names_another_vectors_plan_is_refused(run, here, members) -> None:
     lying = {**members, "plans/1-0": members["plans/0-1"]}
     assert "this is another plan than the index says" in refused(run, [*LOOK, str(pack(here / "c.zip", lying))])
+
+
+@pytest.mark.parametrize("entries", [[], "twice", "long"])
+def test_an_index_without_the_plan_for_all_servers_or_with_two_is_refused(run, here, members, entries) -> None:
+    index = json.loads(members["index.json"])
+    known = index["entries"]
+    index["entries"] = {"twice": [*known, known[0]], "long": [{**each, "counts": [0]} for each in known]}.get(
+        str(entries), []
+    )
+    lying = {**members, "index.json": json.dumps(index).encode()}
+    assert "its index has no plan for all" in refused(run, [*LOOK, str(pack(here / "c.zip", lying))])
 
 
 @pytest.mark.parametrize("change", ["encrypted", "method", "version", "size", "offset"])

@@ -21,10 +21,10 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     import click
 
-    from recycle.cli.console import plain
     from recycle.cli.surroundings import give_up_unwritten, settled
     from recycle.cli.verbs import EXTRAS, group
     from recycle.errors import UserError
+    from recycle.wording import printable_lines
 
     # At its end Python looks for garbage in all that torch and Megatron are made of: a second of the processor in every
     # process of a host. What is frozen is not looked at.
@@ -50,6 +50,6 @@ def main() -> None:
         message, status = "interrupted", INTERRUPTED
     if sys.stderr is not None:
         with suppress(OSError):
-            click.echo(f"recycle: {plain(message)}", err=True)
+            click.echo(f"recycle: {printable_lines(message)}", err=True)
         give_up_unwritten(sys.stderr)
     sys.exit(status)

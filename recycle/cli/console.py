@@ -1,7 +1,7 @@
 """The console: the only place that prints. Reports go to standard output, progress and errors to standard error."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from recycle.files import STANDARD
-from recycle.wording import printable
+from recycle.wording import printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,12 +24,14 @@ def report_console(output: Path | None) -> "Console":
 def make_console(*, error: bool = False, color: bool = True) -> "Console":
     """A rich console on standard output, or on standard error, which may be full or closed."""
     from rich.console import Console
+    from rich.segment import Segment
 
     class PlainConsole(Console):
-        """A console that a name out of a file cannot steer."""
+        """A console that a name out of a file cannot steer, whatever it is printed in."""
 
-        def print(self, *objects: Any, **options: Any) -> None:
-            super().print(*(plain(each) if isinstance(each, str) else each for each in objects), **options)
+        def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+            seen = (each if each.control else each._replace(text=printable_lines(each.text)) for each in buffer)
+            return super()._render_buffer(seen)
 
     file = cast("IO[str]", _Spared(sys.stderr)) if error else None
     # Without a word on it, NO_COLOR in the environment counts.
@@ -39,11 +41,6 @@ def make_console(*, error: bool = False, color: bool = True) -> "Console":
 def is_read_by_eye() -> bool:
     """Whether standard output is a terminal, which thousands of lines are of no use in."""
     return sys.stdout.isatty()
-
-
-def plain(text: str) -> str:
-    """Text of which no character but the end of a line does more than to be seen."""
-    return "\n".join(map(printable, text.split("\n")))
 
 
 class _Spared:
@@ -71,7 +68,15 @@ class _Spared:
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    # In JSON, what is not to be seen stands in strings alone, where it can be told by its number.
+    click.echo("".join(each if each == "\n" or each.isprintable() else _number(each) for each in text))
+
+
+def _number(character: str) -> str:
+    """A character as JSON can write any."""
+    pairs = character.encode("utf-16-be")
+    return "".join(f"\\u{pairs[at : at + 2].hex()}" for at in range(0, len(pairs), 2))
 
 
 @contextmanager

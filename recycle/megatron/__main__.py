@@ -21,6 +21,7 @@ from recycle.megatron.shared.hooks import RELEASES
 from recycle.megatron.shared.missing import stand_in_for_python
 from recycle.megatron.shared.release import find_release, require_listed
 from recycle.runtime.net.gloo.threads import let_go
+from recycle.runtime.plain_words import say
 
 ASYNC_SAVE = "--async-save"
 HALF, WIDE_SUMS = "--fp16", "--accumulate-allreduce-grads-in-fp32"
@@ -49,7 +50,7 @@ def main(arguments: list[str]) -> int:
     script, *rest = arguments
     if on_cpu:
         added = settings_for_cpu(rest)
-        say(f"{ON_CPU} sets {' '.join(added) or 'nothing: all of it is given'}")
+        say_once(f"{ON_CPU} sets {' '.join(added) or 'nothing: all of it is given'}")
         rest += added
     flags, others = find_flags(rest)
     if not flags.on:
@@ -61,7 +62,7 @@ def main(arguments: list[str]) -> int:
         require_listed(release)
     rest, left_out = leave_out(rest)
     for option in left_out:
-        say(f"{option} is left out: {LEFT_OUT[option]}")
+        say_once(f"{option} is left out: {LEFT_OUT[option]}")
     # Torch warns whenever a wait for an alarm is over, which happens twice a second; it reads this when it is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from recycle.megatron.flag.command.exit_signal import exit_signal
@@ -73,22 +74,22 @@ def main(arguments: list[str]) -> int:
     protection = find_protection(flags, rest, os.environ)
     if isinstance(protection, str):
         if not flags.dead:
-            say(f"the death of a server ends this run: {protection}")
+            say_once(f"the death of a server ends this run: {protection}")
         with held(flags.record if os.environ.get("RANK", "0") == "0" else None, begins=True):
             run_script(script, rest, on=True)
         return 0
     protection.gather()
     for warning in protection.risks():
-        say(warning)
+        say_once(warning)
     if protection.hosted is not None:
         os.environ.update(protection.hosted.variables())
     if ASYNC_SAVE in rest:
         # A rank that dies while training goes on would take its part of the checkpoint along.
-        say(f"{ASYNC_SAVE} is left out: checkpoints are written before training goes on")
+        say_once(f"{ASYNC_SAVE} is left out: checkpoints are written before training goes on")
         rest = [each for each in rest if each != ASYNC_SAVE]
     rank = int(os.environ["RANK"])
     if rank == 0 and HALF in rest and WIDE_SUMS not in rest:
-        say(
+        say_once(
             f"{HALF}: after a death peers sum more micro-batches in two bytes, and may skip a step for an overflow "
             f"that there would not have been; {WIDE_SUMS} prevents that"
         )
@@ -116,7 +117,7 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
     release = RELEASES.get(find_release(Path(script)) or "")
     done = "" if release is None else stand_in_for_python(release.python)
     if done:
-        say(done)
+        say_once(done)
     import torch
 
     if not torch.cuda.is_available():
@@ -126,10 +127,10 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
         from recycle.megatron.flag.device.cpu_training import train_on_cpu
 
         for line in train_on_cpu():
-            say(f"no CUDA here: {line}")
+            say_once(f"no CUDA here: {line}")
     else:
         if taken := use_data_helpers(Path(script)):
-            say(taken)
+            say_once(taken)
         if on:
             from recycle.megatron.flag.device.accelerator import tell_which_gpu
             from recycle.megatron.flag.device.torch_adam import load_where_torch_steps
@@ -152,15 +153,15 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
     let_go()
 
 
-def say(text: str) -> None:
+def say_once(text: str) -> None:
     """Tell the user something, once for all ranks."""
     if os.environ.get("RANK", "0") == "0":
-        sys.stderr.write(f"recycle: {text}\n")
+        say(text)
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except UserError as error:
-        sys.stderr.write(f"recycle: {error}\n")
+        say(str(error))
         sys.exit(error.exit_status)

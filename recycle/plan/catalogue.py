@@ -192,6 +192,9 @@ class Catalogue:
                 "make one for this job with recycle catalogue"
             )
         self.entries = {entry.counts: entry for entry in self.index.entries}
+        whole = self.index.job.dead_servers(()).counts
+        if whole not in self.entries or len(self.entries) != len(self.index.entries):
+            raise PlanFileError(f"{path}: its index has no plan for all servers, or two for the same; make it again")
 
     def look_up(self, dead: Iterable[Server]) -> Found:
         """The plan for some dead servers, relabelled.

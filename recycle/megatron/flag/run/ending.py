@@ -1,6 +1,5 @@
 """Checkpoints that Megatron has not planned: where the run was told to end, and where the store is lost."""
 
-import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -11,6 +10,7 @@ from recycle.megatron.shared.patching import replace
 from recycle.runtime.execute.notices import Notices
 from recycle.runtime.launch.process.signals import be_told_to_leave
 from recycle.runtime.net.network import Network
+from recycle.runtime.plain_words import say
 
 
 class Ending:
@@ -85,7 +85,7 @@ class Ending:
                 )
             if self.ends and torch.distributed.get_rank() == 0:
                 saved = "with a checkpoint" if self._arguments.save else "without a checkpoint, as --save is not given"
-                sys.stderr.write(f"recycle: told to end: training has ended after {iteration} iterations, {saved}\n")
+                say(f"told to end: training has ended after {iteration} iterations, {saved}")
             return exits or self.ends
 
         replace(training, "checkpoint_and_decide_exit", checkpoint_and_decide_exit)

@@ -4,11 +4,9 @@ Each server writes its own, and the first one the plan. What the training code s
 averaged them, so that the recordings have what it prints.
 """
 
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, Self
@@ -28,6 +26,7 @@ from recycle.record.recorder import Recorder
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine, ViewLine
 from recycle.record.reporting import Event, EventFile
 from recycle.record.timeline import Span
+from recycle.runtime.plain_words import say
 from recycle.runtime.recover.view_reports import first_view, now
 
 PLAN = "plan.json"
@@ -57,7 +56,7 @@ def begin_recordings(folder: Path | None, plan: Plan) -> int:
         raise UserError(f"{RECORD} {folder}: cannot be written: {error.strerror}; give another folder") from error
     epoch = next_epoch(folder)
     save_plan(plan, folder / PLAN)
-    sys.stderr.write(f"recycle: recorded in {folder}; recycle watch {folder} shows how it goes on\n")
+    say(f"recorded in {folder}; recycle watch {folder} shows how it goes on")
     return epoch
 
 
@@ -105,7 +104,7 @@ class Recording:
         goes_on = not member.incarnation and path.exists()
         tells_dead = member.server == min(plan.programs)
         dead = tuple(plan.dead) if tells_dead else ()
-        file = EventFile(path.parent, name, f"{plan.job.name}, under the flag", _warn, dead)
+        file = EventFile(path.parent, name, f"{plan.job.name}, under the flag", say, dead)
         return cls(file, member, plan, first, goes_on)
 
     def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
@@ -175,12 +174,6 @@ class Recording:
     def _epoch_of(self, step: int) -> int:
         """Of the view in which an iteration was made, which may be over when it is told of."""
         return max((epoch for epoch, first in self._views.items() if first <= step), default=max(self._views))
-
-
-def _warn(text: str) -> None:
-    with suppress(OSError):  # what has no room may be the log as well
-        sys.stderr.write(f"recycle: {text}\n")
-        sys.stderr.flush()
 
 
 def _loss(losses: Mapping[str, Any]) -> list[float]:

@@ -1,6 +1,5 @@
 """The part that an agent's process has in its host's keeper: it offers a place, and serves there if that is taken."""
 
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from recycle.runtime.launch.meet.keepers import KeeperSetting, KeeperSlot, dismi
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
 from recycle.runtime.launch.process.outcome import is_over, was_kept
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.plain_words import say
 from recycle.state.client import KeeperClient
 from recycle.state.directory import KeeperDirectory
 from recycle.state.errors import KeeperLost
@@ -154,9 +154,9 @@ class KeeperPart:
             if board.verdicts.newest() is None or is_over(board):
                 dismiss(endpoint.token)
             elif was_kept(board) is False and self._folder is not None and self._meeting.start.rank == 0:
-                sys.stderr.write(
-                    f"recycle: all servers are dead; the memory of hosts has the state for {LINGER / 60:.0f} minutes: "
-                    f"start the same command there again with {RESUME}\n"
+                say(
+                    f"all servers are dead; the memory of hosts has the state for {LINGER / 60:.0f} minutes: "
+                    f"start the same command there again with {RESUME}"
                 )
 
     def _setting(self, limit: int) -> KeeperSetting:

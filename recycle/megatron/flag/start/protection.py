@@ -36,6 +36,7 @@ from recycle.runtime.launch.process.signals import TAKEN, EndSignals, tell_to_le
 from recycle.runtime.launch.process.title import set_title
 from recycle.runtime.launch.supervise.risks import risks
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.plain_words import say
 
 DURATIONS = Durations(rebuild=15.0)
 """Where Megatron's threads fill a machine, groups take longer to build than in runs of the project's own trainer."""
@@ -185,9 +186,9 @@ class Protection(NamedTuple):
 
             lives = RestartLoop(endpoint, self.ranks, DURATIONS.beat, told_to_end)
             with before_run():
-                first = lives.first(server, MISSED * DURATIONS.silence, _say)
+                first = lives.first(server, MISSED * DURATIONS.silence, say)
             counts = Restarts(restarts, "start the job again from a checkpoint to have it back")
-            status = serve_again(live, first, lives, counts, _say)
+            status = serve_again(live, first, lives, counts, say)
             status = end_with_run(endpoint, status, DURATIONS.beat, told_to_end)
             # Torchrun ends this process as soon as another one has failed: first it says what is left.
             if self.keeping is not None:
@@ -224,13 +225,13 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     refuse_elastic(words_of_parent())
     secret = _secret(flags, start, environment)
     with ExitStack() as keys:
-        cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE, _say, returns=True))
-        meeting = Rendezvous(start, PATIENCE, cluster, _say, secret)
+        cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE, say, returns=True))
+        meeting = Rendezvous(start, PATIENCE, cluster, say, secret)
         hosted: HostedStore | None = None
         with before_run(), meeting.telling_others():
             # The first process makes the store before it can fail in another way, so that the others hear of it.
             if start.rank == 0 and not start.served:
-                hosted = HostedStore(start, _say)
+                hosted = HostedStore(start, say)
                 meeting.has_store = True
             if start.rank == 0:
                 # Before it speaks to a keeper: that of a run which is alive in the folder is none that was left.
@@ -243,7 +244,7 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
             require_token(last, endpoint.token)
             if start.rank > 0:
                 keys.enter_context(held(flags.record, begins=False))
-                hosted = None if start.served else HostedStore(start, _say)
+                hosted = None if start.served else HostedStore(start, say)
             redundancy = flags.redundancy
             keeping = None if redundancy is None else KeeperPart(flags, redundancy, meeting, endpoint.token, words)
         servers, ranks = servers_of(line.shape, line.pipelines_last), line.server_ranks.size
@@ -272,7 +273,7 @@ def _finished(work: Callable[[], None]) -> int:
         work()
         return 0
     except UserError as error:
-        sys.stderr.write(f"recycle: {error}\n")
+        say(str(error))
         return REFUSED
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
@@ -283,8 +284,3 @@ def _finished(work: Callable[[], None]) -> int:
         atexit._run_exitfuncs()  # noqa: SLF001 - the process of a worker ends without
         sys.stdout.flush()
         sys.stderr.flush()
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"recycle: {text}\n")
-    sys.stderr.flush()

@@ -3,10 +3,8 @@
 import errno
 import inspect
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, MutableMapping
-from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from queue import Empty
@@ -16,6 +14,7 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from recycle.runtime.errors import ViewBroken
+from recycle.runtime.plain_words import say
 
 OF_DISKS = {
     errno.ENOSPC,
@@ -171,6 +170,4 @@ def _refusal(error: BaseException, folder: Path) -> OSError | None:
 
 
 def _warn(text: str) -> None:
-    with suppress(OSError):  # what has no room may be the log as well
-        sys.stderr.write(f"recycle: {text}; training goes on, and earlier checkpoints are as they were\n")
-        sys.stderr.flush()
+    say(f"{text}; training goes on, and earlier checkpoints are as they were")

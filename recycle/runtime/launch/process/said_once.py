@@ -1,15 +1,15 @@
 """What one process says for all."""
 
-import hashlib
 import secrets
-import socket
-import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.errors import StoreLost
 from recycle.control.store.sealed_values import SealedValues
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.plain_words import say
 
 PATIENCE = 15.0
 """Seconds to wait for the store."""
@@ -26,14 +26,12 @@ def is_first_to_say(endpoint: Endpoint, text: str) -> bool:
 
 def _is_first_here(run: str, text: str) -> bool:
     """Whether no process of a run that is still there on this machine has said a text."""
-    name = hashlib.sha256(f"{run}/{text}".encode()).hexdigest()
-    said = socket.socket(socket.AF_UNIX)
-    try:
-        said.bind(f"\0recycle/{name}")
-    except OSError:
-        said.close()
+    said = None
+    with suppress(OSError):
+        said = HostDoor(run, f"said/{text}").claim()
+    if said is None:
         return False
-    # The name is taken until the process ends.
+    # It is taken until the process ends.
     said.detach()
     return True
 
@@ -47,5 +45,5 @@ def say_launcher_lost(endpoint: Endpoint, events: Path, take_over: Callable[[], 
         take_over: called in the one process that says so.
     """
     if is_first_to_say(endpoint, "launcher"):
-        sys.stderr.write(f"recycle: the first process is gone; the run goes on, and writes to {events}\n")
+        say(f"the first process is gone; the run goes on, and writes to {events}")
         take_over()
