@@ -217,7 +217,7 @@ def command(
     recycle join brings a server back. Faults can also be given in a file, or come at random.
 
     On several hosts, start it on each with torchrun, srun, or by hand, with an output folder that all share
-    (docs/cluster.md).
+    (docs/reference/cluster.md).
 
     \b
     recycle train schedules/paper.toml --faults schedules/faults/two-kills-one-join.toml --iterations 60

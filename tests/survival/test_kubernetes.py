@@ -1,4 +1,4 @@
-"""The manifest of docs/cluster.md is one, and its commands train on hosts with the names and variables of its pods."""
+"""The manifest of the page on clusters is one, and its commands train on hosts with what its pods have."""
 
 import re
 import subprocess
@@ -9,6 +9,7 @@ import yaml
 from harness.etcd import missing as etcd_missing
 from harness.hosts import hosts, missing
 from harness.paths import ROOT
+from harness.pods import begin, on_node
 from harness.started import TRAIN
 
 MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\n"
@@ -18,7 +19,9 @@ WHY_NOT = missing() or etcd_missing()
 @pytest.fixture(scope="module")
 def manifest():
     """What the document would have Kubernetes make, by kind and name."""
-    (text,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs" / "cluster.md").read_text(), re.DOTALL | re.MULTILINE)
+    (text,) = re.findall(
+        r"^```yaml\n(.*?)^```", (ROOT / "docs" / "reference" / "cluster.md").read_text(), re.DOTALL | re.MULTILINE
+    )
     return {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(text)}
 
 
@@ -45,23 +48,6 @@ def test_what_refers_to_something_else_means_what_is_there(manifest):
         assert [each["name"] for each in container["volumeMounts"]] == [each["name"] for each in volumes]
 
 
-def begin(container, name, variables, changes):
-    """What runs in a container, as Kubernetes starts it: words, and variables.
-
-    Args:
-        container: of the manifest.
-        name: of its pod.
-        variables: that Kubernetes sets by itself.
-        changes: what is other here, by what stands in the manifest.
-    """
-    given = {each["name"]: each.get("value", name) for each in container["env"]} | variables
-    words = [re.sub(r"\$\((\w+)\)", lambda found: given[found[1]], word) for word in container["command"]]
-    for old, new in changes.items():
-        assert any(old in word for word in words)
-        words = [word.replace(old, new) for word in words]
-    return words, given
-
-
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
@@ -82,11 +68,11 @@ def test_its_commands_train_when_the_first_pod_starts_last_and_its_node_is_lost(
         name({number: f"etcd-{number}.etcd" for number in range(3)})
         for number, node in enumerate(nodes):
             folder = {"/var/lib/etcd": str(tmp_path / f"etcd-{number}")}
-            start(*_on(node, begin(member, f"etcd-{number}", {}, folder)))
+            start(*on_node(node, begin(member, f"etcd-{number}", {}, folder)))
         pods = {}
         for number in (2, 1, 0):
             variables = {"JOB_COMPLETION_INDEX": str(number), "WORLD_SIZE": "3"}
-            pods[number] = start(*_on(nodes[number], begin(server, f"recycle-{number}", variables, train)))
+            pods[number] = start(*on_node(nodes[number], begin(server, f"recycle-{number}", variables, train)))
         assert all(pod.process.poll() is None for pod in pods.values())
         name({0: "recycle-0.recycle"})
         pods[0].wait_for("iteration 3/")
@@ -94,8 +80,3 @@ def test_its_commands_train_when_the_first_pod_starts_last_and_its_node_is_lost(
         for number in (1, 2):
             assert pods[number].ended() == 0, pods[number].output
         assert "iteration 60/60" in pods[1].output + pods[2].output
-
-
-def _on(node, begun):
-    words, variables = begun
-    return words, node, variables

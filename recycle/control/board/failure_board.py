@@ -69,6 +69,14 @@ class FailureBoard:
             time.sleep(min(timeout, STRANGE))  # a stranger's; nobody can wait for another one in its place
         return alarm
 
+    def tell_stop(self, epoch: int, participant: Participant, place: int) -> None:
+        """Say how far a member's rank was when it heard the alarm of an epoch."""
+        self._sealed.write(keys.stop(epoch, participant), place)
+
+    def wait_stop(self, epoch: int, participant: Participant, timeout: float) -> int | None:
+        """What was said of that, after it was or a time in seconds is over. The connection is busy for that long."""
+        return self._sealed.read(keys.stop(epoch, participant), int, timeout)
+
     def log(self, epoch: int) -> Log[Report | Death]:
         """What was told in an epoch."""
         return Log(self._sealed, keys.log(epoch), Report | Death)  # type: ignore[arg-type]  # a union is a form too

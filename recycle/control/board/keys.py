@@ -40,6 +40,11 @@ def alarm(epoch: int) -> str:
     return f"epoch/{epoch}/alarm"
 
 
+def stop(epoch: int, participant: Participant) -> str:
+    """How far a member's rank was in its list when it heard the alarm of an epoch."""
+    return f"epoch/{epoch}/stop/{participant.member}/{participant.rank.number}"
+
+
 def log(epoch: int) -> str:
     """What members report in an epoch, and who of them died."""
     return f"epoch/{epoch}/log"

@@ -1,0 +1,431 @@
+"""Make docs/reference/compatibility.md: which settings run and survive with which others, as the code decides it.
+
+Usage: python scripts/make_compatibility.py [FILE]
+"""
+
+import re
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from click import Command
+
+from recycle.cli.diagnosis import Diagnosis, diagnose
+from recycle.cli.train import command as train_command
+from recycle.cli.untried import TRIED
+from recycle.errors import UserError
+from recycle.megatron.flag.command import refusals
+from recycle.megatron.flag.command.command_line import OTHER_NAMES, read_command_line
+from recycle.megatron.flag.command.ignored_options import LEFT_OUT
+from recycle.megatron.flag.command.option_table import known_options
+from recycle.megatron.flag.command.refusals import Rule, read_only
+from recycle.megatron.gpt.model import ModelOptions, transformer_config
+from recycle.megatron.shared.hooks import RELEASES
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "reference" / "compatibility.md"
+RELEASE = "0.17.1"
+
+JOB = (
+    "torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py --pipeline-schedule recycle "
+    "--pipeline-model-parallel-size 2 --num-layers 8 --hidden-size 64 --num-attention-heads 8 --seq-length 64 "
+    "--max-position-embeddings 64 --micro-batch-size 1 --global-batch-size 16 "
+)
+PEERS_APART = "--use-tp-pp-dp-mapping"
+"""It puts peers on different hosts. Megatron does not have it for all sizes."""
+LOCAL = "--transformer-impl local --no-gradient-accumulation-fusion "
+ENGINE = "--transformer-impl transformer_engine --no-gradient-accumulation-fusion "
+EXPERTS = "--num-experts 4 "
+EIGHT = ENGINE + "--bf16 --fp8-format hybrid --fp8-recipe "
+
+
+class Row(NamedTuple):
+    """A setting that is accepted.
+
+    Attributes:
+        name: for people.
+        words: of the command line.
+        layers: whose the model's are, and whether gradients are added up in the kernels.
+    """
+
+    name: str
+    words: str
+    layers: str = LOCAL
+
+
+ROWS: Mapping[str, tuple[Row, ...]] = {
+    "How the model is divided": (
+        Row("data and pipeline parallelism", ""),
+        Row("tensor parallelism", "--tensor-model-parallel-size 2"),
+        Row("sequence parallelism", "--tensor-model-parallel-size 2 --sequence-parallel"),
+        Row("context parallelism", "--context-parallel-size 2", ENGINE),
+        Row("virtual stages, by layers", "--num-layers-per-virtual-pipeline-stage 2"),
+        Row("virtual stages, by number", "--num-virtual-stages-per-pipeline-rank 2"),
+        Row("uneven stages", "--pipeline-model-parallel-layout Ettt|tttttL"),
+    ),
+    "Mixtures of experts": (
+        Row("experts", EXPERTS),
+        Row("experts divided among ranks", EXPERTS + "--expert-model-parallel-size 2"),
+        Row(
+            "experts split as well",
+            EXPERTS + "--expert-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel "
+            "--expert-tensor-parallel-size 2",
+        ),
+        Row("dispatch by alltoall", EXPERTS + "--moe-token-dispatcher-type alltoall"),
+        Row("balancing by sequence", EXPERTS + "--moe-router-load-balancing-type seq_aux_loss"),
+    ),
+    "Numbers": (
+        Row("bf16", "--bf16"),
+        Row("fp16", "--fp16"),
+        Row("fixed loss scale", "--fp16 --loss-scale 1024"),
+        Row("fp8, tensorwise", "tensorwise", EIGHT),
+        Row("fp8, blockwise", "blockwise", EIGHT),
+        Row("fp8, mxfp8", "mxfp8", EIGHT),
+        Row("gradients summed in bf16", "--bf16 --grad-reduce-in-bf16"),
+        Row("loss per token", "--calculate-per-token-loss"),
+    ),
+    "Optimizer": (
+        Row("Adam (default)", "--optimizer adam"),
+        Row("SGD", "--optimizer sgd"),
+        Row("Muon", "--optimizer muon"),
+        Row("Lion", "--optimizer lion"),
+        Row("SOAP", "--optimizer soap"),
+        Row("distributed optimizer", "--use-distributed-optimizer"),
+        Row("clipping of queries and keys", "--qk-clip"),
+        Row("counting zeros in gradients", "--log-num-zeros-in-grad"),
+    ),
+    "Model and data": (
+        Row("dropout", "--hidden-dropout 0.1 --attention-dropout 0.1"),
+        Row("untied embeddings", "--untie-embeddings-and-output-weights"),
+        Row("normalised queries and keys", "--qk-layernorm"),
+        Row("recomputed activations", "--recompute-granularity full"),
+        Row("cyclic data loader", "--dataloader-type cyclic"),
+        Row("batches that grow", "--rampup-batch-size 8 8 64"),
+        Row("skipped iterations", "--iterations-to-skip 3"),
+    ),
+    "Checkpoints": (
+        Row("format torch_dist", "--save /run --save-interval 5 --ckpt-format torch_dist"),
+        Row("format torch", "--save /run --save-interval 5 --ckpt-format torch"),
+        Row("non-persistent, global", "--non-persistent-ckpt-type global"),
+    ),
+    "Layers and links": (
+        Row("Transformer Engine (default)", "", "--transformer-impl transformer_engine"),
+        Row("fused gradient accumulation (default)", "", "--transformer-impl local"),
+        Row("gloo between servers", "--distributed-backend gloo"),
+        Row("NCCL between servers", "--distributed-backend nccl"),
+    ),
+}
+"""What a plan can run with; the rest is refused, or left out."""
+
+BESIDE = {
+    "dist. opt.": "--use-distributed-optimizer",
+    "fp16": "--fp16",
+    "memory": "--recycle-keep-in-memory copies=2 --recycle-record run",
+    "stagger": "--recycle-stagger",
+    "exact": "--recycle-exact",
+}
+"""What each setting is tried with."""
+
+APART = (
+    *(("--bf16", "--fp16"), ("--fp8-format", "--fp16"), ("--use-distributed-optimizer", "--use-distributed-optimizer")),
+    ("--fp16", "--fp16"),
+)
+"""What Megatron itself takes one of, or what is one thing."""
+
+GIVEN = {"--save", "--save-interval", "--optimizer adam", "--distributed-backend gloo", "--ckpt-format torch_dist"}
+"""What runs with kills have, and their table does not say in these words."""
+
+CONDITIONAL = {
+    "with --use-distributed-optimizer": refusals.SHARDED,
+    "with --distributed-backend nccl": refusals.OVER_NCCL,
+    "with --iterations-to-skip": refusals.SKIPPING,
+    "with --fp8-format": refusals.EIGHT_BITS,
+    "with --context-parallel-size": refusals.CONTEXT,
+}
+
+TRAINING = {
+    "tensor parallelism": "--tensor-parallel 2",
+    "sequence parallelism": "--tensor-parallel 2 --sequence-parallel",
+    "fp16": "--fp16",
+    "exact sums": "--exact",
+    "distributed optimizer": "--distributed-optimizer",
+    "state in memory": "--keep-in-memory copies=1",
+    "chunks": "--placement interleaved:2",
+    "moving layers": "--placement consecutive:2 --move-layers on",
+    "catalogue": "--catalogue plans.zip",
+    "no protection": "--unprotected",
+}
+"""What ``recycle train`` is asked for."""
+
+ONE_OF = (("chunks", "moving layers"), ("tensor parallelism", "sequence parallelism"))
+"""Of these, one implies the other."""
+
+HEAD = """\
+# Compatibility
+
+This page is made from the code by `scripts/make_compatibility.py`, and a test holds that it is up to date. Each row
+is one setting, judged as `recycle doctor` would judge it. For your own job, run the doctor: it knows all your
+settings together.
+
+```bash
+recycle doctor torchrun --nproc-per-node 8 pretrain_gpt.py ...
+```
+
+## Megatron: settings that run
+
+The Megatron integration is `--pipeline-schedule recycle`. The rows are for megatron-core {release}, with two stages
+and at least two pipelines, so that each stage has peers. Unless a row says otherwise, layers are Megatron's own:
+`--transformer-impl local --no-gradient-accumulation-fusion`. Other releases that it knows: {releases}.
+
+- **backward**: whether the plan can compute weight gradients later than input gradients (*split*). If not (*fused*),
+  a failure costs more throughput.
+- **death**: *yes* means that the job survives the death of any process and, with two hosts, the loss of a host.
+  *Process* means that it may not survive a host, because Megatron has all servers of a stage on one.
+- **dist. opt.**, **fp16**, **memory**, **stagger**, **exact**: whether the setting also runs with
+  `--use-distributed-optimizer`, `--fp16`, `--recycle-keep-in-memory`, `--recycle-stagger` and `--recycle-exact`. A
+  number is the reason why not, listed below.
+- **tried**: *killed* means that a test kills servers of such a job on CPUs and compares the losses. *never run* means
+  that the code was read only. *no* means that it is accepted and in no such test.
+
+On GPUs, {tried}. Nothing else of these tables has run on a GPU.
+"""
+
+TAIL = """\
+## `recycle train`: what goes together
+
+`recycle train` trains a GPT of its own. *No* is refused before a process starts.
+
+{train}
+
+- Pipelines that are not alike: not with `--keep-in-memory` and `--distributed-optimizer`.
+- On GPUs: one H100 has run `--device cuda` and `--nccl`, with all servers on it. Several GPUs have not been tried.
+- Faults on purpose: on one machine only, and not with `--unprotected`.
+- Exact sums: not where one stage uses a tied embedding twice.
+
+## What a job needs in any case
+
+- Two pipelines or more. With one, every server is the only one of its stage, and any death ends the job.
+- A live server for each stage. If a stage loses all servers, only `--keep-in-memory` or a checkpoint brings it back.
+- Linux. The runtime uses pidfds, robust futexes and `/proc`.
+- etcd (`--store`, `--recycle-store`), if the first host may die. See [Slurm](../howto/slurm.md),
+  [Kubernetes](../howto/kubernetes.md) and [torchrun](../howto/torchrun.md).
+- Under Megatron, a server of several ranks does not come back after the loss of its host. It does in `recycle train`,
+  by `recycle join`.
+- Under Megatron, layers do not move to other servers. They do in `recycle train`, with `--move-layers on`.
+"""
+
+
+class Reasons:
+    """Numbers for reasons, in the order in which they come up."""
+
+    def __init__(self) -> None:
+        self._found: list[str] = []
+
+    def number(self, text: str) -> int:
+        """That of a reason."""
+        if text not in self._found:
+            self._found.append(text)
+        return self._found.index(text) + 1
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        return iter(enumerate(self._found, 1))
+
+
+def judged(*words: str) -> Diagnosis:
+    """What the doctor says of a job."""
+    job = shlex.split(" ".join((JOB, *words)))
+    try:
+        line = read_command_line([*job, PEERS_APART], None)
+    except UserError:
+        line = read_command_line(job, None)
+    return diagnose(line, 8, RELEASE)
+
+
+def options_of(text: str) -> set[str]:
+    """The options in a text, with their values where these are words."""
+    return set(re.findall(r"--[a-z0-9][\w-]*(?: [a-z]\w*)?", text))
+
+
+def killed() -> set[str]:
+    """The options that runs have in whose tests servers are killed."""
+    table = (
+        (ROOT / "docs" / "internals" / "megatron.md")
+        .read_text()
+        .partition("Settings with which servers were killed")[2]
+        .partition("\n## ")[0]
+    )
+    return options_of("\n".join(re.findall(r"`([^`]+)`", table))) | GIVEN
+
+
+def row_of(row: Row, reasons: Reasons, in_kills: set[str]) -> list[str]:
+    """The cells of a setting."""
+    diagnosis = judged(row.layers, row.words)
+    assert diagnosis.runs, f"{row}: {[str(each) for each in diagnosis.refused]} {diagnosis.unread}"
+    cells = []
+    for words in BESIDE.values():
+        if any(one in f"{row.layers} {row.words}" and other in words for one, other in APART):
+            cells.append("-")
+            continue
+        refused = judged(row.layers, row.words, words).refused
+        texts = dict.fromkeys(f"{each.advice.reason}; {each.advice.remedy}" for each in refused)
+        cells.append(", ".join(f"no {reasons.number(text)}" for text in texts) or "yes")
+    # What is no layer of Megatron's own, or adds gradients up in its kernels, needs CUDA.
+    never = row.layers != LOCAL or any(read_only(diagnosis.line.setting))
+    in_test = all(each in in_kills or each.partition(" ")[0] in in_kills for each in options_of(row.words))
+    tried = "never run" if never else "killed" if in_test else "no"
+    shown = " ".join(shlex.split(row.words)) if row.layers != EIGHT else f"--fp8-recipe {row.words}"
+    return [
+        f"{row.name}" + (f" `{shown}`".replace("|", "\\|") if shown else ""),
+        "fused" if diagnosis.fused else "split",
+        "yes" if diagnosis.survives_host else "process" if diagnosis.survives_process else "no",
+        *cells,
+        tried,
+    ]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def accepted() -> Iterator[str]:
+    """The part on settings that run."""
+    reasons, in_kills = Reasons(), killed()
+    for title, rows in ROWS.items():
+        yield f"\n### {title}\n\n"
+        yield table(
+            ["setting", "backward", "death", *BESIDE, "tried"], [row_of(row, reasons, in_kills) for row in rows]
+        )
+    yield "\n### Why not\n\n"
+    yield from (f"{number}. {text[0].upper()}{text[1:]}.\n" for number, text in reasons)
+
+
+def option(name: str) -> str:
+    """What a setting is called on the command line; empty if Megatron has no option for it."""
+    return next(
+        (each for each in OTHER_NAMES.get(name, (f"--{name.replace('_', '-')}",)) if each in known_options()), ""
+    )
+
+
+def option_names() -> set[str]:
+    """The settings that any rule is about, by their names in Megatron."""
+    tables = [each for each in vars(refusals).values() if isinstance(each, tuple)]
+    rules = [rule for each in tables for rule in each if isinstance(rule, Rule)]
+    return {name for rule in rules for name in rule.names} | {name for name, _, _ in refusals.AS_ANOTHER}
+
+
+def values_text(values: tuple[Any, ...]) -> str:
+    """Which values of a setting are accepted, in words."""
+    if not values or values == ([],):
+        return "only without it"
+    return "only if off" if values[0] is False else ", ".join(map(str, values))
+
+
+def refused() -> Iterator[str]:
+    """The part on settings that are refused."""
+    always = [(rule, "") for rule in refusals.RULES]
+    sometimes = [(rule, when) for when, rules in CONDITIONAL.items() for rule in rules]
+    rows = []
+    for rule, when in always + sometimes:
+        for name in rule.names:
+            if option(name) and option(name) not in LEFT_OUT:
+                what = f"`{option(name)}`" + (f" {when.replace('--', '`--', 1)}`" if when else "")
+                rows.append([what, values_text(rule.accepted), *rule.advice])
+    for name, other, advice in refusals.AS_ANOTHER:
+        if option(name):
+            rows.append([f"`{option(name)}`", f"the value of `--{other.replace('_', '-')}`", *advice])
+    rows.append(["`--yaml-cfg`", "only without it", "the schedule cannot be named in that file", "use options"])
+    yield table(["setting", "accepted", "why", "what to do"], sorted(rows))
+
+
+def left_out() -> str:
+    """The part on options that are left out."""
+    return table(["option", "why"], [[f"`{name}`", why] for name, why in sorted(LEFT_OUT.items())])
+
+
+class Accepted(Exception):
+    """Nothing was refused before training would have begun."""
+
+
+def refusal_of(words: Sequence[str], folder: Path) -> str:
+    """Why ``recycle train`` refuses options; empty if it does not.
+
+    Args:
+        words: the options.
+        folder: for its output.
+    """
+
+    def begin(run: Any, *_: Any) -> None:
+        transformer_config(run.model, len(run.plan.job.stages), run.tensor_parallel, run.sequence_parallel)
+        raise Accepted
+
+    size = ["--pipelines", "2", "--stages", "2", "--micro-batches", "2", "--output", str(folder)]
+    with ExitStack() as stack:
+        for name in ("recycle.planner.source.plan_ahead", "recycle.planner.source.waiting_plan"):
+            stack.enter_context(patch(name, lambda *_: None))
+        stack.enter_context(patch("recycle.cli.train.train_and_show", begin))
+        stack.enter_context(patch("recycle.cli.train.tell_start", lambda *_, **__: None))
+        stack.enter_context(patch("recycle.cli.train.load_model", lambda _: ModelOptions(layers=8)))
+        try:
+            verb: Command = train_command
+            with verb.make_context("train", [*size, *words]) as context:
+                verb.invoke(context)
+        except Accepted:
+            return ""
+        except UserError as error:
+            return str(error)
+    raise AssertionError("training has begun")
+
+
+def trained() -> str:
+    """The table of what ``recycle train`` does together."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for row, words in TRAINING.items():
+            cells = []
+            for column, others in TRAINING.items():
+                if row == column or (row, column) in ONE_OF or (column, row) in ONE_OF:
+                    cells.append("-")
+                    continue
+                both = list(dict.fromkeys(chain(_pairs(words), _pairs(others))))
+                cells.append("no" if refusal_of([each for pair in both for each in pair], Path(folder)) else "yes")
+            rows.append([f"{row} `{words}`", *cells])
+    return table(["", *TRAINING], rows)
+
+
+def _pairs(words: str) -> Iterator[tuple[str, ...]]:
+    """Options with their values."""
+    for found in re.findall(r"--\S+(?: (?!--)\S+)?", words):
+        yield tuple(found.split())
+
+
+def make_page() -> str:
+    """The whole page."""
+    head = HEAD.format(releases=", ".join(each for each in RELEASES if each != RELEASE), release=RELEASE, tried=TRIED)
+    parts = [
+        head,
+        *accepted(),
+        "\n## Megatron: settings that are refused\n\n",
+        "Each is refused before training starts, in one line that names setting and remedy.\n\n",
+        *refused(),
+        "\n## Megatron: options that are left out\n\n",
+        "These change no result. The job runs without them, and a line says so. `--async-save` is left out, too,\n"
+        "if the run survives deaths: checkpoints are then written before training goes on.\n\n",
+        left_out(),
+        "\n",
+        TAIL.format(train=trained().rstrip()),
+    ]
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE
+    place.write_text(make_page())
+    print(place)

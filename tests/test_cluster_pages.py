@@ -1,0 +1,76 @@
+"""The commands of docs/howto for clusters are such as ReCycle, torchrun and Slurm take."""
+
+import re
+import shlex
+
+import pytest
+from click import Context
+
+from harness.paths import ROOT
+from recycle.cli.verbs import group
+from recycle.megatron.flag.command.flags import find_flags
+from recycle.runtime.launch.meet.start import VARIABLES, refuse_elastic
+
+FOLDER = ROOT / "docs" / "howto"
+PAGES = [FOLDER / f"{name}.md" for name in ("slurm", "kubernetes", "torchrun")]
+FENCE = re.compile(r"^```(?:sh|bash|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def commands():
+    """Where each command begins in a page's blocks: the page, and the words up to the end of the line."""
+    for page in PAGES:
+        for block in FENCE.findall(page.read_text()):
+            for line in block.replace("\\\n", " ").splitlines():
+                found = re.search(
+                    r"(torchrun --\S.*|python -m recycle\.megatron .*|recycle (?:train|join|doctor) .*)", line
+                )
+                if found:
+                    yield page.name, found[1].replace("$(which recycle)", "recycle")
+
+
+COMMANDS = list(commands())
+
+
+def words_of(command):
+    """Up to what the shell takes, without what stands for the reader's own."""
+    text = re.split(r" &$|\s{2,}#|'$", command)[0]
+    return [word for word in shlex.split(text) if word not in ("...", "exec")]
+
+
+def test_there_are_commands_of_each_kind():
+    assert {page for page, _ in COMMANDS} == {page.name for page in PAGES}
+    assert sum("recycle.megatron" in command for _, command in COMMANDS) >= 5
+    assert sum(command.startswith("torchrun") for _, command in COMMANDS) >= 3
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_our_programs_take_them(page, command):
+    words = words_of(command)
+    if words[0] == "torchrun":
+        refuse_elastic(["/usr/bin/torchrun", *words[1:]])
+        own = [place for place, word in enumerate(words) if word in ("recycle.megatron", "recycle")]
+        assert own, command
+        words = words[own[0] :]
+        words = ["python", "-m", *words] if words[0] == "recycle.megatron" else words
+    if words[:3] == ["python", "-m", "recycle.megatron"]:
+        flags, others = find_flags(words[4:])
+        assert flags.on, command
+        assert not [word for word in others if "recycle" in word], command
+    else:
+        verb = group.get_command(Context(group), words[1])
+        verb.make_context(words[1], [word for word in words[2:] if not word.startswith("$")], resilient_parsing=True)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_processes_that_are_started_by_hand_are_given_all_that_they_need(page):
+    blocks = [block for block in FENCE.findall(page.read_text()) if re.search(r"\bRANK=", block)]
+    assert blocks
+    for block in blocks:
+        known = page.read_text() if page.name == "slurm.md" else block
+        assert [name for name in VARIABLES if name not in known] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_other_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
