@@ -3,8 +3,8 @@
 Usage: python -m benchmarks.slurm [--trials 3] [--iterations 60] [--how nothing cancel crash] [--tasks 4]
 
 As root, with Debian's slurm-wlm. Three nodes with four servers each, a pipeline to a node, are started by the commands
-of docs/cluster.md. In turns, nothing happens, the whole job is cancelled and goes on from its checkpoint, and a node
-that is not the first crashes with its slurmd. Losses are compared with those of a run without Slurm.
+of docs/reference/cluster.md. In turns, nothing happens, the whole job is cancelled and goes on from its checkpoint, and
+a node that is not the first crashes with its slurmd. Losses are compared with those of a run without Slurm.
 """
 
 import argparse

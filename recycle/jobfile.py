@@ -116,7 +116,7 @@ def load_job(path: Path | None, flags: Mapping[str, Any]) -> Job:
     try:
         return _build(msgspec.convert(document, JobDocument))
     except msgspec.ValidationError as error:
-        raise JobError(f"{source}: {error}; docs/job.md lists every key") from error
+        raise JobError(f"{source}: {error}; docs/reference/job-file.md lists every key") from error
     except JobError as error:
         raise JobError(f"{source}: {error}") from error
 

@@ -12,9 +12,9 @@ JOB, FAULTS, MODEL = "a job file", "a fault file", "a model file"
 _SOURCES = {
     PLAN: "recycle plan makes one from a job file, and recycle lookup takes one from a catalogue",
     CATALOGUE: "recycle catalogue makes one from a job file",
-    JOB: "docs/job.md has its keys, and recycle profile writes one",
-    FAULTS: "docs/faults.md has its fields",
-    MODEL: "docs/train.md has its keys",
+    JOB: "docs/reference/job-file.md has its keys, and recycle profile writes one",
+    FAULTS: "docs/reference/faults.md has its fields",
+    MODEL: "docs/reference/train.md has its keys",
     RECORDING: "recycle train writes them into the folder of its run, a Megatron job into that of --recycle-record",
 }
 _FORMATS = {b"recycle plan": PLAN, b"recycle run": RECORDING}

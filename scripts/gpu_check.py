@@ -1,9 +1,10 @@
-"""What holds on this machine of what docs/gpu.md says: ``scripts/gpu-check``, from a source checkout.
+"""What holds on this machine of what docs/internals/gpu.md says: ``scripts/gpu-check``, from a source checkout.
 
 It needs torch and what can be imported besides; nothing is fetched. What is missing can be taken along to a machine
 without a network: ``scripts/gpu-pack FOLDER`` fetches it, and ``--wheels FOLDER`` installs it. Each part runs
 in processes of its own, with a time limit, and is left out with the reason where something is missing. Without a GPU,
-parts run on the CPU as far as they can. The most telling ones come first. The table at the end is for docs/gpu.md.
+parts run on the CPU as far as they can. The most telling ones come first. The table at the end is for that
+page.
 
 Usage: scripts/gpu-check [PART ...] [--wheels FOLDER] [--output FOLDER] [--minutes 8] [--script FILE] [--kills 20]
 """

@@ -254,8 +254,12 @@ def options_of(text: str) -> set[str]:
 
 def killed() -> set[str]:
     """The options that runs have in whose tests servers are killed."""
-    (document,) = (ROOT / "docs").rglob("megatron.md")
-    table = document.read_text().partition("Settings with which servers were killed")[2].partition("\n## ")[0]
+    table = (
+        (ROOT / "docs" / "internals" / "megatron.md")
+        .read_text()
+        .partition("Settings with which servers were killed")[2]
+        .partition("\n## ")[0]
+    )
     return options_of("\n".join(re.findall(r"`([^`]+)`", table))) | GIVEN
 
 

@@ -6,6 +6,7 @@ from recycle.files import write_whole
 from recycle.view.chart import make_chart
 from recycle.view.subject import load_subject
 from recycle.view.svg import draw
+from scripts.make_overview import draw_overview
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -26,6 +27,7 @@ def pictures() -> dict[Path, str]:
         subject = load_subject(ROOT / "schedules" / f"{schedule}.json", iterations)
         assert subject.timeline is not None
         found[IMAGES / f"{name}.svg"] = draw([make_chart(subject, subject.timeline)])
+    found[IMAGES / "overview.svg"] = draw_overview(load_subject(ROOT / "schedules" / "4-staggered.json"))
     return found
 
 

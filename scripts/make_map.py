@@ -1,4 +1,6 @@
-"""Draw the rooms of the package and who imports whom, for docs/architecture.md: ``python scripts/make_map.py``.
+"""Draw the rooms of the package and who imports whom: ``python scripts/make_map.py``.
+
+The picture is in docs/internals/architecture.md.
 
 A room is a folder, or the modules of a folder that has rooms of its own. An arrow that follows from two others is left
 out, and every arrow runs downwards: lint-imports holds that.

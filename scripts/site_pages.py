@@ -6,24 +6,26 @@ from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 
 PAGES = {
     "README.md": "index.md",
-    "CONTRIBUTING.md": "contributing.md",
-    "CHANGELOG.md": "changes.md",
-    "benchmarks/README.md": "benchmarks.md",
-    "patches/README.md": "patches.md",
+    "CHANGELOG.md": "reference/changes.md",
+    "patches/README.md": "reference/patches.md",
 }
 """Where files outside docs/ are in the site."""
 
 ASSETS = ("examples/what-if.ipynb", "CITATION.cff", "LICENSE")
 """Files that pages link to."""
 
-REFERENCE = """# Reference
+REPOSITORY = "docs/internals/"
+"""What only the repository has: how things work inside."""
 
-What `import recycle` gives; [From Python](python.md) shows how it is used.
+REFERENCE = """# Python reference
+
+What `import recycle` gives. [From Python](python.md) shows how to use it.
 """
 
 NAMES = {
@@ -42,38 +44,41 @@ LINK = re.compile(r"(?P<before>!?\[(?P<text>[^\]]*)\]\()(?P<target>[^)#\s]+)(?P<
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages and assets from outside docs/."""
     for source, page in PAGES.items():
-        text = relinked((ROOT / source).read_text(), posixpath.dirname(source))
-        files.append(File.generated(config, page, content=text))
+        files.append(File.generated(config, page, content=relinked((ROOT / source).read_text(), source, page)))
     for source in ASSETS:
         files.append(File.generated(config, source, content=(ROOT / source).read_bytes()))
     entries = (
         f"::: recycle.api.{place}\n    options:\n      heading: recycle.{name}\n" for name, place in NAMES.items()
     )
-    files.append(File.generated(config, "reference.md", content="\n".join((REFERENCE, *entries))))
+    files.append(File.generated(config, "reference/api.md", content="\n".join((REFERENCE, *entries))))
     return files
 
 
-def on_page_markdown(markdown: str, page: object, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links of docs/ to what is outside of it."""
-    return relinked(markdown, "docs") if "](../" in markdown else markdown
+    path = page.file.src_uri
+    return relinked(markdown, f"docs/{path}", path) if page.file.generated_by is None else markdown
 
 
-def relinked(text: str, folder: str) -> str:
-    """A file's text with links that hold in the site.
+def relinked(text: str, source: str, page: str) -> str:
+    """A file's text with links that hold in the site; what the site lacks is named and not linked.
 
     Args:
-        text: with links that are relative to its folder.
-        folder: of the project, in which it is.
+        text: with links that are relative to the file.
+        source: where the file is in the project.
+        page: where it is in the site.
     """
 
     def link(match: re.Match[str]) -> str:
         target = match["target"]
         if "://" in target:
             return match[0]
-        path = posixpath.normpath(posixpath.join(folder, target))
-        place = PAGES.get(path, path.removeprefix("docs/"))
-        if not path.startswith("docs/") and path not in PAGES and path not in ASSETS:
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        inside = path.startswith("docs/") and not path.startswith(REPOSITORY)
+        if not inside and path not in PAGES and path not in ASSETS:
             return match["text"]
+        place = PAGES.get(path, path.removeprefix("docs/"))
+        place = posixpath.relpath(place, posixpath.dirname(page) or ".")
         return f"{match['before']}{place}{match['anchor'] or ''})"
 
     return LINK.sub(link, text)

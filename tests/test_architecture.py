@@ -1,4 +1,4 @@
-"""docs/architecture.md is true: its picture is what the imports are, and the files that it names are there."""
+"""The page on the architecture is true: its picture is of the imports, and the files that it names are there."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from scripts.make_map import PICTURE, draw, find_arrows, floors, reduced
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "internals" / "architecture.md"
 
 
 def test_the_picture_is_of_the_imports_as_they_are():

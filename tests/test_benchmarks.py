@@ -44,6 +44,7 @@ SMALL = {
     "planner large": Small("--shape 8x4x4 --budget 0.01", r"4 +10:12:7 +1 +8 .* True"),
     "planner huge": Small("--shape 8x4x4 --budget 0.01", r"period \d+, bound \d+, ratio 1"),
     "planner lookup": Small("--shape 4x2x2 --budget 0.01", r"one server's program: median [\d.]+ ms; all 7: "),
+    "when_it_pays": Small("--stages 2 --pipelines 2 --micro-batches 2 --moves 10", r"\| 2 \| \d+% \(\d+%\) \| 50% \|"),
     "fuzz": Small("--jobs 12 --proofs 2 --moves 20", r"bound above optimum: 0"),
     "planner help": Small("", r"recycle --help: median [\d.]+ s"),
     "placements": Small(

@@ -193,7 +193,7 @@ def test_nothing_is_searched_for_garbage_at_the_end():
 
 def test_pipelines_that_are_not_alike_are_planned_checked_drawn_and_exported(run, tmp_path):
     job, plan = tmp_path / "job.toml", tmp_path / "plan.json"
-    text = (Path(__file__).parent.parent / "docs" / "job.md").read_text()
+    text = (Path(__file__).parent.parent / "docs" / "reference" / "job-file.md").read_text()
     job.write_text(text.split('```toml\nname = "one server lost"')[1].split("```")[0])
     picture = ("show", plan, "--html", tmp_path / "plan.html")
     for command in (

@@ -44,16 +44,21 @@ LOOKED_AT = {
     "recycle join": "tests/survival/test_joining.py brings servers back with it",
     "recycle train job.toml -o /shared/run": "a run on several hosts: tests/test_torchrun.py and tests/test_hosts.py",
     "python -m recycle.megatron": "tests/megatron/flag runs it on Megatron's scripts",
-    "python -m build": "tests/test_package.py builds and installs what it builds",
+    "python3 -m venv": "Python's own",
+    "python -c": "it names the installed torch",
+    "torchrun --standalone --nproc-per-node 4 -m recycle.megatron": "the end of a tutorial, in stock Megatron",
+    "git clone": "it fetches Megatron-LM",
     "python -m scripts.mutants": "tests/test_mutants.py draws some",
-    "python scripts/make_schedules.py": "tests/test_schedules.py compares what it writes",
-    "python scripts/make_figures.py": "tests/view/test_svg.py compares what it writes",
+    "python scripts/plain_torch.py": "tests/test_plain_torch.py runs it",
     "python scripts/make_cli_reference.py": "tests/test_cli_reference.py compares what it writes",
     "python scripts/make_compatibility.py": "tests/test_compatibility.py compares what it writes",
+    "python scripts/make_schedules.py": "tests/test_schedules.py compares what it writes",
+    "python scripts/make_figures.py": "tests/view/test_svg.py compares what it writes",
     "python scripts/make_map.py": "tests/test_architecture.py compares what it writes",
     "PYTHONPATH=$PWD/.megatron-0.18.2 pytest": "as tests/megatron/test_other_releases.py does",
     "eval": "tests/test_help.py completes words",
     "pip install": "tests/test_package.py installs a wheel",
+    "pip wheel": "it fetches torch",
     "pytest": "a part of scripts/test, or of what it runs",
     "ruff": "a part of scripts/test",
     "mypy": "a part of scripts/test",
@@ -92,7 +97,7 @@ def as_typed(words):
     return tuple(given.get(word, word) for word in words)
 
 
-TO_RUN = sorted({as_typed(each.words) for each in VERB_COMMANDS if not begins(each.words, LOOKED_AT)})
+TO_RUN = sorted({as_typed(each.words) for each in VERB_COMMANDS if not (each.marked or begins(each.words, LOOKED_AT))})
 
 
 FLAG_LINES = sorted(
@@ -100,7 +105,7 @@ FLAG_LINES = sorted(
         line.strip()
         for path in DOCUMENTS
         for line in path.read_text().replace("\\\n", " ").splitlines()
-        if line.startswith("torchrun") and "-m recycle.megatron" in line
+        if line.startswith("torchrun") and "-m recycle.megatron" in line and "--pipeline-schedule" in line
     }
 )
 FILES = sorted(
@@ -116,7 +121,7 @@ def test_every_command_is_run_or_it_is_said_what_does_instead():
     ours = [
         each.words for each in COMMANDS if each.words[0] == "python" and "-m benchmarks." not in " ".join(each.words)
     ]
-    others = [each.words for each in VERB_COMMANDS if begins(each.words, LOOKED_AT)]
+    others = [each.words for each in VERB_COMMANDS if not each.marked and begins(each.words, LOOKED_AT)]
     lines = ours + others + [tuple(each.split()) for each in shell_lines()]
     assert [" ".join(each) for each in lines if not begins(each, LOOKED_AT)] == []
     assert [known for known in LOOKED_AT if not any(begins(each, [known]) for each in lines)] == []
@@ -137,8 +142,8 @@ def inputs(tmp_path_factory):
     """What the documents' commands read, by the names that they give it."""
     folder = tmp_path_factory.mktemp("documents")
     (folder / "schedules").symlink_to(ROOT / "schedules")
-    readme = (ROOT / "README.md").read_text()
-    job = next(block["body"] for block in FENCE.finditer(readme) if block["language"] == "toml")
+    page = (ROOT / "docs" / "tutorials" / "plan-around-a-failure.md").read_text()
+    job = next(block["body"] for block in FENCE.finditer(page) if block["language"] == "toml")
     (folder / "job.toml").write_text(job)
     (folder / "tiny.toml").write_text(TINY)
     (folder / "model.toml").write_text(TINY)
@@ -203,3 +208,43 @@ def test_the_flag_knows_what_the_documents_give_it(line):
 @pytest.mark.parametrize("path", FILES)
 def test_scripts_and_tests_that_the_documents_name_are_there(path):
     assert (ROOT / path).exists()
+
+
+LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
+TEXTS = [
+    *(path for path in ROOT.glob("*.md")),
+    *(path for folder in ("docs", "benchmarks", "patches", "schedules") for path in (ROOT / folder).rglob("*.md")),
+]
+
+
+def anchors_of(text):
+    """What links can name in a page: its headings, as GitHub and the site make names of them."""
+    heads = re.findall(r"^#+ (.*)$", FENCE.sub("", text), re.MULTILINE)
+    bare = [re.sub(r"[^\w\s-]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", head)) for head in heads]
+    return {"#" + re.sub(r"\s", "-", head.strip().lower()) for head in bare}
+
+
+def dead_links(path):
+    """The links of a page to what is not there."""
+    found = []
+    for target, anchor in LINK.findall(FENCE.sub("", path.read_text())):
+        if "://" in target:
+            continue
+        place = (path.parent / target).resolve() if target else path
+        if not place.exists() or (anchor and place.suffix == ".md" and anchor not in anchors_of(place.read_text())):
+            found.append(target + anchor)
+    return found
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_what_is_there(path):
+    assert dead_links(path) == []
+
+
+def test_a_dead_link_and_a_dead_heading_are_found(tmp_path):
+    (tmp_path / "other.md").write_text("# A `code` head: one\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Here\n[a](other.md#a-code-head-one) [b](other.md#two) [c](none.md) [d](#here) [e](#there) [f](http://x/y)\n"
+    )
+    assert dead_links(page) == ["other.md#two", "none.md", "#there"]

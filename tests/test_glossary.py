@@ -42,6 +42,7 @@ def test_the_example_of_failures_is_calculated_rightly():
 def test_options_that_it_names_are_there(verb):
 
     options = {name for each in group.get_command(Context(group), verb).params for name in each.opts}
-    named = re.findall(rf"`recycle {verb} (--[\w-]+)", TEXT)
+    rows = re.findall(rf"^\| (.*) of `recycle {verb}` \|", TEXT, re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`(--[\w-]+)", row)]
     assert named
     assert set(named) <= options

@@ -15,6 +15,8 @@ def test_what_is_no_toml_is_refused_in_a_line(content, wanted):
 
 
 def test_another_kind_is_named_with_where_the_wanted_one_comes_from():
-    with pytest.raises(UserError, match=r"^this is a fault file, and a job file is needed: docs/job\.md has its keys"):
+    with pytest.raises(
+        UserError, match=r"^this is a fault file, and a job file is needed: docs/reference/job-file\.md has its keys"
+    ):
         read_toml(b"[[fault]]\nkind = 'kill'\n", JOB)
     assert read_toml(b"pipelines = 3\n", JOB) == {"pipelines": 3}

@@ -54,4 +54,11 @@ def test_the_source_distribution_has_what_a_reader_needs(tmp_path):
     (path,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path))
     with tarfile.open(path) as archive:
         names = {"/".join(Path(each).parts[1:]) for each in archive.getnames()}
-    assert names >= {"LICENSE", "CITATION.cff", "CHANGELOG.md", "README.md", "docs/concepts.md", "scripts/demo"}
+    assert names >= {
+        "LICENSE",
+        "CITATION.cff",
+        "CHANGELOG.md",
+        "README.md",
+        "docs/internals/planner.md",
+        "scripts/demo",
+    }

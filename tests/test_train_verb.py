@@ -162,7 +162,7 @@ def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
         ),
         ([*SMALL, "--dead", "W0_0,W1_0"], "stage 0 has no live server"),
         ([*SMALL, "--model", SCHEDULES / "none.toml"], r"none\.toml: cannot be read"),
-        ([*SMALL, "--model", SCHEDULES / "paper.toml"], r"this is a job file, and a model file is needed: docs/train"),
+        ([*SMALL, "--model", SCHEDULES / "paper.toml"], r"this is a job file, and a model file is needed: docs/refer"),
         ([*SMALL, "--model", SCHEDULES.parent / "pyproject.toml"], r"unknown field .*; the keys are layers, hidden"),
         ([*SMALL, "--store", "http://host"], "store 'http://host': give etcd://HOST:PORT"),
         ([*SMALL, "--store", "etcd://127.0.0.1:1"], "etcd at 127.0.0.1:1 does not answer.*see whether it runs there"),

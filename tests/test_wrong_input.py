@@ -121,12 +121,16 @@ def test_a_broken_plan_file_exits_2_with_its_name(run, tmp_path, verb, content):
         (["check", "job.toml"], "a job file", "a plan is needed: recycle plan makes one"),
         (["explain", "plans.zip"], "a catalogue", "a plan is needed: recycle plan makes one"),
         (["show", "plans.zip"], "a catalogue", "recycle lookup takes one from a catalogue"),
-        (["plan", "plan.json"], "a plan", "a job file is needed: docs/job.md has its keys"),
+        (["plan", "plan.json"], "a plan", "a job file is needed: docs/reference/job-file.md has its keys"),
         (["plan", "plans.zip"], "a catalogue", "a job file is needed"),
         (["lookup", "plan.json"], "a plan", "a catalogue is needed: recycle catalogue makes one"),
         (["lookup", "job.toml"], "a job file", "a catalogue is needed: recycle catalogue makes one"),
         (["losses", "plan.json"], "a plan", "a recording is needed: recycle train writes them"),
-        (["study", "job.toml", "--trace", "job.toml"], "a job file", "a fault file is needed: docs/faults.md"),
+        (
+            ["study", "job.toml", "--trace", "job.toml"],
+            "a job file",
+            "a fault file is needed: docs/reference/faults.md",
+        ),
     ],
 )
 def test_a_file_of_another_kind_is_named_as_such(run, tmp_path, monkeypatch, words, kind, wanted):

@@ -32,7 +32,7 @@ MOST_DRAWN = 20_000
 
 
 def make_job(pipelines: int, stages: int, micro_batches: int, **keys: Any) -> Job:
-    """A job from the keys of a job file, all of which docs/job.md lists.
+    """A job from the keys of a job file, all of which docs/reference/job-file.md lists.
 
     Args:
         pipelines: the data-parallel degree.

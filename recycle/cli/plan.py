@@ -55,8 +55,8 @@ def command(
 ) -> None:
     """Plan JOB around its dead servers, and prove how good the plan is.
 
-    JOB is a TOML file (docs/job.md lists every key); flags describe a job without one, or change what it says. The
-    search ends at its budget, at the proven bound, or at Ctrl-C; the best plan found is kept each time.
+    JOB is a TOML file (docs/reference/job-file.md lists every key); flags describe a job without one, or change what
+    it says. The search ends at its budget, at the proven bound, or at Ctrl-C; the best plan found is kept each time.
 
     \b
     recycle plan job.toml --dead W1_2 --budget 2s -o plan.json

@@ -217,7 +217,7 @@ def command(
     recycle join brings a server back. Faults can also be given in a file, or come at random.
 
     On several hosts, start it on each with torchrun, srun, or by hand, with an output folder that all share
-    (docs/cluster.md).
+    (docs/reference/cluster.md).
 
     \b
     recycle train schedules/paper.toml --faults schedules/faults/two-kills-one-join.toml --iterations 60
@@ -274,7 +274,7 @@ def command(
     cluster = click.get_current_context().with_resource(
         claimed(store, start, str(output.resolve()), silence, start_within, say)
     )
-    meeting = None if start is None else meet(start, start_within, cluster)
+    meeting = None if start is None else meet(start, start_within, cluster, output)
     with nullcontext() if meeting is None else meeting.telling_others():
         host = choose_address(address, start)
     if meeting is not None:
@@ -340,17 +340,21 @@ def tell_start(plan: Plan, catalogue: Path | None, *, protected: bool) -> None:
     make_console(error=True).print(f"{plan.job.name}: {plans}; loading PyTorch and Megatron", markup=False)
 
 
-def meet(start: "Start", patience: float, cluster: EtcdCluster | None) -> "Rendezvous":
+def meet(start: "Start", patience: float, cluster: EtcdCluster | None, folder: Path) -> "Rendezvous":
     """This process's part in the meeting of those that were started with it.
+
+    They have a secret in common: the one that the user gives, or else one in the folder that they share.
 
     Raises:
         RunError: they were started in a way in which the death of one ends others.
     """
     from recycle.runtime.launch.meet.rendezvous import Rendezvous
+    from recycle.runtime.launch.meet.secret import given_secret, secret_in
     from recycle.runtime.launch.meet.start import refuse_elastic, words_of_parent
 
     refuse_elastic(words_of_parent())
-    return Rendezvous(start, patience, cluster, say)
+    secret = given_secret(None, os.environ) or secret_in(folder)
+    return Rendezvous(start, patience, cluster, say, secret)
 
 
 def say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""What of a Megatron job has not run on a GPU here, by what docs/gpu.md reports."""
+"""What of a Megatron job has not run on a GPU here, by what docs/internals/gpu.md reports."""
 
 from collections.abc import Iterator
 

@@ -78,7 +78,7 @@ def decode_faults(content: bytes) -> Faults:
     try:
         document = msgspec.convert(read_toml(content, FAULTS), FaultsDocument)
     except msgspec.ValidationError as error:
-        raise FaultError(f"{error}; docs/faults.md lists every field") from error
+        raise FaultError(f"{error}; docs/reference/faults.md lists every field") from error
     except UserError as error:
         raise FaultError(str(error)) from error
     entries = []

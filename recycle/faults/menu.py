@@ -94,7 +94,11 @@ class Fault(msgspec.Struct, frozen=True):
             text += f" of {', '.join(map(str, self.servers))}"
         if self.incarnation:
             text += f" (incarnation {self.incarnation})"
-        text += f" at step {self.step}" if self.at is None else f" at {format_duration(self.at)}"
+        if self.step is not None:
+            # Files count steps from 0, and lines about a run its iterations from 1.
+            text += f" at step {self.step} (iteration {self.step + 1})"
+        if self.at is not None:
+            text += f" at {format_duration(self.at)}"
         if self.instruction is not None:
             text += f" before {self.instruction}"
         if self.factor is not None:

@@ -142,11 +142,12 @@ def test_who_was_started_again_and_is_not_let_in_before_the_end_of_the_run_ends_
     for member in (late, early):
         run.start(member, durations=IMPATIENT)
     view = run.board.verdicts.newest().view
-    for _ in view.members[1:]:
-        run.board.end.reach(view)
+    first, *others = view.members
+    for each in others:
+        run.board.end.reach(view, each)
     time.sleep(IMPATIENT.silence + 4 * IMPATIENT.beat)
     assert run.is_running(late), "the run is not over"
-    run.board.end.reach(view)
+    run.board.end.reach(view, first)
     assert run.ended(late) == DONE
     assert not run.is_running(late)
     assert run.board.failures.death(late) is None
@@ -306,6 +307,26 @@ def test_a_stopped_worker_without_which_the_others_went_on_is_killed_by_its_agen
     run.board.verdicts.propose(verdict(1, SECOND, THIRD))
     run.agents[FIRST].join(120)
     assert run.agents[FIRST].exitcode == signal.SIGKILL
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_that_nothing_is_in_the_store_or_an_older_view_kills_no_worker(run: Run, older: bool) -> None:
+    later, store = Member.parse("W0_0#1"), run.connect()
+    before = store.get("view")
+    assert before is not None
+    run.board.verdicts.propose(verdict(1, later, SECOND))
+    for member in (later, SECOND):
+        run.start(member, durations=IMPATIENT)
+    attacked = time.monotonic() + 4 * IMPATIENT.answer
+    while time.monotonic() < attacked:
+        if older:
+            store.set("view", before)
+        else:
+            store.delete("view")
+        time.sleep(IMPATIENT.beat)
+    assert all(map(run.is_running, (later, SECOND)))
+    # Somebody has put it back, or does so now.
+    assert run.board.verdicts.newest() == Board(store, run.token).verdicts.newest() == verdict(1, later, SECOND)
 
 
 @pytest.mark.parametrize("dies", [False, True])

@@ -122,17 +122,17 @@ def test_what_the_proposer_of_a_view_has_not_heard_is_found_by_its_members(board
 
 def test_all_leave_together_when_the_last_one_has_reached_the_end(store: Store, board: Board) -> None:
     view = View(2, (A, B))
-    board.end.reach(view)
+    board.end.reach(view, A)
     assert not board.end.wait(view, 0.01)
     with ThreadPoolExecutor(1) as pool:
         waited = pool.submit(Board(store.clone(), TOKEN).end.wait, view, 120)
-        Board(store.clone(), TOKEN).end.reach(view)
+        Board(store.clone(), TOKEN).end.reach(view, B)
         assert waited.result()
     assert not board.end.is_reached(View(3, (A, B)))
 
 
 def test_the_end_is_reached_though_nobody_rang_for_it(store: Store, board: Board) -> None:
-    board.end.reach(View(2, (A,)))
+    board.end.reach(View(2, (A,)), A)
     store.delete("epoch/2/end")
     assert board.end.is_reached(View(2, (A,)))
 
@@ -379,7 +379,8 @@ def test_the_store_does_not_grow_with_the_number_of_epochs() -> None:
         board.failures.tell_deaths(epoch, death)
         board.failures.raise_alarm(epoch, "cause", "source")
         board.plans.publish(epoch, A, b"plan")
-        board.end.reach(View(epoch, lives))
+        for each in lives:
+            board.end.reach(View(epoch, lives), each)
         board.forget(epoch, lives)
         sizes.append(len(store.keys))
         assert len(read(board, epoch)) == 5

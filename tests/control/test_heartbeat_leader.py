@@ -228,9 +228,22 @@ def test_who_has_said_that_it_ends_is_not_missed(begun: Run) -> None:
     assert begun.dead == set()
 
 
+def test_who_is_not_heard_because_a_stranger_deletes_its_signs_is_not_dead(begun: Run, store: MemoryStore) -> None:
+    begun.go_on(5)
+    for _ in range(20):
+        begun.go_on(BEAT)
+        store.delete(keys.beat(begun.hosts[1].name))
+        store.set(keys.beat(begun.hosts[2].name), b"garbage")
+    assert begun.dead == set()
+    begun.go_on(3 * DURATIONS.silence)  # as seldom as hosts tell the store that hear each other
+    begun.hosts[1].is_alive = False
+    begun.go_on(5)
+    assert begun.dead == set(begun.hosts[1].members)
+
+
 def test_after_the_end_nobody_is_missed(begun: Run) -> None:
-    for _ in MEMBERS:
-        begun.board.end.reach(View(0, MEMBERS))
+    for each in MEMBERS:
+        begun.board.end.reach(View(0, MEMBERS), each)
     begun.hosts[1].agents.clear()
     begun.hosts[2].is_alive = False
     begun.go_on(20)

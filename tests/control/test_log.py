@@ -1,6 +1,7 @@
 """Logs with writers that die between an entry's number and the entry, and with several writers at once."""
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.memory_store import MemoryStore
+from recycle.control.store.counted_log import CHUNK, MOST
 from recycle.control.store.etcd_store import EtcdStore
 from recycle.control.store.log import Log, LogReader
 from recycle.control.store.relayed_store import RelayedStore
@@ -20,6 +22,18 @@ NAME = "log"
 @pytest.fixture
 def sealed(store: Store) -> SealedStore:
     return SealedStore(store, "token")
+
+
+class BoundedStore(MemoryStore):
+    """A store that is asked for few keys at once, and refuses to count on what is no number, as torch's does."""
+
+    def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        assert len(keys) <= CHUNK
+        return super().get_many(keys)
+
+    def add(self, key: str, amount: int) -> int:
+        assert (self.get(key) or b"0").lstrip(b"-").isdigit()
+        return super().add(key, amount)
 
 
 def log_of(sealed: SealedStore) -> Log[int]:
@@ -126,3 +140,39 @@ def test_a_reader_gets_every_entry_once_whatever_writers_do(steps: list[str]) ->
             given_out += reader.news()
             assert reader.heard == min(holes, default=store.add(NAME, 0) + 1) - 1
     assert sorted(given_out) == sorted(written)
+
+
+COUNTERS = (b"abc", b"", b"-5", b"0", b"3", b"40", b"5000", b"1000000000000", b"\xb2")
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([None, *COUNTERS]), max_size=30))
+def test_what_is_appended_is_read_once_whatever_a_stranger_has_made_of_the_counter(
+    counters: list[bytes | None],
+) -> None:
+    store = BoundedStore()
+    log = log_of(SealedStore(store, "token"))
+    reader = LogReader(log)
+    for entry, counter in enumerate(counters):
+        if counter is None:
+            store.delete(NAME)
+        else:
+            store.set(NAME, counter)
+        log.append(entry)
+        assert list(reader.news()) == [entry]
+        assert list(reader.news()) == []
+
+
+def test_a_log_into_which_a_stranger_writes_is_read_to_its_end() -> None:
+    store = BoundedStore()
+    sealed = SealedStore(store, "token")
+    log = log_of(sealed)
+    reader = LogReader(log)
+    for number in range(1, 200):
+        store.set(f"{NAME}/{number}", b"garbage")
+    log.append(1)
+    store.set(f"{NAME}/{MOST + 5}", b"garbage")
+    assert list(reader.news()) == [1]
+    store.set(NAME, str(MOST).encode())
+    log.append(2)
+    assert list(reader.news()) == [2]

@@ -38,11 +38,14 @@ def test_a_worker_gets_its_own_and_the_launcher_the_rest_in_order():
 
 
 def test_a_fault_in_words():
-    assert str(Fault(Kind.KILL, (W1_2,), step=7, instruction=FORWARD)) == "kill of W1_2 at step 7 before 2F1.3"
+    assert (
+        str(Fault(Kind.KILL, (W1_2,), step=7, instruction=FORWARD))
+        == "kill of W1_2 at step 7 (iteration 8) before 2F1.3"
+    )
     assert str(Fault(Kind.AGENT_KILL, (W0_0, W0_1), at=1.5)) == "agent-kill of W0_0, W0_1 at 1.5s"
-    assert str(Fault(Kind.STORE_LOSS, step=1)) == "store-loss at step 1"
+    assert str(Fault(Kind.STORE_LOSS, step=1)) == "store-loss at step 1 (iteration 2)"
     slow = Fault(Kind.SLOW, (W0_0,), step=2, factor=4.0, duration=0.5, incarnation=1)
-    assert str(slow) == "slow of W0_0 (incarnation 1) at step 2, 4 times, for 0.5s"
+    assert str(slow) == "slow of W0_0 (incarnation 1) at step 2 (iteration 3), 4 times, for 0.5s"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The manifest of docs/cluster.md is one, and its commands train on hosts with the names and variables of its pods."""
+"""The manifest of the page on clusters is one, and its commands train on hosts with what its pods have."""
 
 import re
 import subprocess
@@ -19,7 +19,9 @@ WHY_NOT = missing() or etcd_missing()
 @pytest.fixture(scope="module")
 def manifest():
     """What the document would have Kubernetes make, by kind and name."""
-    (text,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs" / "cluster.md").read_text(), re.DOTALL | re.MULTILINE)
+    (text,) = re.findall(
+        r"^```yaml\n(.*?)^```", (ROOT / "docs" / "reference" / "cluster.md").read_text(), re.DOTALL | re.MULTILINE
+    )
     return {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(text)}
 
 

@@ -18,12 +18,11 @@ from harness.waiting import ForReturn, wait_between
 from recycle.faults.menu import Kind
 from recycle.job import Server
 from recycle.megatron.gpt.run import Run
-from recycle.megatron.gpt.server import GptServer
-from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine
+from recycle.runtime.net.own_ranks import OwnRanks
 from recycle.runtime.step.checkpoint import checkpoints
 from recycle.state.redundancy import Redundancy
 from tests.survival.emulated import DURATIONS
@@ -61,22 +60,18 @@ def reference(shared_runs):
 @pytest.fixture
 def doom(monkeypatch, tmp_path):
     """Kill a rank of a server, once, at the beginning of its n-th collective, while the other one is in it."""
-    create, reduce = GptServer.__init__, RankCollectives.reduce
-    doomed, calls = {}, []
+    start, doomed, calls = OwnRanks.start, {}, []
 
-    def created(server, run, place, *arguments, **keywords):
-        create(server, run, place, *arguments, **keywords)
-        server._collectives.server = str(place)
-
-    def counted(collectives, tensor, how):
-        calls.append(how)
-        if doomed.get((collectives.server, collectives.rank.number)) == len(calls) and not (tmp_path / "done").exists():
-            (tmp_path / "done").touch()
+    def counted(own, numbers, check, name, *arguments):
+        server, rank = own._participant
+        calls.append(name)
+        mark = tmp_path / f"{server.server} {rank.number}"
+        if doomed.get((str(server.server), rank.number)) == len(calls) and not mark.exists():
+            mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return reduce(collectives, tensor, how)
+        return start(own, numbers, check, name, *arguments)
 
-    monkeypatch.setattr(GptServer, "__init__", created)
-    monkeypatch.setattr(RankCollectives, "reduce", counted)
+    monkeypatch.setattr(OwnRanks, "start", counted)
     return doomed
 
 
@@ -90,6 +85,23 @@ def test_who_loses_a_rank_is_dead_and_the_losses_stay_as_they_are(tmp_path, refe
     assert [len(each.servers) for each in run.views] == [4, 3], run.story
     (death,) = {(each.server, each.reason) for each in run.of(DeathLine)}
     assert death == (server, f"has lost rank {rank}, which was killed by signal 9 (SIGKILL)")
+
+
+IN_A_LIST = range(10)
+"""Calls among the ranks of the first stage in an iteration; those of the last stage make 16."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("call", IN_A_LIST)
+def test_where_two_servers_lose_a_rank_at_any_call_of_a_list_the_losses_stay_as_they_are(
+    tmp_path, reference, doom, call
+):
+    """The other ranks of those that live stop at one line, whatever each was in."""
+    doom["W0_0", 1] = 4 * len(IN_A_LIST) + call
+    doom["W1_1", 0] = 5 * 16 - call
+    run = SplitRun(tmp_path / "run")
+    run.require_same(reference)
+    assert len(run.views[-1].servers) == 2, run.story
 
 
 def test_exact_sums_over_ranks_have_the_same_bits(tmp_path, doom):

@@ -9,14 +9,15 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from recycle.control.board import keys
-from recycle.control.board.failure_board import STRANGE, FailureBoard
+from recycle.control.board.end_board import EndBoard
+from recycle.control.board.failure_board import FailureBoard
 from recycle.control.board.heartbeat_board import BeatBoard
 from recycle.control.board.link_board import LinkBoard
 from recycle.control.membership.messages import Death, Description, JoinRequest, MoveOrder, Opening, Pace, Verdict
 from recycle.control.membership.participant import participants_of
 from recycle.control.membership.view import Member, View
 from recycle.control.store.log import Log
-from recycle.control.store.sealed_store import SealedStore
+from recycle.control.store.sealed_store import STRANGE, SealedStore
 from recycle.control.store.store import Store
 from recycle.job import Server
 from recycle.plan.moves import Seen
@@ -73,16 +74,22 @@ class Board:
         Returns:
             What lasts as long as the run, by its keys, as it is stored.
         """
-        found = self._sealed.plain.exchange({keys.PROBE: b""}, keys.LASTING)
-        return {key: value for key, value in zip(keys.LASTING, found, strict=True) if value is not None}
+        found = zip(keys.LASTING, self._sealed.plain.exchange({keys.PROBE: b""}, keys.LASTING), strict=True)
+        return {key: value for key, value in found if value is not None and self._is_own(key, value)}
 
     def tell_again(self, lasting: Mapping[str, bytes]) -> None:
-        """Write what a new store has not got.
+        """Write what a store has not got: it is a new one, or a stranger has taken it away.
 
         Args:
-            lasting: what ``probe`` has found in the one before.
+            lasting: what ``probe`` has found before.
         """
-        self._sealed.plain.keep_first(lasting)
+        stored = self._sealed.plain.keep_first(lasting)
+        for (key, value), found in zip(lasting.items(), stored, strict=True):
+            if not self._is_own(key, found):
+                self._sealed.plain.set(key, value)
+
+    def _is_own(self, key: str, stored: bytes) -> bool:
+        return self._sealed.find(key, stored, msgspec.Raw) is not None
 
     def declare_dead(self, deaths: Sequence[Death], source: str) -> None:
         """Tell everybody who needs to know that some members are dead, and be heard.
@@ -128,6 +135,7 @@ class VerdictBoard:
 
     def __init__(self, sealed: SealedStore) -> None:
         self._sealed = sealed
+        # As it was found, and what it is. No older one is believed after it, and none is put in its place.
         self._read_last: tuple[bytes, Verdict] | None = None
 
     def open(self, opening: Opening) -> Opening:
@@ -145,8 +153,8 @@ class VerdictBoard:
         one verdict for all time, whoever proposes however late.
         """
         sealed, store = self._sealed, self._sealed.plain
-        before = store.get(keys.VIEW)
-        newest = sealed.find(keys.VIEW, before, Verdict)
+        before = self._look()
+        newest = None if self._read_last is None else self._read_last[1]
         if newest is not None and newest.epoch >= verdict.epoch:
             return newest
         if verdict.unheard is not None:
@@ -154,8 +162,9 @@ class VerdictBoard:
             verdict = msgspec.structs.replace(verdict, unheard=None)
         after = store.compare_set(keys.VIEW, before or b"", sealed.seal(keys.VIEW, verdict))
         stored = sealed.find(keys.VIEW, after, Verdict)
-        if stored is None:
-            return self.propose(verdict)
+        if stored is None or stored.epoch < verdict.epoch:
+            return self.propose(verdict)  # a stranger was in between
+        self._read_last = after, stored
         store.set_many({keys.EPOCH: sealed.seal(keys.EPOCH, stored.epoch), keys.bell(stored.epoch): b""})
         return stored
 
@@ -198,21 +207,26 @@ class VerdictBoard:
 
     def newest(self, epoch: int = 0) -> Verdict | None:
         """The newest verdict, if it is of this epoch or a later one; the same object as long as it is the same."""
-        stored = self._sealed.plain.get(keys.VIEW)
-        if stored is None:
-            return None
-        if self._read_last is None or self._read_last[0] != stored:
-            found = self._sealed.find(keys.VIEW, stored, Verdict)
-            if found is not None:
-                self._read_last = stored, found
-            elif self._read_last is not None:
-                # A stranger has written over it, and not everybody has read it before.
-                known = self._sealed.seal(keys.VIEW, self._read_last[1])
-                self._sealed.plain.compare_set(keys.VIEW, stored, known)
+        self._look()
         if self._read_last is None:
             return None
         newest = self._read_last[1]
         return newest if newest.epoch >= epoch else None
+
+    def _look(self) -> bytes | None:
+        """What is stored in the place of the newest verdict, which is known then."""
+        stored = self._sealed.plain.get(keys.VIEW)
+        if self._read_last is None or self._read_last[0] != stored:
+            found = self._sealed.find(keys.VIEW, stored, Verdict)
+            if found is not None and (self._read_last is None or self._read_last[1].epoch <= found.epoch):
+                assert stored is not None, "something was found"
+                self._read_last = stored, found
+            elif self._read_last is not None:
+                # A stranger has taken it away, or put an older one back; and not everybody has read it before.
+                self._sealed.warn("a stranger writes to the store: the newest view was taken away, and is put back")
+                known = self._sealed.seal(keys.VIEW, self._read_last[1])
+                stored = self._sealed.plain.compare_set(keys.VIEW, stored or b"", known)
+        return stored
 
     def begun(self) -> Verdict | Opening | None:
         """The newest verdict, or with whom the run begins. What a stranger has written over it is soon replaced."""
@@ -251,9 +265,11 @@ class JoinBoard:
         return self._life_after(max((each for each in lives if each.server == server), default=Member(server, 0)))
 
     def _life_after(self, member: Member) -> int:
-        while (number := self._sealed.plain.add(keys.incarnation(member.server), 1)) <= member.incarnation:
-            pass
-        return number
+        """A number that is no dead member's, even where a stranger has put an older one back."""
+        life = member
+        while life == member or self._sealed.read(keys.death(life), Death) is not None:
+            life = Member(life.server, self._sealed.count(keys.incarnation(life.server), life.incarnation))
+        return life.incarnation
 
     def next_life(self, member: Member) -> Member:
         """The life in which a dead member's server comes back; who asks first decides that it does."""
@@ -362,45 +378,3 @@ class PaceBoard:
             return told
         self._sealed.write(keys.SEEN, seen)
         return seen
-
-
-class EndBoard:
-    """How many have reached the end of training in an epoch, and whether all are told to end before it.
-
-    Nobody leaves before all have, so whoever dies until then is missed by everybody, and nobody after it.
-
-    Args:
-        sealed: the store.
-    """
-
-    def __init__(self, sealed: SealedStore) -> None:
-        self._sealed = sealed
-
-    def call_off(self, epoch: int, cause: str) -> None:
-        """Tell all members of an epoch to end at a boundary between iterations; in a later one they have to be called.
-
-        Args:
-            epoch: that the run is in.
-            cause: why, in a word.
-        """
-        self._sealed.write(keys.TOLD, cause)
-        self._sealed.plain.set(keys.call(epoch), b"")
-
-    def called_off(self) -> str:
-        """Why all are told to end; empty if they are not."""
-        return self._sealed.read(keys.TOLD, str) or ""
-
-    def reach(self, view: View) -> None:
-        """Say once that a member of a view has reached the end of training."""
-        if self._sealed.plain.add(keys.finished(view.epoch), 1) == len(view.members):
-            self._sealed.plain.set(keys.end(view.epoch), b"")
-
-    def is_reached(self, view: View) -> bool:
-        """Whether all members have."""
-        # Not the bell: the last one may have died before it rang.
-        return self._sealed.plain.add(keys.finished(view.epoch), 0) >= len(view.members)
-
-    def wait(self, view: View, timeout: float) -> bool:
-        """The same, after all have or a time in seconds is over. The connection is busy for that long."""
-        self._sealed.plain.wait(keys.end(view.epoch), timeout)
-        return self.is_reached(view)

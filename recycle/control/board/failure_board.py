@@ -8,10 +8,7 @@ from recycle.control.membership.messages import Alarm, Death, Report, Verdict
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member
 from recycle.control.store.log import Log
-from recycle.control.store.sealed_store import SealedStore
-
-STRANGE = 0.1
-"""Seconds between two looks where a stranger has written over something."""
+from recycle.control.store.sealed_store import STRANGE, SealedStore
 
 
 class FailureBoard:
@@ -71,6 +68,14 @@ class FailureBoard:
         if alarm is None:
             time.sleep(min(timeout, STRANGE))  # a stranger's; nobody can wait for another one in its place
         return alarm
+
+    def tell_stop(self, epoch: int, participant: Participant, place: int) -> None:
+        """Say how far a member's rank was when it heard the alarm of an epoch."""
+        self._sealed.write(keys.stop(epoch, participant), place)
+
+    def wait_stop(self, epoch: int, participant: Participant, timeout: float) -> int | None:
+        """What was said of that, after it was or a time in seconds is over. The connection is busy for that long."""
+        return self._sealed.read(keys.stop(epoch, participant), int, timeout)
 
     def log(self, epoch: int) -> Log[Report | Death]:
         """What was told in an epoch."""

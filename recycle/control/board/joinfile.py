@@ -38,6 +38,7 @@ class JoinFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         prefix: of the run's keys, in a store that is not its alone.
         cluster: where the store is in etcd, and how that lets one in; None where the run serves its own.
         folder: which one the run has; a copy of the file, in another one, is not that run's.
+        nonce: of which the token was made with a secret that is not here; empty where it was made of nothing.
     """
 
     host: str
@@ -47,6 +48,7 @@ class JoinFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefix: str = ""
     cluster: EtcdCluster | None = None
     folder: str = ""
+    nonce: str = ""
 
     def write(self, path: Path) -> None:
         """Write the file, with its folder, so that nobody but its owner can read it, at no moment.
@@ -74,8 +76,8 @@ class JoinFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ControlError(f"{path}: is not the join file of a run: {error}") from error
 
 
-def last_token(folder: Path) -> str:
-    """Of the last start of a run in a folder; empty if there was none in this one, of which it may be a copy.
+def last_start(folder: Path) -> JoinFile | None:
+    """Of the last start of a run in a folder; None if there was none in this one, of which it may be a copy.
 
     Args:
         folder: with its join file.
@@ -83,6 +85,12 @@ def last_token(folder: Path) -> str:
     path = folder / JOIN_FILE
     try:
         last = JoinFile.read(path) if path.exists() else None
-        return last.token if last is not None and last.folder == identity(folder) else ""
+        return last if last is not None and last.folder == identity(folder) else None
     except ControlError:
-        return ""
+        return None
+
+
+def last_token(folder: Path) -> str:
+    """The token of that; empty if there was none."""
+    last = last_start(folder)
+    return "" if last is None else last.token

@@ -40,6 +40,11 @@ def alarm(epoch: int) -> str:
     return f"epoch/{epoch}/alarm"
 
 
+def stop(epoch: int, participant: Participant) -> str:
+    """How far a member's rank was in its list when it heard the alarm of an epoch."""
+    return f"epoch/{epoch}/stop/{participant.member}/{participant.rank.number}"
+
+
 def log(epoch: int) -> str:
     """What members report in an epoch, and who of them died."""
     return f"epoch/{epoch}/log"
@@ -70,9 +75,9 @@ def offer(epoch: int, member: Member, attempt: int, rank: int) -> str:
     return f"epoch/{epoch}/offer/{member}/{rank}/{attempt}"
 
 
-def finished(epoch: int) -> str:
-    """How many members have reached the end in an epoch."""
-    return f"epoch/{epoch}/finished"
+def finished(epoch: int, member: Member) -> str:
+    """A member has reached the end in an epoch."""
+    return f"epoch/{epoch}/finished/{member}"
 
 
 def end(epoch: int) -> str:
@@ -106,7 +111,7 @@ def beat(host: str) -> str:
 
 
 def incarnation(server: Server) -> str:
-    """The lives of a server, counted."""
+    """The number of a server's last life."""
     return f"incarnation/{server}"
 
 

@@ -41,6 +41,9 @@ LEFT = 73
 GOOD = (DONE, LEFT)
 """The exit statuses of a worker that has ended as it should."""
 
+NO_EPOCH = -2
+"""Of who was never seen in a view; the view in which a run starts has -1."""
+
 AT_ONCE = 0.02
 """Seconds after the limit of a host's silence, until it is looked once more."""
 
@@ -207,7 +210,7 @@ class _Agent:
         self._due = time.monotonic()
         # The store is asked seldom, since every agent asks.
         self._asks = self._due
-        self._has_been_member = False
+        self._member_in = NO_EPOCH
         self._is_given_up = False
         # Both matter only where the worker was started again.
         self._was_let_in = False
@@ -293,10 +296,12 @@ class _Agent:
     def _look_for_end(self) -> bool:
         board, member = self._reach(), self._giver.member
         begun = board.verdicts.begun()
-        is_member = begun is not None and member in begun.view.members
         # Who joins is in no view yet, and of a death the store tells only until there is a view that has heard it.
-        self._has_been_member |= is_member
-        return (self._has_been_member and not is_member) or board.failures.death(member) is not None
+        # That nothing is there, or an older view, proves nothing: a stranger may have seen to it.
+        if begun is not None and member in begun.view.members:
+            self._member_in = max(self._member_in, begun.view.epoch)
+        is_left_out = begun is not None and begun.view.epoch > self._member_in > NO_EPOCH
+        return is_left_out or board.failures.death(member) is not None
 
     def leave(self) -> None:
         """Give no more signs, and speak for nobody."""

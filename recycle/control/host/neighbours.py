@@ -74,6 +74,8 @@ class Neighbours:
         self._direct = direct
         self._asked: tuple[str, ...] = ()
         self._beats: dict[str, Beat] = {}
+        # Whose signs are not there any more: nobody deletes them of who is watched, but a stranger.
+        self._missing: frozenset[str] = frozenset()
         # The newest answers, however old, and where they came from.
         self._answers: dict[str, tuple[Heard, Address | None]] = {}
         self._looks_at = self._tells_at = float("-inf")
@@ -82,6 +84,7 @@ class Neighbours:
         """Know nothing: it may be another store."""
         self._asked = ()
         self._beats.clear()
+        self._missing = frozenset()
         self._answers.clear()
         self._looks_at = self._tells_at = float("-inf")
 
@@ -122,6 +125,8 @@ class Neighbours:
     def counts(self, board: Board, hosts: tuple[str, ...]) -> dict[str, int]:
         """What hosts have counted, that were asked about in this glance or are now; 0 for one that gave no sign.
 
+        A host whose sign was taken away is left out: that it is not there proves nothing.
+
         Args:
             board: of the store.
             hosts: which.
@@ -131,7 +136,8 @@ class Neighbours:
             self._note(board.beats.of_hosts(others))
         self._beats = {each: beat for each, beat in self._beats.items() if each in hosts}
         self._answers = {each: answer for each, answer in self._answers.items() if each in hosts}
-        return {each: self._beats[each].count if each in self._beats else 0 for each in hosts}
+        seen = [each for each in hosts if each not in self._missing]
+        return {each: self._beats[each].count if each in self._beats else 0 for each in seen}
 
     def heard_at(self) -> dict[str, float]:
         """When the newest signs of those were given that were heard directly a moment before them, in seconds.
@@ -166,6 +172,7 @@ class Neighbours:
 
     def _look(self, board: Board, beat: Beat | None, hosts: Collection[str], epoch: int) -> Glance:
         glance = board.beats.glance(self._host, beat, tuple(hosts), epoch)
+        self._missing = frozenset(each for each in hosts if each in self._beats and each not in glance.beats)
         self._note(glance.beats)
         return glance
 

@@ -4,15 +4,31 @@ Whoever reaches the store can write to it. What lacks the run's seal counts as n
 """
 
 import logging
+import secrets
 from collections.abc import Mapping
 from typing import TypeVar
 
+import msgspec
+
 from recycle.control.membership.errors import ControlError
-from recycle.control.membership.messages import seal, unseal
+from recycle.control.membership.messages import read_early, seal, unseal
 from recycle.control.store.store import Store
+
+STRANGE = 0.1
+"""Seconds between two looks where a stranger has written over something."""
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
+
+
+class _Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A number, and by whom it was taken."""
+
+    number: int
+    taker: str
+
+
+read_early(_Given)
 
 
 class SealedStore:
@@ -67,6 +83,23 @@ class SealedStore:
                 return found
             expected = stored
 
+    def count(self, key: str, least: int) -> int:
+        """A number that is given to nobody else, one greater than the last one or than ``least``.
+
+        Args:
+            key: where the last one is.
+            least: that is known to have been given.
+        """
+        stored = self.plain.get(key)
+        while True:
+            last = self.find(key, stored, _Given)
+            given = _Given(max(least, 0 if last is None else last.number) + 1, secrets.token_hex(8))
+            sealed = self.seal(key, given)
+            found = self.plain.compare_set(key, stored or b"", sealed)
+            if found == sealed:
+                return given.number
+            stored = found
+
     def write_all_once(self, contents: Mapping[str, _T]) -> list[_T]:
         """The same for some keys, in one request where the store can."""
         stored = self.plain.keep_first({key: self.seal(key, each) for key, each in contents.items()})
@@ -91,12 +124,14 @@ class SealedStore:
         try:
             return self.unseal(key, sealed, form) if sealed else None
         except ControlError as error:
-            if not self._has_warned:
-                self._has_warned = True
-                logging.getLogger(__name__).warning(
-                    "recycle: a stranger writes to the store, and is ignored: %s", error
-                )
+            self.warn("a stranger writes to the store, and is ignored: %s", str(error))
             return None
+
+    def warn(self, text: str, *values: str) -> None:
+        """Tell the user once that a stranger is at the store."""
+        if not self._has_warned:
+            self._has_warned = True
+            logging.getLogger(__name__).warning(f"recycle: {text}", *values)
 
     def unseal(self, key: str, sealed: bytes, form: type[_T]) -> _T:
         """See ``messages.unseal``."""

@@ -67,6 +67,7 @@ def keeper_setting(run: Run, slot: KeeperSlot) -> KeeperSetting:
         lambda directory: describe_keeping(run, directory),
         run.racks,
         writing_bytes(run),
+        run.checkpoints if run.saves_from_memory else None,
     )
 
 

@@ -290,7 +290,6 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
             trained.between(step + 1, save=False, settle=False)
     except NotFinite as error:
         raise RunFailed(
-            f"iteration {training.newest}: {error}; resume from the last checkpoint with a smaller learning_rate, or "
-            "set clip"
+            f"iteration {training.newest}: {error}; start a new run with a smaller learning_rate, or with clip"
         ) from error
     network.barrier()

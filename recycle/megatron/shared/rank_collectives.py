@@ -6,14 +6,15 @@ that each view's network has: so it is given up with the view, and made anew wit
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import ReduceOp
+from torch.distributed import ReduceOp, Work
 
 from recycle.control.membership.view import ServerRank
-from recycle.megatron.shared.torch_calls import Calls, Carrier, Pairs
+from recycle.megatron.shared.torch_calls import Calls, Carrier, OwnCalls, Pairs
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.network import Group, Network
 from recycle.runtime.net.process_groups import ReplaceableGroup
@@ -47,6 +48,10 @@ class RankCollectives:
         self._network = network
         for each in self._pairs:
             each.drop()
+
+    def start(self, numbers: tuple[int, ...], name: str, *arguments: Any, **keywords: Any) -> Work | None:
+        """Start a call among some ranks in a group that no view ends; None outside a list. See Line."""
+        return None if self._network is None else self._network.line.start(numbers, name, *arguments, **keywords)
 
     def reduce(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
         """See Carrier.
@@ -102,7 +107,9 @@ class RankCollectives:
         assert size in (1, self.rank.size), f"a group of {size} of {self.rank.size} ranks"
         pairs = Pairs(carrier, rank)
         self._pairs.append(pairs)
-        group.hand_over((), Calls(carrier, rank, size, pairs).carry_out)
+        carried = Calls(carrier, rank, size, pairs)
+        own = OwnCalls(partial(self.start, tuple(range(size))), carried) if size > 1 else carried
+        group.hand_over((), own.carry_out)
         return group
 
 

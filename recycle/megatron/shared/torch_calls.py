@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch.distributed import Work
 
 from recycle.runtime.errors import RunError
 
@@ -80,6 +81,26 @@ class Pairs:
                     "to another one: the ranks of a server send to each other in a ring only; do without more"
                 )
             other.tensor.copy_(received.view(other.tensor.dtype).view(other.tensor.shape))
+
+
+class OwnCalls(NamedTuple):
+    """The calls of a group of ranks of one server: torch's own while a list is executed, and carried at other times.
+
+    Attributes:
+        start: starts one of torch's own, given its name and arguments; None where such calls are carried now.
+        carried: carries it out.
+    """
+
+    start: Callable[..., Work | None]
+    carried: "Calls"
+
+    def carry_out(self, name: str, *arguments: Any, **keywords: Any) -> Callable[[], None] | Work | None:
+        """See ``Calls.carry_out``.
+
+        Raises:
+            ViewBroken: one of the ranks is gone, and so is this server.
+        """
+        return self.start(name, *arguments, **keywords) or self.carried.carry_out(name, *arguments, **keywords)
 
 
 class Calls(NamedTuple):

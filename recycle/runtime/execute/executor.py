@@ -11,6 +11,7 @@ from torch.profiler import record_function
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.recorder import Moment, Recorder
 from recycle.runtime.errors import InstructionFailed, ViewBroken
+from recycle.runtime.net.stop_line import NO_LINE, Line
 
 Handler = Callable[[Instruction], None]
 
@@ -55,11 +56,15 @@ class Executor:
         self._recorder = recorder
         self._hooks = hooks
 
-    def run(self, program: Sequence[Instruction]) -> None:
+    def run(self, program: Sequence[Instruction], line: Line = NO_LINE) -> None:
         """Execute a list from its first instruction to its last.
 
         A device is given the next instruction before it is done with the last one. It never waits there for another
         server, so what it was given always ends.
+
+        Args:
+            program: the list.
+            line: where the ranks of the server stop if it ends early.
 
         Raises:
             InstructionFailed: one of them raised. The list is logged with its row marked.
@@ -69,7 +74,8 @@ class Executor:
         recorder, iteration = self._recorder, self._recorder.iteration
         under_way: deque[Moment] = deque()
         try:
-            for row, instruction in enumerate(program):  # noqa: B007 - the row that failed is reported
+            for row, instruction in enumerate(program):
+                line.enter(row)
                 with record_function(str(instruction)):
                     if len(under_way) == RUN_AHEAD:
                         under_way.popleft().wait()

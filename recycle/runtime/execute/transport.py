@@ -16,7 +16,7 @@ import torch
 
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.recorder import Recorder
-from recycle.runtime.errors import InterruptedTransport
+from recycle.runtime.errors import InterruptedTransport, ViewBroken
 from recycle.runtime.execute.stage import PipelineStage
 from recycle.runtime.net.network import Network, Transfer
 from recycle.runtime.net.transfer_key import Carried, TransferKey
@@ -35,6 +35,21 @@ class Outgoing(NamedTuple):
 
     tensor: torch.Tensor
     work: Transfer
+
+
+class Broken:
+    """A Transfer that has failed as it began.
+
+    Args:
+        error: how.
+    """
+
+    def __init__(self, error: ViewBroken) -> None:
+        self._error = error
+
+    def wait(self) -> None:
+        """See Transfer."""
+        raise self._error
 
 
 class Transport:
@@ -97,17 +112,26 @@ class Transport:
         """What a receive brought, waiting for it if need be. The caller owns the tensor from then on."""
         incoming = self._incoming.pop(key)
         start = self._recorder.mark()
-        incoming.work.wait()
+        try:
+            incoming.work.wait()
+        except ViewBroken as error:
+            self._network.line.bear(error)
+            fill(incoming.buffer)
         self._recorder.add(incoming.instruction, start, self._recorder.mark())
         return incoming.buffer
 
     def send(self, instruction: Instruction, tensor: torch.Tensor) -> None:
         """Start a send; it is this transport's from then on."""
         assert instruction.peer is not None
-        while len(self._outgoing) >= self._most_sends:
-            self._outgoing.popleft().work.wait()
         tensor = tensor.detach().contiguous()
-        self._outgoing.append(Outgoing(tensor, self._network.link(instruction.peer).send(tensor, key_of(instruction))))
+        try:
+            while len(self._outgoing) >= self._most_sends:
+                self._outgoing.popleft().work.wait()
+            work = self._network.link(instruction.peer).send(tensor, key_of(instruction))
+        except ViewBroken as error:
+            self._network.line.bear(error)
+        else:
+            self._outgoing.append(Outgoing(tensor, work))
 
     def finish(self) -> None:
         """End an iteration: wait for its last sends. Nothing is in flight after it."""
@@ -123,9 +147,22 @@ class Transport:
             assert spec is not None, f"{instruction} on a stage that receives nothing"
             buffer = spec.empty()
             key = key_of(instruction)
-            work = self._network.link(instruction.peer).receive(buffer, key)
+            work: Transfer
+            try:
+                work = self._network.link(instruction.peer).receive(buffer, key)
+            except ViewBroken as error:
+                self._network.line.bear(error)
+                work = Broken(error)
             self._incoming[key] = Incoming(instruction, buffer, work)
             self._posted += 1
+
+
+def fill(buffer: torch.Tensor) -> None:
+    """Put in place of what has not come what computing goes on with, though nobody needs the result.
+
+    Finite rows that differ: no loss is other than a number, and no expert gets all tokens.
+    """
+    buffer.copy_(torch.linspace(-1.0, 1.0, buffer.numel(), device=buffer.device).view(buffer.shape))
 
 
 def key_of(instruction: Instruction) -> TransferKey:

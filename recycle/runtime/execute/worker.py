@@ -15,7 +15,7 @@ from recycle.plan.instruction import Instruction, Op
 from recycle.plan.memory import memory_changes
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
-from recycle.runtime.errors import NotFinite, RunError
+from recycle.runtime.errors import NotFinite, RunError, ViewBroken
 from recycle.runtime.execute.executor import Executor, Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.program import Program
@@ -84,6 +84,7 @@ class Worker:
         self._batch = Batch(job)
         self._stages: Mapping[int, PipelineStage] = dict(zip(placed(job, server).chunks, stages, strict=True))
         self._network = network
+        self._line = network.line
         peers = chunk_peers(job, network)
         self._peers = {chunk: each.group for each in peers for chunk in each.chunks}
         self._last = peers_of_last(job, peers)
@@ -162,8 +163,9 @@ class Worker:
         self._peak_memory = 0
         program = self._present = self._waiting if self._update.waits else self._program
         self._transport.begin(program.work)
-        self._executor.run(program.work)
-        self._start_reductions(None)
+        with self._line.list():
+            self._executor.run(program.work, self._line)
+            self._start_reductions(None)
         assert not self._results, f"computed and never sent: {list(self._results)}"
         left = [stage.held() for stage in self._stages.values()]
         assert not any(map(any, left)), f"left after the iteration: {left}"
@@ -187,7 +189,8 @@ class Worker:
         """
         self._step = 0
         self._transport.begin(self._forward_program)
-        self._evaluator.run(self._forward_program)
+        with self._line.list():
+            self._evaluator.run(self._forward_program, self._line)
         self._transport.finish()
         losses = _values(self._start_sharing())
         confirm(self._network)
@@ -220,7 +223,10 @@ class Worker:
 
     def _start_reductions(self, behind: Instruction | None) -> None:
         for chunk in self._present.complete.get(behind, ()):
-            self._update.start_reduction(chunk)
+            try:
+                self._update.start_reduction(chunk)
+            except ViewBroken as error:
+                self._line.bear(error)
 
     def _evaluate(self, instruction: Instruction) -> None:
         received = self._receive(instruction)

@@ -14,7 +14,6 @@ from recycle.runtime.errors import ConnectionLost, Interrupted, ViewBroken
 from recycle.runtime.join.handover import receive_state
 from recycle.runtime.join.serving import Meeting, Word
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.net.meeting_store import meeting_over
 from recycle.runtime.net.network import Link, PrivateLink
 from recycle.runtime.net.transfer_key import STATE
 from recycle.runtime.step.trainee import Followable
@@ -82,7 +81,7 @@ class Follower:
         while not board.joining.wait_offer(meeting.epoch, joiner, attempt, beat, meeting.rank):
             if self._stopped:
                 return
-        pair = meeting.accept(meeting_over(store), self._check)
+        pair = meeting.accept(store, self._check)
         with self._changed:
             if self._stopped:
                 return

@@ -24,12 +24,13 @@ from recycle.control.membership.durations import Durations
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import JoinRequest
 from recycle.control.membership.view import Member, View
+from recycle.control.store.store import Store
 from recycle.runtime.device import host_copy
 from recycle.runtime.errors import Interrupted, ViewBroken
 from recycle.runtime.join.handover import send_state
 from recycle.runtime.net.connect import connect_pair
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.net.meeting_store import meeting_over
+from recycle.runtime.net.meeting_store import MeetingStore
 from recycle.runtime.net.network import NetworkOptions, PrivateLink
 from recycle.runtime.net.transfer_key import STATE
 from recycle.runtime.step.trainee import Followable
@@ -82,13 +83,13 @@ class Meeting(NamedTuple):
         """
         store = self.endpoint.connect(self.durations.rebuild)
         Board(store, self.endpoint.token).joining.offer(self.epoch, self.joiner, self.attempt, self.rank)
-        return self._pair(meeting_over(store), True, check)
+        return self._pair(store, True, check)
 
-    def accept(self, store: torch.distributed.Store, check: Callable[[], None]) -> PrivateLink:
+    def accept(self, store: Store, check: Callable[[], None]) -> PrivateLink:
         """Connect to who calls.
 
         Args:
-            store: where it calls.
+            store: a connection to where it calls.
             check: raises when nobody needs that any more.
 
         Raises:
@@ -96,10 +97,11 @@ class Meeting(NamedTuple):
         """
         return self._pair(store, False, check)
 
-    def _pair(self, store: torch.distributed.Store, first: bool, check: Callable[[], None]) -> PrivateLink:
+    def _pair(self, store: Store, first: bool, check: Callable[[], None]) -> PrivateLink:
         rebuild = timedelta(seconds=self.durations.rebuild)
-        store.set_timeout(rebuild)
-        place = PrefixStore(f"epoch/{self.epoch}/join/{self.joiner}/{self.rank}/{self.attempt}", store)
+        meeting = MeetingStore(store, self.endpoint.token)
+        meeting.set_timeout(rebuild)
+        place = PrefixStore(f"epoch/{self.epoch}/join/{self.joiner}/{self.rank}/{self.attempt}", meeting)
         transfer = timedelta(seconds=self.durations.transfer)
         options = NetworkOptions(transfer, rebuild, self.endpoint.address)
         return connect_pair(place, first, options, check)

@@ -23,10 +23,12 @@ class DiskScribe:
 
     Args:
         token: the run's.
+        within: the folder in which it writes, and nowhere else, whatever it is asked for.
     """
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, within: Path) -> None:
         self._token = token
+        self._within = within.resolve()
         self._lock = threading.Lock()
         # One at a time, so that one version at most is in memory; the cores are the trainers'.
         self._thread = ThreadPoolExecutor(1, "writes a version", lambda: torch.set_num_threads(1))
@@ -34,6 +36,8 @@ class DiskScribe:
 
     def write(self, request: Write) -> Sequence[str] | None:
         """See Scribe."""
+        if not Path(request.folder).resolve().is_relative_to(self._within):
+            raise Refused(f"{request.folder} is not in {self._within}, where this run's keepers write")
         with self._lock:
             if request not in self._asked:
                 self._asked[request] = self._thread.submit(self._write, request)

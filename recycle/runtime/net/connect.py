@@ -15,6 +15,7 @@ from recycle.runtime.net.network import DEFAULTS, Network, NetworkOptions, Priva
 from recycle.runtime.net.ordered.communicators import Communicators
 from recycle.runtime.net.ordered.network import OrderedNetwork, plane_of
 from recycle.runtime.net.staged.network import StagedNetwork
+from recycle.runtime.net.stop_line import Line
 
 
 def connect(
@@ -25,6 +26,7 @@ def connect(
     rank: ServerRank = SOLE,
     check: Callable[[], None] | None = None,
     partners: Collection[Server] | None = None,
+    line: Callable[[Network], Line] | None = None,
 ) -> Network:
     """Connect with other live servers of a view; each live server must do the same.
 
@@ -41,6 +43,8 @@ def connect(
             where views never end.
         partners: whom this rank sends to or receives from, as far as that is known; they must name this one. None for
             all live servers.
+        line: makes the line at which the ranks of this server stop together in such a network. None where each stops by
+            itself, as all do that compute on devices.
 
     Raises:
         ConnectionLost: one of them did not come.
@@ -49,6 +53,8 @@ def connect(
     others = view.servers if partners is None else partners
     network = GlooNetwork(store, view, server, options, rank, check, others)
     if options.transport == "gloo":
+        if line is not None and rank.size > 1:
+            network.line = line(network)
         return network
     if options.transport == "staged":
         return StagedNetwork(network)

@@ -1,4 +1,4 @@
-"""Torch's view of the run's store: where process groups meet."""
+"""Torch's view of the run's store: where process groups meet. What they meet by is sealed with the run's token."""
 
 import threading
 from datetime import timedelta
@@ -6,29 +6,21 @@ from datetime import timedelta
 from torch.distributed import DistStoreError
 from torch.distributed import Store as Meeting
 
+from recycle.control.store.sealed_values import SealedValues
 from recycle.control.store.store import Store
-from recycle.control.store.tcp_store import TorchStore
-
-
-def meeting_over(store: Store) -> Meeting:
-    """What process groups can be built on, in the same store.
-
-    Args:
-        store: a connection, which has to be kept as long as groups connect over it.
-    """
-    return store.torch_store if isinstance(store, TorchStore) else MeetingStore(store)
 
 
 class MeetingStore(Meeting):
     """A store of torch's that keeps everything in one of ours, as far as process groups ask for it.
 
     Args:
-        store: a connection; it is in use whenever this is.
+        store: a connection, which has to be kept as long as groups connect over it; it is in use whenever this is.
+        token: the run's. What was stored without it is not there.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, token: str) -> None:
         super().__init__()
-        self._store = store
+        self._store = SealedValues(store, token)
         # Torch may ask from any thread.
         self._lock = threading.Lock()
 
@@ -63,11 +55,6 @@ class MeetingStore(Meeting):
         """Store a value if what is there is as expected; gives what is there then."""
         with self._lock:
             return self._store.compare_set(key, _bytes(expected), _bytes(desired))
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a counter."""
-        with self._lock:
-            return self._store.add(key, amount)
 
     def check(self, keys: list[str]) -> bool:
         """Whether all keys are there."""

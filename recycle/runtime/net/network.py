@@ -1,6 +1,6 @@
 """What every transport offers: the groups and links of one view, and links apart from any view.
 
-What it owes besides is in docs/transports.md, rule by rule.
+What it owes besides is in docs/internals/transports.md, rule by rule.
 
 A view that is left behind needs no teardown: its network is given up and dropped, and that of the next epoch, which is
 made by ``connect`` again, shares nothing with it. ``unblock`` is for another thread than the one that trains; all other
@@ -16,6 +16,7 @@ import torch
 from recycle.control.membership.view import ServerRank, View
 from recycle.control.store.tcp_store import LOOPBACK
 from recycle.job import Server
+from recycle.runtime.net.stop_line import Line
 from recycle.runtime.net.transfer_key import TransferKey
 
 PATIENCE = timedelta(seconds=120)
@@ -169,6 +170,10 @@ class Network(Protocol):
         Otherwise it may have ended with anything, and this rank cannot tell. So nothing is kept that was made of it
         before all servers concerned have said that they gave up nothing.
         """
+
+    @property
+    def line(self) -> Line:
+        """Where the ranks of this server stop in a list that ends early."""
 
     @property
     def all(self) -> Group:

@@ -32,6 +32,10 @@ METHODS: Mapping[str, str] = {
 """What torch calls of a process group, by what its backend calls it."""
 
 
+Carried = Callable[..., Callable[[], None] | dist.Work | None]
+"""Carries out a call: it is done then, or what does so is called when its result is waited for, or it is under way."""
+
+
 class ReplaceableGroup(dist.ProcessGroup):
     """A process group whose calls can be handed over; until then its backend does it all.
 
@@ -63,13 +67,12 @@ class ReplaceableGroup(dist.ProcessGroup):
         """How many ranks the group has."""
         return self.counted[1]
 
-    def hand_over(self, servers: tuple[Server, ...], call: Callable[..., Callable[[], None] | None]) -> None:
+    def hand_over(self, servers: tuple[Server, ...], call: Carried) -> None:
         """From now on, somebody else carries out the calls.
 
         Args:
             servers: whose ranks are in it, in the order of these.
-            call: carries out a call of torch's, given its name and arguments, before it returns; or gives what does
-                so when the result is waited for.
+            call: carries out a call of torch's, given its name and arguments.
         """
         self.servers = servers
         for name in METHODS:
@@ -96,8 +99,10 @@ class Later(dist.Work):
         return True
 
 
-def _do(call: Callable[..., Callable[[], None] | None], name: str, *arguments: Any, **keywords: Any) -> Any:
+def _do(call: Carried, name: str, *arguments: Any, **keywords: Any) -> Any:
     finish = call(name, *arguments, **keywords)
+    if isinstance(finish, dist.Work):
+        return finish
     if finish is not None:
         return Later(finish)
     done: Any = torch.futures.Future()

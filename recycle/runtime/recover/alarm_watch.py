@@ -12,6 +12,7 @@ from recycle.control.host.heartbeats import Watchlist
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Alarm, JoinRequest, MoveOrder
+from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member
 from recycle.control.store.store import Store
 from recycle.plan.instruction import Instruction
@@ -44,7 +45,8 @@ class StoreAccess(Protocol):
 class AlarmWatch:
     """Waits for the alarm in a thread of its own, over a connection of its own, and sees to what else can wait.
 
-    It is a hook of the executor: an alarm ends a list at its next instruction.
+    It is a hook of the executor: an alarm ends a list at its next instruction, where the ranks of this server do not
+    stop together.
 
     Args:
         door: to the store.
@@ -161,7 +163,8 @@ class AlarmWatch:
 
     def before(self, _: int, __: Instruction) -> None:
         """See Hooks."""
-        self.check()
+        if self._network is None or not self._network.line.is_open:
+            self.check()
 
     def after(self, _: int, __: Instruction, ___: Callable[[], float]) -> None:
         """See Hooks."""
@@ -252,10 +255,30 @@ class AlarmWatch:
             self.cause = alarm.cause
             self.noticed = time.monotonic()
         self._explain(alarm.cause)
-        while not self._is_halted(epoch):
-            # There may be none yet, and then the main thread may wait in the next one.
-            network = self._network
+        halted, closed = False, False
+        while not halted:
+            with self._changed:
+                # There may be none yet, and then the main thread may wait in the next one.
+                network = self._network if epoch == self._epoch else None
             if network is not None:
                 network.unblock()
+                closed = closed or self._close(board, epoch, network)
             with self._changed:
-                self._changed.wait_for(lambda: self._is_halted(epoch), AGAIN)
+                halted = self._changed.wait_for(lambda: self._is_halted(epoch), 0.0 if not closed else AGAIN)
+
+    def _close(self, board: Board, epoch: int, network: Network) -> bool:
+        """Have the ranks of this server stop together; whether all have said how far they are."""
+        place, rank = network.line.close(), network.rank
+        if place is None:
+            return True
+        failures, ranks = board.failures, Participant.all_of(network.view.member(network.server), rank.size)
+        try:
+            failures.tell_stop(epoch, ranks[rank.number], place)
+            places = [failures.wait_stop(epoch, each, AGAIN) for each in ranks]
+        except StoreLost:
+            network.line.give_up()
+            raise
+        known = [each for each in places if each is not None]
+        if len(known) == rank.size:
+            network.line.stop_at(max(known))
+        return len(known) == rank.size

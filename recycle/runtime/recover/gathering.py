@@ -30,6 +30,9 @@ COMING = 1e-4
 # Beats for which all others wait for it: the longest that they overlook its end if nobody could ring for it.
 CALM = 4
 
+# Seconds of waiting after which what was said is said again; each time after twice as many.
+AGAIN = 2.0
+
 
 class Gathering:
     """One member's part in it.
@@ -53,6 +56,9 @@ class Gathering:
         # Which ranks have said in the present view what they hold, or have died.
         self._heard: set[tuple[Member, int]] = set()
         self._outlived: View | None = None
+        self._said: Report | None = None
+        # After so many seconds of waiting, what was said is said again.
+        self._again = 0.0
 
     def await_opening(self) -> Opening | None:
         """With whom the run begins, once that was said; None if nobody does in the time that a start may take."""
@@ -64,6 +70,7 @@ class Gathering:
 
     def publish(self, report: Report) -> None:
         """Tell all what this member holds."""
+        self._said, self._again = report, AGAIN
         self._store.board.failures.publish_report(report)
 
     def propose(self, view: View, verdict: Verdict) -> Verdict:
@@ -170,6 +177,9 @@ class Gathering:
         if verdict is not None:
             yield Decided(f"view/{verdict.epoch}", verdict)
             return
+        if waited > self._again:
+            self._again = 2 * waited
+            yield from self._look_again(machine)
         if overdue:
             yield from self.listen(view)
         for member in view.members if overdue else ():
@@ -180,6 +190,18 @@ class Gathering:
             late = next((each for each in view.members if not self._has_told(each)), leader)
             cause = f"a pause has waited for {late.server} for {durations.transfer:g} s"
             yield Noticed(f"late/{view.epoch}", view.epoch, cause)
+
+    def _look_again(self, machine: Machine) -> Iterator[Event]:
+        """Make up for what a stranger may have taken from the log: by then, it is seldom only late."""
+        board, view = self._store.board, machine.view
+        if not machine.leads:
+            if self._said is not None and self._said.epoch == view.epoch:
+                board.failures.publish_report(self._said)
+            return
+        for member in view.members:
+            if not self._has_told(member) and (death := board.failures.death(member)) is not None:
+                self._heard.update((member, rank) for rank in range(self._rank.size))
+                yield _died(death)
 
     def listen(self, view: View, timeout: float = 0.0) -> Iterator[Event]:
         """What was told in a view since the last time, after somebody has or a time in seconds is over."""

@@ -3,9 +3,13 @@
 import time
 from collections.abc import Collection, Sequence
 from datetime import timedelta
+from functools import partial
+
+import torch
 
 from recycle.control.membership.events import BuildFailed, Built, Died, Event
 from recycle.control.membership.messages import Verdict
+from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import SOLE, Member, ServerRank, View
 from recycle.holding import units, units_of
 from recycle.job import Server
@@ -15,6 +19,8 @@ from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import LONG, NoticeExchange
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import Network, NetworkOptions, TransportKind
+from recycle.runtime.net.own_ranks import OwnRanks
+from recycle.runtime.net.stop_line import StopLine
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 from recycle.runtime.recover.holdings import Holdings
 from recycle.runtime.recover.link_watch import LinkWatch
@@ -56,6 +62,7 @@ class Groups:
         self._alarm_watch = alarm_watch
         self._links = links
         self._network: Network | None = None
+        self._own: OwnRanks | None = None
         # Views in a row that could not be built.
         self._failures = 0
 
@@ -97,7 +104,8 @@ class Groups:
         )
         self._failures += 1
         try:
-            network = connect(store.meeting(), view, server, options, self._rank, watch.check, partners)
+            line = partial(self._make_line, options)
+            network = connect(store.meeting(), view, server, options, self._rank, watch.check, partners, line)
         except NoAnswer as error:
             self._links.blame(store.board, error.partners)
             raise
@@ -106,6 +114,17 @@ class Groups:
         watch.follow(view.epoch, network)
         watch.check()
         return network
+
+    def _make_line(self, options: NetworkOptions, network: Network) -> StopLine:
+        if self._own is None:
+            self._own = OwnRanks(self._store.meeting, Participant(self._member, self._rank), options)
+        alarm, patience = partial(self._raise_alarm, network.view.epoch), options.transfer_timeout.total_seconds()
+        return StopLine(lambda: network.ranks.sum(torch.zeros(1)), self._own, alarm, patience)
+
+    def _raise_alarm(self, epoch: int, error: ViewBroken) -> None:
+        if not self._alarm_watch.noticed:
+            name = self._rank.of(self._member)
+            self._store.board.failures.raise_alarm(epoch, str(error), name)
 
     def settle(self) -> None:
         """The view stands: nobody needs the groups of the last one any more.

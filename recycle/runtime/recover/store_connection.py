@@ -11,7 +11,7 @@ from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Verdict
 from recycle.control.store.store import Store
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.net.meeting_store import meeting_over
+from recycle.runtime.net.meeting_store import MeetingStore
 
 
 class StoreConnection:
@@ -63,4 +63,4 @@ class StoreConnection:
     def _take(self, store: Store) -> None:
         self.board = Board(store, self.endpoint.token)
         # Groups go on using it, and do not keep it.
-        self._meeting = meeting_over(store)
+        self._meeting = MeetingStore(store, self.endpoint.token)

@@ -46,6 +46,9 @@ class StoreProbe:
             StoreErased: it has lost what the run has written.
         """
         found = board.probe()
-        if keys.RUN in self.lasting and keys.RUN not in found:
+        if keys.RUN in self.lasting and not found:
             raise StoreErased("it came back without what the run had written there")
+        # A store that has lost its data has none of it.
+        if missing := {key: value for key, value in self.lasting.items() if key not in found}:
+            board.tell_again(missing)
         self.lasting |= found

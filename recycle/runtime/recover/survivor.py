@@ -194,7 +194,7 @@ class Survivor:
             end = self._store.board.end
             network.ranks.sum(torch.zeros(1))
             if self._rank.is_first:
-                end.reach(view)
+                end.reach(view, self._member)
             while not end.wait(view, LOOK):
                 self._alarm_watch.check()
         except StoreLost:
@@ -357,8 +357,8 @@ class Survivor:
         step = self._recovery.step
         if step in self._spoiled:
             self._recovery.stop = (
-                f"iteration {step}: {error}, also when it was made again; resume from a checkpoint with a smaller "
-                "learning_rate, or set clip"
+                f"iteration {step}: {error}, also when it was made again; start a new run with a smaller "
+                "learning_rate, or with clip"
             )
         self._spoiled.add(step)
 

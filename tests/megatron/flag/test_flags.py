@@ -126,6 +126,8 @@ def arguments(**changes):
         "recycle_record": None,
         "recycle_keep_in_memory": "off",
         "recycle_resume": False,
+        "recycle_token_file": None,
+        "recycle_trust_network": False,
         "data_parallel_size": 3,
         "pipeline_model_parallel_size": 4,
         "virtual_pipeline_model_parallel_size": None,

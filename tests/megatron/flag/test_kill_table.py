@@ -54,7 +54,7 @@ VALUES = {
 }
 """What is accepted where that is not any number."""
 
-DOCUMENT = (ROOT / "docs" / "megatron.md").read_text()
+DOCUMENT = (ROOT / "docs" / "internals" / "megatron.md").read_text()
 ROWS = re.findall(
     r"^\| (.*) \| `(test_\w+)` \| .* \|$",
     DOCUMENT.partition("Settings with which servers were killed")[2].partition("\n## ")[0],

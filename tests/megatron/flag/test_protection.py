@@ -4,6 +4,7 @@ import atexit
 import os
 import secrets
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from megatron.core.parallel_state import RankGenerator
+from torch.distributed import TCPStore
 
 from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
@@ -31,6 +33,7 @@ from recycle.megatron.flag.command.flags import REFUSED, find_flags
 from recycle.megatron.flag.start import protection as protection_module
 from recycle.megatron.flag.start.protection import Protection, find_protection
 from recycle.runtime.launch.meet import rendezvous as meeting
+from recycle.runtime.launch.meet.secret import TOKEN, TOKEN_FILE, token_of
 from recycle.runtime.net.endpoint import Endpoint
 
 CONTEXT = get_context("fork")
@@ -65,6 +68,12 @@ def environment(address):
     return rank_of(address, secrets.token_hex(4))
 
 
+def own_getaddrinfo(name):
+    """Looks up a name of this machine that no machine calls itself by."""
+    look_up = socket.getaddrinfo
+    return lambda host, *more, **named: look_up("127.0.0.1" if host == name else host, *more, **named)
+
+
 def protection(environment, words=WORDS):
     arguments = ["--pipeline-schedule", "recycle", *words.split()]
     return find_protection(find_flags(arguments)[0], arguments, environment)
@@ -81,6 +90,33 @@ def test_all_ranks_find_the_same_run_in_torchruns_store(environment):
     again = protection(environment | {"TORCHELASTIC_RESTART_COUNT": "again"}).endpoint
     assert again.token != endpoint.token
     assert Board(again.connect(), again.token).failures.death(Member.parse("W0_0#0")) is None
+
+
+def test_what_is_in_the_store_makes_no_token(environment):
+    """On one host, of ranks that share nothing else but their user."""
+    endpoint = protection(environment).endpoint
+    store = TCPStore(endpoint.host, endpoint.port, is_master=False)
+    run = f"recycle/{environment['TORCHELASTIC_RESTART_COUNT']}/"
+    found = {key: store.get(key) for key in store.list_keys() if run in key}
+    nonces = [value for key, value in found.items() if key.endswith("/nonce")]
+    assert len(nonces) == 1
+    assert endpoint.token.encode() not in b"".join(found.values())
+    assert token_of("", nonces[0][-32:].decode()) != endpoint.token
+
+
+def test_several_hosts_need_a_secret_or_a_word_of_trust(environment, tmp_path, monkeypatch):
+    several = environment | {"GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "localhost.localdomain"}
+    monkeypatch.setattr("socket.getaddrinfo", own_getaddrinfo(several["MASTER_ADDR"]))
+    with pytest.raises(UserError, match=r"several hosts need a secret .* --recycle-token-file or RECYCLE_TOKEN_FILE"):
+        protection(several)
+    file = tmp_path / "secret"
+    file.write_text("5" * 64)
+    found = protection(several, f"{WORDS} --recycle-token-file {file}").endpoint
+    for more in ({TOKEN_FILE: str(file)}, {TOKEN: "5" * 64}):
+        assert protection(several | more | {"RANK": "1"}).endpoint.token == found.token
+    trusting = several | {"TORCHELASTIC_RESTART_COUNT": "trusting"}
+    trusted = [protection(trusting | {"RANK": rank}, f"{WORDS} --recycle-trust-network") for rank in "01"]
+    assert len({each.endpoint.token for each in trusted} - {found.token}) == 1
 
 
 @pytest.mark.parametrize(
@@ -405,14 +441,14 @@ def test_a_rank_whose_work_has_died_ends_well_as_soon_as_all_others_have_reached
     first, second, third = [member for member in MEMBERS if member != rank.member]
     # One of them dies as well, in the view that goes on without this rank.
     rank.board.verdicts.propose(verdict(1, (first, second, third)))
-    rank.board.end.reach(verdict(1, (first, second, third)).view)
+    rank.board.end.reach(verdict(1, (first, second, third)).view, first)
     lay_dead(rank.board, first)
     last = verdict(2, (second, third))
     rank.board.verdicts.propose(last)
-    rank.board.end.reach(last.view)
+    rank.board.end.reach(last.view, second)
     # It looks twice a second: it has looked while one was still on its way.
     assert rank.is_there_after(1.2)
-    rank.board.end.reach(last.view)
+    rank.board.end.reach(last.view, third)
     assert rank.ended() == 0
 
 

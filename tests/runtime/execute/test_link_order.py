@@ -23,6 +23,7 @@ from recycle.record.recorder import Recorder
 from recycle.runtime.execute.stage import Held, Redo, TensorSpec
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.net.peers import chunk_peers, peers_of_last
+from recycle.runtime.net.stop_line import NO_LINE
 from recycle.runtime.net.transfer_key import Carried
 from recycle.runtime.step.tokens import TokenTotal
 from tests.planner.test_unequal import some_dead, unequal_jobs
@@ -43,6 +44,7 @@ class Listed:
 
     one_queue = False
     ends_are_right = True
+    line = NO_LINE
 
     def __init__(self, view, server):
         self.view = view

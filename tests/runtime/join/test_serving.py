@@ -169,7 +169,7 @@ def test_a_joiner_that_stands_still_holds_no_thread_of_the_server(meeting):
     peer = Stage(1)
     service = Service(meeting, peer.newest, peer.state())
     store = meeting.endpoint.connect()
-    pair = meeting.accept(store.torch_store, lambda: None)
+    pair = meeting.accept(store, lambda: None)
     peer.listen(service)
     service.abort()
     service.join()

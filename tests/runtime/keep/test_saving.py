@@ -28,7 +28,9 @@ from recycle.runtime.step.checkpoint import (
     folder_of,
     write_shard,
 )
+from recycle.state.channel import Write
 from recycle.state.client import KeeperClient
+from recycle.state.errors import Refused
 from recycle.state.keeper import listen_to_hosts, serve
 from recycle.state.redundancy import Redundancy
 
@@ -94,7 +96,10 @@ class Job:
 
     def start(self, listener):
         process = FORK.Process(
-            target=serve, args=([listener], self.token, 1 << 26), kwargs={"scribe": DiskScribe(self.token)}, daemon=True
+            target=serve,
+            args=([listener], self.token, 1 << 26),
+            kwargs={"scribe": DiskScribe(self.token, self.root)},
+            daemon=True,
         )
         process.start()
         return process
@@ -271,3 +276,14 @@ def test_a_version_that_cannot_be_written_is_a_warning_and_leaves_the_one_before
         assert "step 6 is not written from memory: nobody answers" in job.told[-1][1]
         assert job.names == ["step-00000002"]
         job.require_written(2, tmp_path / "trainers")
+
+
+@pytest.mark.parametrize("folder", ["elsewhere", "run/../elsewhere", "run/link/part", "run-2", "."])
+def test_a_keeper_writes_nowhere_but_in_the_folder_of_its_run(tmp_path, folder):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "link").symlink_to(tmp_path)
+    asked = Write(0, 0, 1, str(tmp_path / folder), "", 1, (), "host")
+    with pytest.raises(Refused, match=r"is not in .*/run, where this run's keepers write"):
+        DiskScribe("token", run).write(asked)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["run"]

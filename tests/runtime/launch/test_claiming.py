@@ -55,7 +55,8 @@ def test_who_ends_the_run_waits_for_those_who_still_look_for_its_end_and_leaves_
             for _ in lost:
                 looked.acquire()
             time.sleep(0.2)  # they look now, and again when others may have deleted what they look for
-            board.end.reach(last)
+            for each in last.members:
+                board.end.reach(last, each)
             kept = [threads.submit(end, rank) for rank in (2, 3)]
             assert [each.result(60) for each in (*kept, *lost)] == [DONE] * 4
         assert EtcdStore(names).newest_change() == 0

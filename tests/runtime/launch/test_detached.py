@@ -29,7 +29,7 @@ def test_a_keeper_that_is_killed_alone_is_started_again_at_the_same_address():
     token = new_token()
     listener = listen(token)
     inode = os.fstat(listener.fileno()).st_ino
-    fork_keeper([listener], token, 1000)
+    fork_keeper([listener], token, 1000, None)
     client = KeeperClient(keeper_address(token), token, "here")
     delivery = client.offer(StatePart(0, 0, 0, 0, 1), b"", 1000)
     delivery.commit(send({0: [delivery]}, b"", [(0, [memoryview(bytes(1000))])])[0])
@@ -55,7 +55,7 @@ def test_what_a_keeper_inherits_leads_nowhere_and_its_numbers_are_no_connections
     token = new_token()
     listener, (reader, writer) = listen(token), os.pipe()
     inode = os.fstat(listener.fileno()).st_ino
-    fork_keeper([listener], token, 1000)
+    fork_keeper([listener], token, 1000, None)
     os.close(writer)
     assert os.read(reader, 1) == b""
     client = KeeperClient(keeper_address(token), token, "here")

@@ -61,7 +61,7 @@ def test_a_store_can_come_back_to_its_port(fork_server):
 
 def test_a_keeper_can_be_reached_once_it_has_started_and_outlives_it(fork_server):
     token = new_token()
-    fork_server.start_keeper(token, 1000)
+    fork_server.start_keeper(token, 1000, None)
     started = fork_server.next_event(120)
     assert (started.kind, started.name) == ("started", "keeper")
     client = KeeperClient(keeper_address(token), token, "here")

@@ -26,7 +26,7 @@ def test_a_run_was_kept_if_all_of_its_last_view_reached_its_end_and_lost_if_all_
     board.verdicts.propose(Verdict(3, tuple(map(str, MEMBERS)), 0, stop="no live server" if stop else ""))
     for member, fate in zip(MEMBERS, fates, strict=True):
         if fate in (FINISHED, BEHIND):
-            board.end.reach(View(3 if fate == FINISHED else 2, MEMBERS))
+            board.end.reach(View(3 if fate == FINISHED else 2, MEMBERS), member)
         elif fate == DEAD:
             board.failures.publish_death(Death(str(member), "was lost", "agent", 0.0))
     # Where some are left without the dead, they make another view.

@@ -11,7 +11,7 @@ from torch.distributed.elastic.utils.store import barrier
 from harness.ports import free_port
 from recycle.control.board.joinfile import digest_of
 from recycle.control.host import waiting_notice as awaiting
-from recycle.control.store.tcp_store import listen, serve
+from recycle.control.store.tcp_store import TorchStore, listen, serve
 from recycle.errors import EndedAtOnce, UserError
 from recycle.runtime.launch.meet import rendezvous as meetings
 from recycle.runtime.launch.meet.greetings import Hello, absent, why_not
@@ -30,8 +30,8 @@ def store():
     del server
 
 
-def meeting(port, rank, patience=120.0, served=False, count=2, say=lambda _: None):
-    return Rendezvous(Start(rank, count, str(rank), "127.0.0.1", port, served), patience, say=say)
+def meeting(port, rank, patience=120.0, served=False, count=2, say=lambda _: None, secret="a secret"):
+    return Rendezvous(Start(rank, count, str(rank), "127.0.0.1", port, served), patience, say=say, secret=secret)
 
 
 class Other:
@@ -162,6 +162,34 @@ def test_a_process_that_was_told_of_others_is_refused(store):
     assert "that there are 2: start all with the same number" in other.error
 
 
+def test_what_strangers_say_before_a_run_is_not_heard(store):
+    """Neither that there is none, nor that they are one of its processes."""
+    stranger = TorchStore("127.0.0.1", store, prefix="recycle/0/start")
+    other_run = meeting(store, 1, secret="another secret")
+    for key in ("withdrawn", "admission", "nonce", "hello/0", "hello/1", "left/1"):
+        stranger.set(key, b"garbage")
+    other_run.leave(1)
+    first, other = meeting(store, 0), Other(store)
+    token = first.agree_on_token()
+    assert meeting(store, 1).agree_on_token() == token
+    first.receive()
+    first.admit(token, ("127.0.0.1", 5))
+    other.end()
+    assert other.admission.digest == digest_of(token)
+    assert token.encode() not in b"".join(filter(None, stranger.get_many(["nonce", "admission", "hello/0", "hello/1"])))
+
+
+def test_who_has_another_secret_is_no_part_of_the_start_and_that_is_said(store):
+    first, other = meeting(store, 0, 0.5), meeting(store, 1, 0.5, secret="another secret")
+    other.greet()
+    said = "somebody has come who has another secret: where it is no stranger, give all hosts the same --output, or the"
+    with pytest.raises(UserError, match=f"process 1 of 2 has not come within 0.5 s: .*; {said}"):
+        first.receive()
+    first.agree_on_token()
+    with pytest.raises(UserError, match=said):
+        other.agree_on_token()
+
+
 def test_who_does_not_come_is_named(store):
     with pytest.raises(UserError, match=r"process 1 of 2 has not come within 0\.5 s"):
         meeting(store, 0, 0.5).receive()
@@ -170,7 +198,7 @@ def test_who_does_not_come_is_named(store):
 def test_who_waits_says_for_whom(store, monkeypatch):
     monkeypatch.setattr(awaiting, "FIRST", 0.0)
     said = []
-    first = Rendezvous(Start(0, 3, "0", "127.0.0.1", store), 1.5, say=said.append)
+    first = meeting(store, 0, 1.5, count=3, say=said.append)
     other = Other(store, count=3, say=said.append)
     with pytest.raises(UserError, match=r"process 2 of 3 has not come within 1\.5 s; see what their hosts say"):
         first.receive()

@@ -8,7 +8,7 @@ from harness.memory_store import MemoryStore
 from recycle.control.board.board import Board
 from recycle.control.host.agent import DONE, FENCED
 from recycle.control.membership.messages import Death, Verdict
-from recycle.control.membership.view import Member, View
+from recycle.control.membership.view import Member
 from recycle.job import Server
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.restart_loop import RestartLoop, serve_again
@@ -65,8 +65,8 @@ def test_who_crashes_serves_again_in_another_life(statuses, lives, said):
 
 def test_in_a_run_that_is_over_nobody_serves_again():
     run = Run()
-    run.board.end.reach(View(0, ()))
-    run.board.end.reach(View(0, BEGUN.view.members))
+    for each in BEGUN.view.members:
+        run.board.end.reach(BEGUN.view, each)
     served = Served(-9)
     assert served.again(run.lives()) == -9
     assert served.incarnations == [0]
@@ -89,8 +89,8 @@ def test_who_waits_for_a_rank_that_never_comes_back_ends_with_the_run():
     crashed.again(run.lives(ranks=2), limit=0)
     waiting = threading.Thread(target=other.again, args=(run.lives(ranks=2),))
     waiting.start()
-    run.board.end.reach(View(0, BEGUN.view.members[:1]))
-    run.board.end.reach(BEGUN.view)
+    for each in BEGUN.view.members:
+        run.board.end.reach(BEGUN.view, each)
     waiting.join(120)
     assert not waiting.is_alive()
     assert other.incarnations == [0]

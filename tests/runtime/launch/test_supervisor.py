@@ -123,8 +123,8 @@ def test_a_run_goes_on_after_all_servers_of_the_launcher_were_replaced_from_else
     assert launched.is_going_after(2 * DURATIONS.silence)
     giving.set()
     thread.join()
-    for _ in THEIRS:
-        launched.board.end.reach(View(1, THEIRS))
+    for each in THEIRS:
+        launched.board.end.reach(View(1, THEIRS), each)
     assert launched.end() is None
 
 

@@ -11,9 +11,10 @@ from recycle.control.board.board import Board
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.errors import StoreErased, StoreLost
 from recycle.control.membership.messages import Description, JoinRequest, Verdict
-from recycle.control.membership.view import Member
+from recycle.control.membership.view import SOLE, Member
 from recycle.job import Server
 from recycle.runtime.launch.supervise.cancellation import Cancellation
+from recycle.runtime.net.stop_line import NO_LINE
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 
 FIRST, SECOND = (JoinRequest(str(Member(Server(pipeline, 0), 1)), 0) for pipeline in range(2))
@@ -85,7 +86,10 @@ def test_a_rank_says_why_it_is_where_it_is_before_it_is_freed_from_there():
     door = SimpleNamespace(connect=lambda _: store.clone(), token="token")
     watch = AlarmWatch(door, Durations(beat=0.05), lambda _: None, happened.append)
     watch.start()
-    watch.follow(4, SimpleNamespace(unblock=lambda: happened.append("freed"), view=SimpleNamespace(servers=())))
+    network = SimpleNamespace(
+        unblock=lambda: happened.append("freed"), view=SimpleNamespace(servers=()), line=NO_LINE, rank=SOLE
+    )
+    watch.follow(4, network)
     Board(store, "token").failures.raise_alarm(4, "standstill: here", "W0_0")
     wait_until(lambda: "freed" in happened)
     watch.stop()

@@ -10,6 +10,8 @@ from recycle.control.store.etcd_cluster import VARIABLE
 from recycle.duration import parse_duration
 from recycle.errors import JobError, UserError
 from recycle.job import Server
+from recycle.runtime.launch.meet.secret import TOKEN as TOKEN_VARIABLE
+from recycle.runtime.launch.meet.secret import TOKEN_FILE
 from recycle.runtime.launch.process.restarts import RESTARTS
 from recycle.state.errors import StateError
 from recycle.state.redundancy import OFF, Redundancy
@@ -17,6 +19,7 @@ from recycle.state.redundancy import OFF, Redundancy
 SCHEDULE = "pipeline_schedule"
 STOCK, RECYCLE = "stock", "recycle"
 KEEP, RESUME, RECORD = "--recycle-keep-in-memory", "--recycle-resume", "--recycle-record"
+TOKEN, TRUST = "--recycle-token-file", "--recycle-trust-network"
 
 REFUSED = UserError.exit_status
 """The exit status where what was asked for cannot be done."""
@@ -37,6 +40,8 @@ class Flags(NamedTuple):
         record: the folder in which the run is recorded; None if it is not.
         redundancy: how the state is kept in the memory of hosts; None if it is not.
         resumes: whether training goes on from what is left there of a start whose servers are all dead.
+        token_file: with the secret that all hosts share; None where the environment or the host has it.
+        trusts_network: whether several hosts may do without one.
     """
 
     on: bool
@@ -50,6 +55,8 @@ class Flags(NamedTuple):
     record: Path | None = None
     redundancy: Redundancy | None = None
     resumes: bool = False
+    token_file: Path | None = None
+    trusts_network: bool = False
 
 
 def owns_steps(flags: Flags) -> bool:
@@ -105,6 +112,17 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         action="store_true",
         help=f"Where all servers died: go on from the state in the memory of hosts, with the same {RECORD}.",
     )
+    group.add_argument(
+        TOKEN,
+        metavar="FILE",
+        help="With the secret of a run on several hosts, the same on all; "
+        f"{TOKEN_FILE} in the environment names it as well, or {TOKEN_VARIABLE} is the secret.",
+    )
+    group.add_argument(
+        TRUST,
+        action="store_true",
+        help="Several hosts without a secret: a client of any of them can read the state, write files and end the run.",
+    )
     return parser
 
 
@@ -137,7 +155,21 @@ def read_flags(values: argparse.Namespace) -> Flags:
     if resumes and (redundancy is None or record is None):
         raise UserError(f"{RESUME}: it takes the {KEEP} and the {RECORD} of the start that it goes on from")
     own_steps = values.recycle_stagger, values.recycle_exact
-    return Flags(on, catalogue, dead, budget, *own_steps, store, values.recycle_restarts, record, redundancy, resumes)
+    token_file = None if values.recycle_token_file is None else Path(values.recycle_token_file)
+    return Flags(
+        on,
+        catalogue,
+        dead,
+        budget,
+        *own_steps,
+        store,
+        values.recycle_restarts,
+        record,
+        redundancy,
+        resumes,
+        token_file,
+        values.recycle_trust_network,
+    )
 
 
 def find_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:

@@ -257,7 +257,8 @@ class ProtectedExecution:
                 hand_over(group, GroupCollectives.of(self.collectives, group))
             else:
                 carrier = self.rank_calls.of(group.numbers)
-                hand_over(group, carrier, self.rank_calls.pairs(carrier, group.rank()))
+                start = partial(self._ranks.start, group.numbers)
+                hand_over(group, carrier, self.rank_calls.pairs(carrier, group.rank()), start)
 
     def let_in(self) -> None:
         """Before an iteration, let those in who wait for it, and those out who were told to; all servers come here.

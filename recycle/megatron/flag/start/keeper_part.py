@@ -6,13 +6,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from recycle.control.board.board import Board
-from recycle.control.board.joinfile import JOIN_FILE, JoinFile, last_token
+from recycle.control.board.joinfile import JOIN_FILE, JoinFile, last_start, last_token
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.participant import participants_of
 from recycle.control.membership.view import Member
 from recycle.errors import UserError
 from recycle.job import Server
-from recycle.megatron.flag.command.flags import RECORD, RESUME, Flags
+from recycle.megatron.flag.command.flags import RECORD, RESUME, TOKEN, Flags
 from recycle.megatron.flag.start.same_command import require_same, write_settings
 from recycle.runtime.errors import RunError
 from recycle.runtime.keep.fetching import ask_all
@@ -34,17 +34,34 @@ MEMORY = "memory"
 """The folder, in that of the recordings, with what the next start needs to find keepers."""
 
 
-def token_of_last_start(flags: Flags) -> str:
-    """That with which a run goes on; empty if it begins anew.
+def find_last_start(flags: Flags) -> JoinFile | None:
+    """That from which a run goes on; None if it begins anew.
 
     Raises:
         RunError: nothing says it.
     """
     folder = _folder(flags)
-    token = last_token(folder) if flags.resumes and folder is not None else ""
-    if flags.resumes and not token:
+    last = last_start(folder) if flags.resumes and folder is not None else None
+    if flags.resumes and last is None:
         raise RunError(f"{RESUME}: in {folder} nothing says where the state of an earlier start is; {OTHERWISE}")
-    return token
+    return last
+
+
+def require_token(last: JoinFile | None, token: str) -> None:
+    """Refuse to go on from a start that had another secret: its keepers would give nothing.
+
+    Args:
+        last: that start; None for none.
+        token: of this one.
+
+    Raises:
+        RunError: they differ.
+    """
+    if last is not None and last.token != token:
+        raise RunError(
+            f"{RESUME}: the earlier start had another secret; give all hosts the one that it had with {TOKEN}, or "
+            f"{OTHERWISE}"
+        )
 
 
 class KeeperPart:
@@ -101,7 +118,7 @@ class KeeperPart:
                     require_same(self._folder, self._words)
                 _require_whole(directory, {each.stage for each in servers}, ranks, endpoint)
             if self._folder is not None:
-                _tell_next_start(self._folder, endpoint, self._words)
+                _tell_next_start(self._folder, endpoint, self._meeting.nonce, self._words)
         except UserError as error:
             self._meeting.refuse(str(error))
             raise
@@ -146,7 +163,7 @@ class KeeperPart:
         return KeeperSetting(self._redundancy, lambda _: limit, self._seat, lambda _: "")
 
 
-def _tell_next_start(folder: Path, endpoint: Endpoint, words: Sequence[str]) -> None:
+def _tell_next_start(folder: Path, endpoint: Endpoint, nonce: str, words: Sequence[str]) -> None:
     """Write what it needs to find this start's keepers, and to judge whether it can go on from them."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -155,7 +172,7 @@ def _tell_next_start(folder: Path, endpoint: Endpoint, words: Sequence[str]) -> 
             f"{RECORD}: {folder} cannot be made: {error.strerror}; give another folder, or leave it out"
         ) from error
     write_settings(folder, words)
-    JoinFile(endpoint.host, endpoint.port, 0, endpoint.token).write(folder / JOIN_FILE)
+    JoinFile(endpoint.host, endpoint.port, 0, endpoint.token, nonce=nonce).write(folder / JOIN_FILE)
 
 
 def _require_whole(directory: KeeperDirectory, stages: set[int], ranks: int, endpoint: Endpoint) -> None:

@@ -19,15 +19,17 @@ from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.command.command_line import read_command_line
 from recycle.megatron.flag.command.exit_signal import taken
-from recycle.megatron.flag.command.flags import REFUSED, Flags
+from recycle.megatron.flag.command.flags import REFUSED, TOKEN, TRUST, Flags
 from recycle.megatron.flag.command.ranks import PIPELINES_LAST, servers_of, unprotected
-from recycle.megatron.flag.start.keeper_part import KeeperPart, token_of_last_start
+from recycle.megatron.flag.start.keeper_part import KeeperPart, find_last_start, require_token
 from recycle.megatron.flag.start.record_folder import held
+from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.claiming import LeftEarly, claimed, part
 from recycle.runtime.launch.meet.hosted import PATIENCE, HostedStore
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
 from recycle.runtime.launch.meet.restart_loop import MISSED, RestartLoop, serve_again
-from recycle.runtime.launch.meet.start import choose_address, find_start, refuse_elastic, words_of_parent
+from recycle.runtime.launch.meet.secret import TOKEN_FILE, given_secret, secret_of_host
+from recycle.runtime.launch.meet.start import Start, choose_address, find_start, refuse_elastic, words_of_parent
 from recycle.runtime.launch.process.outcome import before_run, end_with_run
 from recycle.runtime.launch.process.restarts import Restarts
 from recycle.runtime.launch.process.signals import TAKEN, EndSignals, tell_to_leave
@@ -220,9 +222,10 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     if problem:
         return problem
     refuse_elastic(words_of_parent())
+    secret = _secret(flags, start, environment)
     with ExitStack() as keys:
         cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE, _say, returns=True))
-        meeting = Rendezvous(start, PATIENCE, cluster, _say)
+        meeting = Rendezvous(start, PATIENCE, cluster, _say, secret)
         hosted: HostedStore | None = None
         with before_run(), meeting.telling_others():
             # The first process makes the store before it can fail in another way, so that the others hear of it.
@@ -235,7 +238,9 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
             # Torch binds to the first of these interfaces as well.
             interface = environment.get(INTERFACES, "").partition(",")[0]
             meeting.address = choose_address(interface or None, start, f"{INTERFACES} one of this machine's interfaces")
-            endpoint = meeting.endpoint(meeting.agree_on_token(token_of_last_start(flags) if start.rank == 0 else ""))
+            last = find_last_start(flags) if start.rank == 0 else None
+            endpoint = meeting.endpoint(meeting.agree_on_token("" if last is None else last.nonce))
+            require_token(last, endpoint.token)
             if start.rank > 0:
                 keys.enter_context(held(flags.record, begins=False))
                 hosted = None if start.served else HostedStore(start, _say)
@@ -243,6 +248,19 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
             keeping = None if redundancy is None else KeeperPart(flags, redundancy, meeting, endpoint.token, words)
         servers, ranks = servers_of(line.shape, line.pipelines_last), line.server_ranks.size
         return Protection(servers, endpoint, hosted, meeting, keys.pop_all(), ranks=ranks, keeping=keeping)
+
+
+def _secret(flags: Flags, start: Start, environment: Mapping[str, str]) -> str:
+    """What all processes of a start have; empty where the user trusts everybody on their network."""
+    secret = given_secret(flags.token_file, environment)
+    if secret or (flags.trusts_network and not start.is_on_one_host):
+        return secret
+    if start.is_on_one_host:
+        return secret_of_host()
+    raise RunError(
+        f"several hosts need a secret that no stranger has: give all the same file with {TOKEN} or {TOKEN_FILE}, as "
+        f"openssl rand -hex 32 makes one, or say {TRUST} where nobody else is on their network"
+    )
 
 
 def _finished(work: Callable[[], None]) -> int:

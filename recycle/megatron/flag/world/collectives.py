@@ -16,14 +16,14 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import msgspec
 import torch
-from torch.distributed import ReduceOp
+from torch.distributed import ReduceOp, Work
 
 from recycle.job import Job, Server
 from recycle.megatron.flag.command.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.flag.world.call_results import Key, Result, Value, content_of
 from recycle.megatron.flag.world.reductions import reduction_of
 from recycle.megatron.shared.rank_collectives import RankCollectives
-from recycle.megatron.shared.torch_calls import Calls, Carrier, Pairs
+from recycle.megatron.shared.torch_calls import Calls, Carrier, OwnCalls, Pairs
 from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.net.network import Alone, Group, Network
 from recycle.runtime.net.process_groups import ReplaceableGroup
@@ -340,15 +340,21 @@ class GroupCollectives(NamedTuple):
         return self.collectives.gather(self.servers, self.numbers, tensor)
 
 
-def hand_over(group: ReplaceableGroup, carrier: Carrier, pairs: Pairs | None = None) -> None:
+def hand_over(
+    group: ReplaceableGroup,
+    carrier: Carrier,
+    pairs: Pairs | None = None,
+    start: Callable[..., Work | None] = lambda *_, **__: None,
+) -> None:
     """From now on, the calls of a process group survive the death of members.
 
     Args:
         group: it; it is known whose ranks are in it.
         carrier: carries them out.
         pairs: what its ranks send to single others, if all are ranks of one server.
+        start: starts a call in a group that no view ends, where there is one; see OwnCalls.
     """
-    group.hand_over(group.servers, Calls(carrier, group.rank(), group.size(), pairs).carry_out)
+    group.hand_over(group.servers, OwnCalls(start, Calls(carrier, group.rank(), group.size(), pairs)).carry_out)
 
 
 def several(numbers: Numbers) -> Numbers:

@@ -12,7 +12,7 @@ from recycle.megatron.flag.world.reductions import reduction_of
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.net.meeting_store import meeting_over
+from recycle.runtime.net.meeting_store import MeetingStore
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.net.process_groups import ReplaceableGroup
 
@@ -58,7 +58,7 @@ def meet_own_ranks(member: Member, rank: ServerRank, endpoint: Endpoint) -> Rank
     Raises:
         ConnectionLost: one of them has not come.
     """
-    store = PrefixStore(f"back/{member}", meeting_over(endpoint.connect()))
+    store = PrefixStore(f"back/{member}", MeetingStore(endpoint.connect(), endpoint.token))
     options = NetworkOptions(PATIENCE, PATIENCE, endpoint.address)
     ranks = RankCollectives(rank)
     ranks.connect(connect(store, View(0, (member,)), member.server, options, rank))

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import msgspec
@@ -9,12 +10,19 @@ import torch
 
 from recycle.control.membership.addresses import family_of, is_loopback
 from recycle.control.membership.messages import differs
+from recycle.runtime.launch.meet.secret import TOKEN_FILE
 from recycle.runtime.launch.meet.start import SLURM_VARIABLES, VARIABLES, Start
 from recycle.version import __version__
 
 CHOICE = "--address, under the flag with GLOO_SOCKET_IFNAME"
 """How a user chooses the address at which others reach a host."""
 
+
+OTHER_SECRET = (
+    "; somebody has come who has another secret: where it is no stranger, give all hosts the same --output, or the "
+    f"same file in {TOKEN_FILE}"
+)
+"""What is said where something in the store was sealed with another secret."""
 
 MOST_SHOWN = 8
 """Of processes that have not come."""
@@ -70,6 +78,20 @@ class Welcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     release: dict[str, str]
     refusal: str = ""
     count: int = 0
+
+
+def read_hello(found: bytes, rank: int) -> Hello:
+    """What a process says of itself; another release may say it in another way."""
+    with suppress(msgspec.DecodeError):
+        return msgspec.json.decode(found, type=Hello)
+    return Hello(f"the host of process {rank}", "", "", {"recycle": "another release"})
+
+
+def read_welcome(found: bytes) -> Welcome:
+    """What the first process answers; another release may say it in another way."""
+    with suppress(msgspec.DecodeError):
+        return msgspec.json.decode(found, type=Welcome)
+    return Welcome("", ("", 0), {"recycle": "another release"})
 
 
 def release() -> dict[str, str]:

@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from recycle.control.board.board import Board
@@ -102,6 +103,7 @@ class KeeperSetting(NamedTuple):
         describe: says what it costs and survives.
         racks: by the names of the hosts in them, what fails together.
         writing: the bytes that a keeper takes beside those while it writes a stage to disk.
+        within: the folder in which it may do so; None where nobody asks for it.
     """
 
     redundancy: Redundancy
@@ -110,6 +112,7 @@ class KeeperSetting(NamedTuple):
     describe: Callable[[KeeperDirectory], str]
     racks: Racks = Racks()
     writing: int = 0
+    within: Path | None = None
 
     def direct(self, everybody: Sequence[Participant], hellos: Sequence[Hello]) -> KeeperDirectory:
         """The directory of the run's keepers.
@@ -171,7 +174,7 @@ def serve_from(setting: KeeperSetting, endpoint: Endpoint) -> None:
         slot.close()
     else:
         assert slot.listener is not None, "it is on one of several hosts"
-        fork_keeper([keeper.listen(token), slot.listener], token, limit)
+        fork_keeper([keeper.listen(token), slot.listener], token, limit, setting.within)
     slot.channel = hold(token, limit)
 
 
@@ -210,7 +213,7 @@ def settle(setting: KeeperSetting, endpoint: Endpoint, server: Server, alive: Co
         name = socket.gethostname()
         home = KeeperHome(name, endpoint.address, slot.offer.port, setting.racks.find(name, endpoint.address))
         if directory.replace(place, home, store, token):
-            fork_keeper([near, slot.listener], token, limit)
+            fork_keeper([near, slot.listener], token, limit, setting.within)
             break
         near.close()
     slot.close()

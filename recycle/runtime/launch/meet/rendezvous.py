@@ -12,27 +12,32 @@ from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
 from torch.distributed.elastic.utils.store import _barrier_nonblocking
 
-from recycle.control.board.joinfile import digest_of, new_token
+from recycle.control.board.joinfile import digest_of
 from recycle.control.host.waiting_notice import WaitingNotice
 from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.membership.messages import differs
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_store import EtcdStore
+from recycle.control.store.sealed_values import SealedValues
 from recycle.control.store.store import Store
 from recycle.control.store.tcp_store import LOOPBACK, TorchStore
 from recycle.errors import EndedAtOnce, UserError
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.greetings import (
+    OTHER_SECRET,
     Hello,
     KeeperOffer,
     Welcome,
     absent,
     other_count,
     other_release,
+    read_hello,
+    read_welcome,
     release,
     why_not,
 )
 from recycle.runtime.launch.meet.hosted import LOOK, await_store
+from recycle.runtime.launch.meet.secret import token_of
 from recycle.runtime.launch.meet.start import Start
 from recycle.runtime.net.endpoint import Endpoint
 
@@ -60,6 +65,7 @@ class Rendezvous:
         patience: how long to wait for the others, in seconds.
         cluster: where the processes meet in etcd; None for the store at the first of them.
         say: tells the user for whom this process waits.
+        secret: that all these processes have; empty where nobody else is on their network.
 
     Attributes:
         start: as above.
@@ -70,6 +76,7 @@ class Rendezvous:
         hellos: of all processes, by rank, once they have come.
         has_store: whether there is a store yet; that at the first process has to be made.
         is_late: whether the run had begun before this process came, as on a host that takes the place of another one.
+        nonce: of which the run's token is made with the secret, where they agree on it here.
     """
 
     def __init__(
@@ -78,6 +85,7 @@ class Rendezvous:
         patience: float,
         cluster: EtcdCluster | None = None,
         say: Callable[[str], None] = lambda _: None,
+        secret: str = "",
     ) -> None:
         self.start = start
         self.say = say
@@ -85,7 +93,9 @@ class Rendezvous:
         self.cluster = cluster
         self._patience = patience
         self._identity = secrets.token_hex(8)
-        self._store: Store | None = None
+        self._secret = secret
+        self.nonce = ""
+        self._store: SealedValues | None = None
         self.keeper = KeeperOffer()
         self.hellos: list[Hello] = []
         self._has_admitted = False
@@ -182,13 +192,15 @@ class Rendezvous:
             refusal = f"{self._absent(f' within {self._patience:g} s')}; see what their hosts say, and start all again"
             self.refuse(refusal, patient=False)
             raise RunError(refusal)
-        return _read_hello(found, rank)
+        return read_hello(found, rank)
 
     def _absent(self, within: str = "") -> str:
         """Who has not come, for the others as well; in the first process."""
         start = self.start
         found = self._reach().get_many([f"hello/{rank}" for rank in range(start.count)])
-        text = absent(start, [rank for rank, each in enumerate(found) if each is None], within)
+        text = (
+            absent(start, [rank for rank, each in enumerate(found) if each is None], within) + self._with_other_secret()
+        )
         self._reach().set("absent", text.encode())
         return text
 
@@ -199,9 +211,14 @@ class Rendezvous:
             return f"{waits}: {self._absent()}"
         hello, told = self._reach().get_many(["hello/0", "absent"])
         if hello is None:
-            return f"{waits}: {absent(self.start, [0])}"
+            return f"{waits}: {absent(self.start, [0])}{self._with_other_secret()}"
         told = told or b"it prepares the run"
-        return f"{waits} for the first one, on {_read_hello(hello, 0).host}: {told.decode(errors='replace')}"
+        return f"{waits} for the first one, on {read_hello(hello, 0).host}: {told.decode(errors='replace')}"
+
+    def _with_other_secret(self) -> str:
+        """What is said where something in the store was sealed by who has another secret; it may be a stranger."""
+        keys = ["nonce", "admission", *(f"hello/{rank}" for rank in range(self.start.count))]
+        return OTHER_SECRET if self._reach().has_strange(keys) else ""
 
     # The others.
 
@@ -213,16 +230,16 @@ class Rendezvous:
             ControlError: nobody answers.
         """
         found = self._reach().get("admission")
-        self.is_late = found is not None and not self._read(found).refusal
+        self.is_late = found is not None and not read_welcome(found).refusal
         if found is None:
             self.greet()
             found = self._wait("admission", WaitingNotice(self.say))
         if found is None:
             raise RunError(
                 f"the first process, on {self.start.host}, has not begun a run within {self._patience:g} s: see what "
-                "it says, and start all again"
+                f"it says, and start all again{self._with_other_secret()}"
             )
-        admission = self._read(found)
+        admission = read_welcome(found)
         if admission.refusal:
             raise self._refused(admission.refusal)
         host, first = socket.gethostname(), self.start.host
@@ -233,11 +250,6 @@ class Rendezvous:
         if self.is_late:
             self.greet()
         return admission
-
-    def _read(self, found: bytes) -> Welcome:
-        with suppress(msgspec.DecodeError):
-            return msgspec.json.decode(found, type=Welcome)
-        return Welcome("", ("", 0), {"recycle": "another release"})
 
     def leave(self, status: int) -> None:
         """Say that this process ends.
@@ -279,7 +291,7 @@ class Rendezvous:
     def is_over(self) -> bool:
         """Whether all were let in already, as where the first process comes again."""
         found = self._reach().get("admission")
-        return found is not None and not self._read(found).refusal
+        return found is not None and not read_welcome(found).refusal
 
     def greet(self) -> None:
         """Say what this process is, and where.
@@ -295,7 +307,7 @@ class Rendezvous:
         found = self._reach().compare_set(key, b"", said)
         if found == said:
             return
-        other = _read_hello(found, start.rank)
+        other = read_hello(found, start.rank)
         # Of a run that goes on it may be one that has died.
         if other.identity != identity and not self.is_late:
             raise NotAdmitted(
@@ -304,24 +316,27 @@ class Rendezvous:
             )
         self._reach().set(key, said)
 
-    def agree_on_token(self, token: str = "") -> str:
-        """The run's token, which the first process tells here where they share no folder.
+    def agree_on_token(self, nonce: str = "") -> str:
+        """The run's token, which all make of the secret and of what the first process tells here.
 
         Args:
-            token: with which the run goes on; empty if it begins anew.
+            nonce: of the run that goes on; empty if it begins anew.
 
         Raises:
             RunError: there is no run.
         """
         if self.start.rank == 0:
             # One that comes again finds that of the run.
-            return self._reach().compare_set("token", b"", (token or new_token()).encode()).decode()
-        found = self._wait("token", WaitingNotice(self.say))
-        if found is None:
+            found: bytes | None = self._reach().compare_set("nonce", b"", (nonce or secrets.token_hex(16)).encode())
+        else:
+            found = self._wait("nonce", WaitingNotice(self.say))
+        if not found:
             raise RunError(
-                f"the first process, on {self.start.host}, has begun no run: see what it says, and start all again"
+                f"the first process, on {self.start.host}, has begun no run: see what it says, and start all "
+                f"again{self._with_other_secret()}"
             )
-        return found.decode()
+        self.nonce = found.decode()
+        return token_of(self._secret, self.nonce)
 
     @contextmanager
     def telling_others(self) -> Iterator[None]:
@@ -356,13 +371,13 @@ class Rendezvous:
                 return None
         return store.get(key)
 
-    def _heed(self, store: Store) -> None:
+    def _heed(self, store: SealedValues) -> None:
         """Look whether somebody has said that there is no run."""
         withdrawn, admission = store.get_many(["withdrawn", "admission"])
         if withdrawn is not None:
             refusal = withdrawn.decode(errors="replace")
         else:
-            refusal = "" if admission is None else self._read(admission).refusal
+            refusal = "" if admission is None else read_welcome(admission).refusal
         if not refusal:
             return
         if self.start.rank == 0:
@@ -375,20 +390,14 @@ class Rendezvous:
             self.leave(1)
         return NotAdmitted(reason)
 
-    def _reach(self, patience: float | None = None) -> Store:
+    def _reach(self, patience: float | None = None) -> SealedValues:
         start, prefix = self.start, f"{self.start.prefix}/start"
         patience = self._patience if patience is None else patience
-        if self._store is None and self.cluster is not None:
-            self._store = EtcdStore(self.cluster, prefix, near=self.address)
-        elif self._store is None:
-            self._store = await_store(
-                lambda: TorchStore(start.host, start.port, prefix=prefix), start, patience, self.say
+        if self._store is None:
+            store: Store = (
+                await_store(lambda: TorchStore(start.host, start.port, prefix=prefix), start, patience, self.say)
+                if self.cluster is None
+                else EtcdStore(self.cluster, prefix, near=self.address)
             )
+            self._store = SealedValues(store, self._secret)
         return self._store
-
-
-def _read_hello(found: bytes, rank: int) -> Hello:
-    try:
-        return msgspec.json.decode(found, type=Hello)
-    except msgspec.DecodeError:
-        return Hello(f"the host of process {rank}", "", "", {"recycle": "another release"})

@@ -13,6 +13,7 @@ import msgspec
 
 from recycle.control.membership.addresses import (
     EVERYWHERE,
+    OWN,
     NamedHost,
     address_for_others,
     interfaces,
@@ -73,6 +74,11 @@ class Start(msgspec.Struct, frozen=True):
         """
         remedy = "give all processes a free MASTER_PORT, and a MASTER_ADDR of the host of the first one"
         return listen(self.host, self.port, remedy)
+
+    @property
+    def is_on_one_host(self) -> bool:
+        """Whether all processes are on this host, as their launcher or the address of the first one says."""
+        return self.nodes == 1 or self.host in (*OWN, LOOPBACK, "::1")
 
     @property
     def prefix(self) -> str:
@@ -159,7 +165,7 @@ def refuse_elastic(words: Sequence[str]) -> None:
         given = f"--nnodes {nodes}" if ranges else f"--rdzv-backend {backend}"
         raise RunError(
             f"torchrun {given}: it would kill all servers whenever a host joins; give one number of nodes, with "
-            "--rdzv-backend static, --node-rank and --master-addr; docs/cluster.md says how hosts come back"
+            "--rdzv-backend static, --node-rank and --master-addr; docs/reference/cluster.md says how hosts come back"
         )
 
 

@@ -16,20 +16,21 @@ AGAIN = 1.0
 """Seconds after which a keeper that was killed is started again: where memory is short, not at once."""
 
 
-def detach_keeper(listeners: Sequence[socket.socket], token: str, limit: int) -> None:
+def detach_keeper(listeners: Sequence[socket.socket], token: str, limit: int, within: Path | None) -> None:
     """In a process that was forked for it: become a keeper, which nobody's end takes along, until the run is over.
 
     Args:
         listeners: where trainers connect.
         token: the run's.
         limit: the most bytes that may be kept.
+        within: the folder in which it may write versions to disk; None where nobody asks for it.
     """
     _detach(listeners)
     set_title("keeper")
-    keeper.serve(listeners, token, limit, scribe=DiskScribe(token))
+    _serve(listeners, token, limit, within)
 
 
-def fork_keeper(listeners: Sequence[socket.socket], token: str, limit: int) -> None:
+def fork_keeper(listeners: Sequence[socket.socket], token: str, limit: int, within: Path | None) -> None:
     """Start a keeper that is no child of this process, and have another one where that is killed alone.
 
     This process must have no other threads.
@@ -38,13 +39,14 @@ def fork_keeper(listeners: Sequence[socket.socket], token: str, limit: int) -> N
         listeners: where trainers connect; closed here.
         token: the run's.
         limit: the most bytes that may be kept.
+        within: the folder in which it may write versions to disk; None where nobody asks for it.
     """
     pid = os.fork()
     if pid == 0:
         try:
             if os.fork() == 0:
                 _detach(listeners)
-                _guard_keeper(listeners, token, limit)
+                _guard_keeper(listeners, token, limit, within)
         finally:
             os._exit(0)
     os.waitpid(pid, 0)
@@ -66,16 +68,20 @@ def _detach(listeners: Sequence[socket.socket]) -> None:
         os.dup2(null, handle)
 
 
-def _guard_keeper(listeners: Sequence[socket.socket], token: str, limit: int) -> None:
+def _guard_keeper(listeners: Sequence[socket.socket], token: str, limit: int, within: Path | None) -> None:
     """Have a keeper until it ends by itself. Whoever connects while there is none waits for the next one."""
     set_title("keeper's guard")
     while True:
         pid = os.fork()
         if pid == 0:
             set_title("keeper")
-            keeper.serve(listeners, token, limit, scribe=DiskScribe(token))
+            _serve(listeners, token, limit, within)
             os._exit(0)
         _, status = os.waitpid(pid, 0)
         if not os.WIFSIGNALED(status):
             return
         time.sleep(AGAIN)
+
+
+def _serve(listeners: Sequence[socket.socket], token: str, limit: int, within: Path | None) -> None:
+    keeper.serve(listeners, token, limit, scribe=None if within is None else DiskScribe(token, within))

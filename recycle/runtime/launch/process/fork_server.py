@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -34,6 +35,7 @@ class ForkRequest(msgspec.Struct, frozen=True):
         port: of the store.
         token: the run's, for a keeper.
         limit: the most bytes that a keeper may hold.
+        within: the folder in which it may write.
     """
 
     kind: Literal["store", "server", "keeper"]
@@ -41,6 +43,7 @@ class ForkRequest(msgspec.Struct, frozen=True):
     port: int = 0
     token: str = ""
     limit: int = 0
+    within: str | None = None
 
 
 class ForkEvent(msgspec.Struct, frozen=True):
@@ -93,14 +96,16 @@ class ForkServer:
         """Ask for a store's process; the event of its start says where it listens."""
         self._ask(ForkRequest("store", "store", port))
 
-    def start_keeper(self, token: str, limit: int) -> None:
+    def start_keeper(self, token: str, limit: int, within: Path | None) -> None:
         """Ask for a keeper's process, which trainers can reach once it has started.
 
         Args:
             token: the run's.
             limit: the most bytes that it may hold.
+            within: the folder in which it may write versions to disk; None where nobody asks for it.
         """
-        self._ask(ForkRequest("keeper", "keeper", token=token, limit=limit))
+        folder = None if within is None else str(within)
+        self._ask(ForkRequest("keeper", "keeper", token=token, limit=limit, within=folder))
 
     def start_server(self, name: str, port: int) -> None:
         """Ask for an agent and its worker."""
@@ -180,7 +185,8 @@ class _Host:
             try:
                 if listener is not None and request.kind == "keeper":
                     doors = [] if self._door is None else [self._door]
-                    detach_keeper([listener, *doors], request.token, request.limit)
+                    within = None if request.within is None else Path(request.within)
+                    detach_keeper([listener, *doors], request.token, request.limit, within)
                     os._exit(0)
                 die_with_parent()
                 self._channel.close()

@@ -1,12 +1,14 @@
 """What one process says for all."""
 
 import hashlib
+import secrets
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from recycle.control.membership.errors import StoreLost
+from recycle.control.store.sealed_values import SealedValues
 from recycle.runtime.net.endpoint import Endpoint
 
 PATIENCE = 15.0
@@ -15,8 +17,9 @@ PATIENCE = 15.0
 
 def is_first_to_say(endpoint: Endpoint, text: str) -> bool:
     """Whether no other process has said a text yet; where the store that knows is lost, none on this machine."""
+    own = secrets.token_bytes(8)
     try:
-        return endpoint.connect(PATIENCE).add(f"said/{text}", 1) == 1
+        return SealedValues(endpoint.connect(PATIENCE), endpoint.token).compare_set(f"said/{text}", b"", own) == own
     except StoreLost:
         return _is_first_here(endpoint.token, text)
 

@@ -1,6 +1,7 @@
 """The keeper of the launcher's host, as the launcher has it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from recycle.runtime.launch.meet.keepers import dismiss, hold
 from recycle.runtime.launch.process.fork_server import ForkEvent, ForkServer
@@ -25,6 +26,7 @@ class HostKeeper:
         self._token = token
         self._fork_server = fork_server
         self._limit = 0
+        self._within: Path | None = None
         self._channel: Channel | None = None
         self._is_found = False
 
@@ -45,8 +47,9 @@ class HostKeeper:
             return
         self.directory = directory = setting.direct_keepers(keeping)
         self._limit = keeping.limit(directory, setting.host)
+        self._within = keeping.within
         if keeping.slot.is_taken(directory, setting.host):
-            self._fork_server.start_keeper(self._token, self._limit)
+            self._fork_server.start_keeper(self._token, self._limit, self._within)
         else:
             self._is_found = True
             self._channel = hold(self._token, self._limit)
@@ -61,7 +64,7 @@ class HostKeeper:
             self._channel = hold(self._token, self._limit)
             return
         self._is_found = False
-        self._fork_server.start_keeper(self._token, self._limit)
+        self._fork_server.start_keeper(self._token, self._limit, self._within)
         yield "the keeper's process is gone, and with it the copies in memory: another one is started"
 
     def is_of_use(self, *, trained: bool) -> bool:

@@ -107,6 +107,27 @@ def make_backend(store: Store, rank: int, names: Sequence[str], options: Network
     return GlooBackend(backend, rank, names)
 
 
+def make_connected_backend(store: Store, rank: int, size: int, options: NetworkOptions) -> Any:
+    """Torch's own part of a group, as it makes one itself: connected with all others when this returns.
+
+    Args:
+        store: where the ranks find each other; nobody else uses it.
+        rank: of this one.
+        size: of the group.
+        options: how they meet.
+
+    Raises:
+        RuntimeError: one of them did not come, in torch's words.
+    """
+    gloo: Any = ProcessGroupGloo
+    settings = gloo._Options()  # noqa: SLF001 - the only way to choose the address
+    settings._devices = [gloo.create_device(hostname=options.address)]  # noqa: SLF001
+    settings._timeout = options.rebuild_timeout  # noqa: SLF001
+    backend = gloo(store, rank, size, settings)
+    backend._set_default_timeout(options.transfer_timeout)  # noqa: SLF001
+    return backend
+
+
 def begin(start: Callable[[], Work], partners: Sequence[str]) -> Work:
     """Start something in a group.
 

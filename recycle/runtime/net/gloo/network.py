@@ -18,6 +18,7 @@ from recycle.runtime.net.gloo.links import GlooLink
 from recycle.runtime.net.gloo.sockets import Connections
 from recycle.runtime.net.gloo.transfers import Waits
 from recycle.runtime.net.network import Alone, Group, NetworkOptions
+from recycle.runtime.net.stop_line import NO_LINE, Line
 
 
 class GlooNetwork:
@@ -51,6 +52,7 @@ class GlooNetwork:
         self.rank = rank
         self.one_queue = False
         self.ends_are_right = True
+        self.line: Line = NO_LINE
         self._store = PrefixStore(f"epoch/{view.epoch}/rank/{rank.number}", store)
         self._options = options
         self._check = check or _nothing

@@ -10,4 +10,5 @@ def untried_release() -> str:
     release = str(torch.__version__)
     if ".".join(release.split(".")[:2]) in TRIED:
         return ""
-    return f"torch {release} has not been tried with the transport over gloo, and {', '.join(TRIED)} have; docs/gpu.md"
+    tried = ", ".join(TRIED)
+    return f"torch {release} has not been tried with the transport over gloo, and {tried} have; docs/howto/install.md"

@@ -8,6 +8,7 @@ from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
 from recycle.runtime.net.network import Group, Link, Network, Reduction, Transfer
 from recycle.runtime.net.staged.crossing import Crosses, is_on_device
+from recycle.runtime.net.stop_line import Line
 from recycle.runtime.net.transfer_key import TransferKey
 
 
@@ -100,6 +101,11 @@ class TwofoldNetwork:
     def one_queue(self) -> bool:
         """See Network."""
         return self._near.one_queue
+
+    @property
+    def line(self) -> Line:
+        """See Network."""
+        return self._host.line
 
     @property
     def ends_are_right(self) -> bool:

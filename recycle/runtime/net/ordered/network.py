@@ -8,6 +8,7 @@ from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
 from recycle.runtime.net.network import Alone, Group
 from recycle.runtime.net.ordered.communicators import Communicators, OrderedGroup, OrderedLink
+from recycle.runtime.net.stop_line import NO_LINE, Line
 
 
 def plane_of(view: View, rank: ServerRank) -> str:
@@ -44,6 +45,7 @@ class OrderedNetwork:
         self.rank = rank
         self.one_queue = made.one_queue
         self.ends_are_right = False
+        self.line: Line = NO_LINE
         self._communicators = made
         self._named: dict[str, OrderedGroup] = {}
         self._rank = view.rank(server)

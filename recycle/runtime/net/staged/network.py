@@ -10,6 +10,7 @@ from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
 from recycle.runtime.net.network import Network
 from recycle.runtime.net.staged.crossing import Crosses, StagedGroup, StagedLink, is_on_device
+from recycle.runtime.net.stop_line import Line
 
 
 class StagedNetwork:
@@ -46,6 +47,11 @@ class StagedNetwork:
     def one_queue(self) -> bool:
         """See Network."""
         return self._inner.one_queue
+
+    @property
+    def line(self) -> Line:
+        """See Network."""
+        return self._inner.line
 
     @property
     def ends_are_right(self) -> bool:

@@ -1,4 +1,4 @@
-"""The rules of docs/transports.md, each as what some ranks do. They are numbered there as here."""
+"""The rules of docs/internals/transports.md, each as what some ranks do. They are numbered there as here."""
 
 from tests.runtime.net.contract import carrying, ending, giving_up, views
 from tests.runtime.net.contract.writing import NumberedRule

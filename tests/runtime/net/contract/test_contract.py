@@ -55,7 +55,7 @@ TRANSPORTS = {
 }
 EXCUSED = {"both_directions_carry_at_once", "links_do_not_wait_for_each_other"}
 """Who has one queue does not keep these."""
-DOCUMENT = Path(__file__).parents[4] / "docs" / "transports.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "internals" / "transports.md"
 
 
 CASES = [

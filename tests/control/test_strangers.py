@@ -1,0 +1,117 @@
+"""What who lacks the token can make of the store: nothing that ends anybody, and nothing that counts twice."""
+
+import itertools
+
+import pytest
+
+from harness.examples import paper_job
+from harness.memory_store import MemoryStore
+from recycle.control.board import keys
+from recycle.control.board.board import Board
+from recycle.control.membership.messages import Death, Description, Opening, Verdict
+from recycle.control.membership.view import Member, View
+from recycle.runtime.recover.store_probe import StoreProbe
+
+TOKEN = "token"
+A, B = (Member.parse(name) for name in ("W0_0#0", "W0_1#0"))
+VIEW = View(3, (A, B))
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def board(store: MemoryStore) -> Board:
+    return Board(store, TOKEN)
+
+
+def verdict(epoch: int) -> Verdict:
+    return Verdict(epoch, (str(A), str(B)), epoch)
+
+
+@pytest.mark.parametrize("attack", ["deleted", "garbage", "older"])
+def test_the_newest_verdict_is_put_back_by_who_has_read_it(store: MemoryStore, board: Board, attack: str) -> None:
+    board.verdicts.propose(verdict(3))
+    older = store.get(keys.VIEW)
+    assert older is not None
+    reader = Board(store.clone(), TOKEN)
+    board.verdicts.propose(verdict(4))
+    assert reader.verdicts.newest() == verdict(4)
+    if attack == "deleted":
+        store.delete(keys.VIEW)
+    else:
+        store.set(keys.VIEW, older if attack == "older" else b"garbage")
+    assert reader.verdicts.newest() == verdict(4)
+    assert Board(store.clone(), TOKEN).verdicts.newest() == verdict(4)
+
+
+@pytest.mark.parametrize("attack", ["deleted", "older"])
+def test_an_epoch_has_one_verdict_for_all_who_have_read_it(store: MemoryStore, board: Board, attack: str) -> None:
+    board.verdicts.propose(verdict(3))
+    older = store.get(keys.VIEW)
+    assert older is not None
+    board.verdicts.propose(verdict(4))
+    if attack == "deleted":
+        store.delete(keys.VIEW)
+    else:
+        store.set(keys.VIEW, older)
+    assert board.verdicts.propose(Verdict(4, (str(A),), 1)) == verdict(4)
+    assert board.verdicts.propose(verdict(5)) == verdict(5)
+
+
+def test_no_number_is_given_again_to_who_has_died_or_is_in_the_view(store: MemoryStore, board: Board) -> None:
+    server = A.server
+    assert board.joining.new_incarnation(server) == 1
+    first = store.get(keys.incarnation(server))
+    assert first is not None
+    assert board.joining.new_incarnation(server) == 2
+    board.failures.publish_death(Death(str(Member(server, 2)), "died", "agent", 0.0))
+    store.set(keys.incarnation(server), first)
+    assert board.joining.new_incarnation(server) == 3
+    board.verdicts.propose(Verdict(3, (str(Member(server, 3)),), 0))
+    for attack in (first, b"garbage", b"99", None):
+        if attack is None:
+            store.delete(keys.incarnation(server))
+        else:
+            store.set(keys.incarnation(server), attack)
+        assert board.joining.new_incarnation(server) == 4
+
+
+def test_a_stranger_says_neither_that_the_end_is_reached_nor_that_it_is_not(store: MemoryStore, board: Board) -> None:
+    sealed = {}
+    for member in VIEW.members:
+        board.end.reach(View(2, VIEW.members), member)
+        sealed[member] = store.get(keys.finished(2, member))
+    for member in VIEW.members:
+        store.set(keys.finished(3, member), sealed[member])
+    store.set(keys.end(3), b"")
+    assert not board.end.wait(VIEW, 0.01)
+    one, other = Board(store.clone(), TOKEN), Board(store.clone(), TOKEN)
+    one.end.reach(VIEW, A)
+    for attack in (b"garbage", None):
+        if attack is None:
+            store.delete(keys.finished(3, A))
+        else:
+            store.set(keys.finished(3, A), attack)
+        assert not one.end.wait(VIEW, 0.01)
+    other.end.reach(VIEW, B)
+    assert one.end.wait(VIEW, 0.01)
+    assert other.end.wait(VIEW, 0.01)
+
+
+def test_what_lasts_is_put_back_unless_all_of_it_is_gone(store: MemoryStore, board: Board) -> None:
+    description = Description({}, paper_job())
+    board.describe(description)
+    opening = board.verdicts.open(Opening(0, (str(A), str(B))))
+    probe = StoreProbe(1.0)
+    probe.require(board)
+    for key, attack in itertools.product((keys.RUN, keys.OPENING), (b"garbage", None)):
+        if attack is None:
+            store.delete(key)
+        else:
+            store.set(key, attack)
+        probe.require(board)
+        assert board.description() == description
+        assert board.verdicts.opening() == opening

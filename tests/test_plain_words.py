@@ -1,0 +1,79 @@
+"""The user's pages are read once: what makes a sentence hard is counted, and the counts may not grow."""
+
+import pytest
+
+from harness.paths import ROOT
+from harness.prose import long_paragraphs, long_sentences, paragraphs, private_words, sentences, words
+
+FOLDERS = ("tutorials", "howto", "explanation", "reference")
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in [
+        ROOT / "README.md",
+        *(path for each in FOLDERS for path in sorted((ROOT / "docs" / each).glob("*.md"))),
+    ]
+}
+MOST_WORDS = 25_000
+"""Of all pages but the reference."""
+
+LEFT = {
+    "docs/explanation/compared.md": (0, 0, 1),
+    "docs/howto/spares.md": (0, 0, 1),
+    "docs/howto/troubleshooting.md": (0, 0, 1),
+    "docs/reference/cli.md": (3, 1, 4),
+    "docs/reference/compatibility.md": (1, 0, 11),
+    "docs/reference/study.md": (0, 0, 1),
+}
+"""By page, how many sentences and paragraphs are too long, and how many private words are left; none on all others."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_has_no_more_that_is_hard_to_read_than_it_had(page):
+    text = PAGES[page]
+    found = long_sentences(text), long_paragraphs(text), private_words(text)
+    left = LEFT.get(page, (0, 0, 0))
+    assert all(len(each) <= most for each, most in zip(found, left, strict=True)), (
+        f"{left} are left, and there are {found}"
+    )
+
+
+def test_what_is_left_is_of_pages_that_are_there_and_no_more_than_is_there():
+    for page, left in LEFT.items():
+        text = PAGES[page]
+        found = len(long_sentences(text)), len(long_paragraphs(text)), len(private_words(text))
+        assert found == left, f"{page}: {found} are left"
+
+
+def test_the_pages_are_short_enough_to_be_read():
+    assert (
+        sum(words(each) for page, text in PAGES.items() if "/reference/" not in page for each in paragraphs(text))
+        < MOST_WORDS
+    )
+
+
+LONG = " ".join(["Word"] + ["word"] * 35)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"{LONG}.", (1, 0, 0)),
+        (f"{LONG[:-5]}. {LONG[:-5]}.", (0, 0, 0)),
+        (f"- {LONG[:60]}\n- {LONG[:60]}\n{LONG}", (1, 0, 0)),
+        (f"| {LONG[:60]} | {LONG} |", (1, 0, 0)),
+        (f"```\n{LONG}\n```\n<!-- {LONG} -->", (0, 0, 0)),
+        (f"{LONG[:100]}. {LONG[:100]}. {LONG[:100]}. {LONG[:100]}. {LONG[:100]}.", (0, 1, 0)),
+        ("The server who dies is [told to end](who.md), `whoever` says so.", (0, 0, 2)),
+        ("| there: fp16 | refused |", (0, 0, 1)),
+    ],
+)
+def test_what_is_hard_to_read_is_found(text, found):
+    assert (len(long_sentences(text)), len(long_paragraphs(text)), len(private_words(text))) == found
+
+
+def test_a_sentence_ends_at_its_point_and_not_within_a_number():
+    assert sentences("It takes 0.5 s. Then `x` begins (see above). 3 are left.") == [
+        "It takes 0.5 s.",
+        "Then `x` begins (see above).",
+        "3 are left.",
+    ]
