@@ -35,7 +35,7 @@ def paragraphs(text: str) -> Iterator[str]:
 
 def sentences(paragraph: str) -> list[str]:
     """The sentences of a paragraph."""
-    return re.split(r"(?<=[.!?])[\"')*]*\s+(?=[\"'(*]*[A-Z0-9c])", paragraph)
+    return re.split(r"(?<=[.!?])[\"')*]*\s+(?=[\"'(*]*[A-Z0-9c]|\*[a-z])", paragraph)
 
 
 def words(text: str) -> int:

@@ -224,7 +224,7 @@ def test_a_release_that_is_not_known_is_refused(run):
         ("--use-distributed-optimizer --recycle-exact", "--use-distributed-optimizer: a step cannot be taken back"),
         (
             "--use-distributed-optimizer --save x --save-interval 9 --ckpt-format torch_dcp",
-            "--ckpt-format: nobody knows how a shard",
+            "--ckpt-format: it is not known how a shard",
         ),
         (
             "--fp8-format hybrid --transformer-impl transformer_engine",
@@ -232,7 +232,7 @@ def test_a_release_that_is_not_known_is_refused(run):
         ),
         (
             "--fp8-format hybrid --fp8-recipe mxfp8 --fp8-param-gather --transformer-impl transformer_engine",
-            "--fp8-param-gather: who comes back is not given",
+            "--fp8-param-gather: a returning server is not given",
         ),
         ("--fp8-format hybrid --fp8-recipe mxfp8", "--transformer-impl: other layers ignore it"),
         ("--fp4-format e2m1", "--fp4-format: gradients are rounded at random"),
@@ -250,14 +250,14 @@ def test_a_release_that_is_not_known_is_refused(run):
         ("--moe-paged-stash", "--moe-paged-stash: pages are given back"),
         ("--gpu-sniff-test-interval 100", "--gpu-sniff-test-interval: ranks send to each other"),
         ("--iterations-to-skip 7", "--pipeline-model-parallel-size: Megatron ends where it skips an iteration"),
-        ("--rampup-batch-size 3 3 100 --recycle-stagger", "--rampup-batch-size: iterations that are made again"),
+        ("--rampup-batch-size 3 3 100 --recycle-stagger", "--rampup-batch-size: redone iterations would have"),
         (
             "--recycle-keep-in-memory copies=2 --tensor-model-parallel-size 1 --fp16",
             "--fp16: a step that was made may overflow",
         ),
         (
             "--recycle-keep-in-memory copies=2 --tensor-model-parallel-size 1 --optimizer lion",
-            "--optimizer: nobody knows of what its state consists",
+            "--optimizer: it is not known what its state consists of",
         ),
         (
             "--recycle-keep-in-memory parity=2+1 --tensor-model-parallel-size 1 --recycle-exact --fp16",

@@ -29,12 +29,13 @@ MOST_ROWS = 64
 def command(plan_file: Path, as_json: bool) -> None:
     """Prove that PLAN is legal, and recompute its figures from its instructions.
 
-    Legal means: every micro-batch passes every stage once, F before I before W on one live server; no server holds
-    more than its memory limit; every transfer has one partner and both ends agree on the order; nothing deadlocks even
-    if each send waits for its receive; every stage reduces and steps once; period and makespan are what the plan says.
+    In a legal plan every micro-batch passes every stage once, F before I before W on one live server. No server holds
+    more than its memory limit. Every transfer has one partner, and both ends agree on the order. Nothing deadlocks,
+    even if each send waits for its receive. Every stage reduces and steps once. Period and makespan are what the plan
+    says.
 
     Baseline and status are recomputed, and the bound as far as the rules prove it. A bound that only the exact solver
-    has proved is reported as not verified; who made the plan, and with what seed and budget, is not looked into.
+    has proved is reported as not verified. Planner, seed and budget are not checked.
 
     An illegal plan exits with status 1 and names the first wrong instruction; a file that is no plan exits with 2.
     """

@@ -131,7 +131,7 @@ def works(line: CommandLine) -> Iterator[str]:
     if line.flags.redundancy is not None:
         yield f"the state in memory, {line.flags.redundancy}"
     if settings.hidden_dropout or settings.attention_dropout:
-        yield "dropout, with other random numbers than stock: the same whoever is dead"
+        yield "dropout, with other random numbers than stock: the same whatever is dead"
 
 
 def survival(diagnosis: Diagnosis) -> str:

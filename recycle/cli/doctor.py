@@ -45,10 +45,13 @@ def command(
 ) -> None:
     """Check what --pipeline-schedule recycle would do for a Megatron job, whose command line is COMMAND.
 
-    The job is judged on the machines that it is for: where it trains over NCCL, GPUs and NCCL are taken to be there.
-    Reports whether it runs, what is refused and what to change, which words neither Megatron nor the script knows, what
-    of it has not run on a GPU, whether the job survives the death of a process and the loss of a host, the plan, and
-    what the loss of a server would cost: by re-routing, without its pipeline, with layers moved, and by a restart.
+    The job is judged on the machines that it is for: if it trains over NCCL, GPUs and NCCL are taken to be there.
+
+    Reports whether it runs, what is refused and what to change, which words neither Megatron nor the script knows, and
+    what of it has not run on a GPU. Then whether the job survives the death of a process and the loss of a host, and
+    the plan. The last table is what the loss of a server would cost: by re-routing, without its pipeline, with layers
+    moved, and by a restart.
+
     Without a catalogue (--recycle-catalogue), F, I and W are taken to be equally long. Exits with status 1 if something
     is refused or not known.
 

@@ -170,7 +170,7 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
     "--store",
     envvar=VARIABLE,
     metavar="URL",
-    help="An etcd where servers agree on who is alive: etcd://[USER:PASSWORD@]HOST:PORT,...[/NAME], or etcds:// with "
+    help="An etcd where servers agree on the live ones: etcd://[USER:PASSWORD@]HOST:PORT,...[/NAME], or etcds:// with "
     f"?ca=FILE&cert=FILE&key=FILE; or {VARIABLE} in the environment. Default: one of the run's own, on its first host.",
     **HOSTS,
 )

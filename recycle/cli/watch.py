@@ -31,7 +31,7 @@ LOOPBACK = "127.0.0.1"
     "--address",
     default=LOOPBACK,
     show_default=True,
-    help="Where to listen; everybody who reaches another one than the default can look.",
+    help="Where to listen. At another address than the default, only someone with the whole printed address can look.",
 )
 @click.option("--open", "in_browser", is_flag=True, help="Open the page in a browser.")
 def command(path: Path, port: int, address: str, in_browser: bool) -> None:
@@ -41,8 +41,8 @@ def command(path: Path, port: int, address: str, in_browser: bool) -> None:
     they happen. Nothing of the run is touched: only what it writes is read. A run that is about to begin can be watched
     from its start: where there is no folder yet, the page waits for it.
 
-    RUN can also be a plan or a catalogue: on the page, servers are then killed and brought back with a click, and
-    the plan for those that are left is drawn; from the catalogue, or made within a second.
+    RUN can also be a plan or a catalogue. On the page, servers are then killed and brought back with a click. It draws
+    the plan for those that are left, from the catalogue, or made within a second.
 
     \b
     recycle watch run
@@ -111,6 +111,8 @@ def try_plans(path: Path) -> Mapping[str, Route]:
                 return start
             return plan_maker(start.job, start.mode)(start.job.dead_servers(dead))
 
+    lock = threading.Lock()
+
     def panels(plan: Plan) -> list[Panel]:
         return make_panels([subject_of(plan, path.stem)], "stage")
 
@@ -119,7 +121,9 @@ def try_plans(path: Path) -> Mapping[str, Route]:
 
     def plan(asked: Mapping[str, str]) -> bytes:
         dead = tuple(Server.parse(each) for each in asked.get("dead", "").split(",") if each)
-        return msgspec.json.encode(document_of(panels(plan_for(dead))))
+        # Whoever asks often waits, and does not take every processor.
+        with lock:
+            return msgspec.json.encode(document_of(panels(plan_for(dead))))
 
     return {"/": _page(show), "/plan": _data(plan)}
 

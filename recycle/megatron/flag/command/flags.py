@@ -86,7 +86,7 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     )
     group.add_argument(
         "--recycle-store",
-        help="Where servers agree on who is alive, so that any host may be lost: etcd://HOST:PORT,HOST:PORT,.... "
+        help="Where servers agree on the live ones, so that any host may be lost: etcd://HOST:PORT,HOST:PORT,.... "
         f"{VARIABLE} in the environment says the same, and is not printed with Megatron's arguments.",
     )
     group.add_argument(
@@ -121,7 +121,7 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     group.add_argument(
         TRUST,
         action="store_true",
-        help="Several hosts without a secret: a client of any of them can read the state, write files and end the run.",
+        help="Several hosts without a secret: what reaches one of them can read the state, write files, end the run.",
     )
     return parser
 

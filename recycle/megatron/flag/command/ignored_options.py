@@ -11,7 +11,7 @@ LEFT_OUT = {
     "--delay-wgrad-compute": "a plan says when weight gradients are computed",
     "--ep-overlap-early-attn-memory-release": "it is a part of --overlap-moe-expert-parallel-comm",
     "--num-distributed-optimizer-instances": "peers hold each shard twice as it is",
-    "--ckpt-assume-constant-structure": "who writes which part of a checkpoint changes with failures",
+    "--ckpt-assume-constant-structure": "which rank writes which part of a checkpoint changes with failures",
     "--distributed-timeout-seconds-after-init": "a server that comes back would wait for all others to set it",
 }
 """Why, by option."""

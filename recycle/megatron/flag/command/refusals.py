@@ -59,7 +59,7 @@ MOVED = Advice("it follows the micro-batches of a rank, and a plan moves them", 
 COMMUNICATORS = Advice("each view makes communicators of its own, and torch makes none", "leave it out")
 
 DRAWN = Advice("its random numbers depend on which server draws them", "leave it out")
-OWN_PART = "each rank keeps its own part, and nobody has that of the dead"
+OWN_PART = "each rank keeps its own part, and no live rank has that of a dead one"
 
 RULES = (
     Rule(("moe_router_load_balancing_type",), ("aux_loss", "seq_aux_loss", "sinkhorn", "none"), BALANCE),
@@ -133,7 +133,7 @@ RULES = (
     Rule(("pipeline_model_parallel_comm_backend",), (), COMMUNICATORS),
     _off(
         "te_rng_tracker",
-        Advice("its random states are objects on a GPU, and who comes back is given tensors", "leave it out"),
+        Advice("its random states are objects on a GPU, and a returning server is given tensors", "leave it out"),
     ),
     Rule(("logits_save_dir", "logits_load_dir", "moe_routing_trace_path"), (), MOVED),
     Rule(
@@ -234,7 +234,7 @@ EIGHT_BITS = (
     Rule(
         ("fp8_param_gather", "fp8_param"),
         (False,),
-        Advice("who comes back is not given rounded parameters", "leave it out"),
+        Advice("a returning server is not given rounded parameters", "leave it out"),
     ),
     Rule(
         ("transformer_impl",),
@@ -267,7 +267,7 @@ SHARDED_CHECKPOINTS = (
     Rule(
         ("ckpt_format",),
         ("torch", "torch_dist"),
-        Advice("nobody knows how a shard of the dead is written in it", "use --ckpt-format torch_dist"),
+        Advice("it is not known how a shard of a dead server is written in it", "use --ckpt-format torch_dist"),
     ),
 )
 """What its checkpoints need."""
@@ -282,7 +282,7 @@ NOT_MADE_AGAIN = (
     Rule(
         ("optimizer",),
         ("adam", "sgd"),
-        Advice("nobody knows of what its state consists, and so how its step is made again", "use adam or sgd"),
+        Advice("it is not known what its state consists of, and so how its step is redone", "use adam or sgd"),
     ),
     _off("optimizer_cpu_offload", Advice("its state is in two places", "turn it off")),
     _off("use_precision_aware_optimizer", Advice("parts of its state are rounded", "turn it off")),
@@ -292,7 +292,7 @@ NOT_MADE_AGAIN = (
 
 NOT_KEPT = (
     *NOT_MADE_AGAIN,
-    _off("fp16", Advice("a step that was made may overflow when it is made again", "use --bf16")),
+    _off("fp16", Advice("a step that was made may overflow when it is redone", "use --bf16")),
 )
 """What they need where all have gone on from them, so that none can be skipped any more."""
 
@@ -312,8 +312,8 @@ NOT_OWN = (
     Rule(("fp8",), (), Advice("layers keep rounded weights of a step that is taken back", "train with --bf16")),
     _off("fp16", Advice("the training code itself skips steps, before the next iteration begins", "use --bf16")),
     _off("grad_reduce_in_bf16", Advice("gradients are added up in full precision", "leave it out")),
-    _off("log_num_zeros_in_grad", Advice("nobody counts them", "leave it out")),
-    Rule(("rampup_batch_size",), (), Advice("iterations that are made again would have other batches", "leave it out")),
+    _off("log_num_zeros_in_grad", Advice("they are not counted", "leave it out")),
+    Rule(("rampup_batch_size",), (), Advice("redone iterations would have other batches", "leave it out")),
     _off("use_distributed_optimizer", Advice("a step cannot be taken back by one server alone", "turn it off")),
 )
 """What stages need that step on their own."""
