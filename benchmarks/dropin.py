@@ -1,6 +1,7 @@
 """Iteration time of a user's script with the flag against without, all servers alive.
 
 Usage: PYTHONPATH=.megatron-0.17.1 python -m benchmarks.dropin [--starts 5] [--pairs 8] [--seconds 2]
+           [--tensor-parallel 2] [--experts]
 
 Two jobs of torchrun's, one with the flag and one without, take turns (``benchmarks.turns``). Two equal jobs differ by
 some percent for as long as they live, so jobs are started several times. None of them gives memory back: how much a
@@ -29,6 +30,10 @@ SIZE = (
     "--num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 128 --max-position-embeddings 128 "
     "--micro-batch-size 2 --global-batch-size 16 --lr 1e-3 --eval-iters 0 --eval-interval 10000"
 )
+EXPERTS = (
+    "--num-experts 4 --expert-model-parallel-size 2 --moe-router-topk 2 --moe-token-dispatcher-type alltoall "
+    "--moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 1e-2"
+)
 KEPT_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 FLAG = ("--pipeline-schedule", "recycle")
 ELAPSED = re.compile(r"elapsed time per iteration \(ms\): (\S+)")
@@ -50,15 +55,17 @@ def line_reader(job: "subprocess.Popen[str]") -> Callable[[], None]:
     return wait
 
 
-def measure(dataset: Path, flags: Sequence[str], pairs: int, seconds: float) -> list[tuple[Length, Length]]:
-    """Start two jobs, one with some flags and one without, and let them take turns."""
+def measure(
+    dataset: Path, size: Sequence[str], ranks: int, flags: Sequence[str], pairs: int, seconds: float
+) -> list[tuple[Length, Length]]:
+    """Start two jobs of a size, one with some flags and one without, and let them take turns."""
     from harness.flag_runs import launch
 
     contestants: list[Contestant] = []
     try:
         for words in ((), flags):
             # Where both say something, the later words count.
-            job = launch(dataset, *SIZE.split(), *words, iterations=ENDLESS)
+            job = launch(dataset, *size, *words, ranks=ranks, iterations=ENDLESS)
             contestants.append(Contestant(job.pid, line_reader(job)))
         return take_turns(contestants[0], contestants[1], pairs, seconds)
     finally:
@@ -71,6 +78,8 @@ def main() -> int:
     parser.add_argument("--starts", type=int, default=5, help="how often two jobs are started")
     parser.add_argument("--pairs", type=several, default=8, help="of turns in a start")
     parser.add_argument("--seconds", type=float, default=2.0, help="of a turn")
+    parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="ranks of a server")
+    parser.add_argument("--experts", action="store_true", help="experts, divided over the ranks of a server of two")
     parser.add_argument("flags", nargs="*", help="further arguments of the job with the flag, after --")
     arguments = parser.parse_args()
     from harness.flag_runs import make_dataset, missing
@@ -80,14 +89,18 @@ def main() -> int:
         return 2
     os.environ.update(KEPT_MEMORY)
     names, pairs = ("stock", "flag"), []
+    ranks = 4 * arguments.tensor_parallel * (2 if arguments.experts else 1)
+    size = [*SIZE.split(), "--tensor-model-parallel-size", str(arguments.tensor_parallel)]
+    size += EXPERTS.split() if arguments.experts else []
     with tempfile.TemporaryDirectory() as folder:
         dataset = make_dataset(Path(folder) / "text")
         for start in range(arguments.starts):
             print(f"start {start + 1} of {arguments.starts}")
-            found = measure(dataset, (*FLAG, *arguments.flags), arguments.pairs, arguments.seconds)
+            found = measure(dataset, size, ranks, (*FLAG, *arguments.flags), arguments.pairs, arguments.seconds)
             report(names, found)
             pairs += found
-    print(f"PP 2 x DP 2, 4 layers of 256, {len(pairs)} pairs, load {os.getloadavg()[0]:.1f}; {ALLOWED} is allowed")
+    size_text = f"PP 2 x DP 2, {ranks // 4} ranks a server, 4 layers of 256"
+    print(f"{size_text}, {len(pairs)} pairs, load {os.getloadavg()[0]:.1f}; {ALLOWED} is allowed")
     return int(report(names, pairs).clock > ALLOWED)
 
 

@@ -50,9 +50,10 @@ from recycle.plan.instruction import Instruction, Op
 from recycle.runtime.join.handover import describe_state, make_room
 from recycle.runtime.keep.keeping import Keeping, KnownKeepers
 from recycle.runtime.launch.meet.keeper_finder import KeeperFinder
+from recycle.state.channel import HERE
 from recycle.state.client import KeeperClient
 from recycle.state.directory import KeeperDirectory
-from recycle.state.keeper import keeper_address, listen, listen_to_hosts, serve
+from recycle.state.keeper import listen, listen_to_hosts, serve
 from recycle.state.redundancy import Redundancy
 
 ALLOWED = 1.01
@@ -61,7 +62,7 @@ VALUE = 4
 OTHERS_MEMORY = 10**9
 """Bytes that another host's keeper may hold."""
 PEERS = (Server(0, 0), Server(1, 0))
-HERE = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 BRINGING = (("from one's own host", "copy once", 2.0), ("from another host", "send once", 3.0))
 """What is measured, against what, and how many times as long it may take."""
 
@@ -104,9 +105,11 @@ def other_hosts(count: int) -> Iterator[None]:
     clients: list[KeeperClient] = []
     with ExitStack() as keepers:
         for number in range(count):
-            with listen_to_hosts(HERE) as door:
+            with listen_to_hosts(LOOPBACK) as door:
                 keepers.enter_context(keeper_process([door], token, OTHERS_MEMORY))
-                clients.append(KeeperClient((HERE, door.getsockname()[1]), token, f"another host's keeper {number}"))
+                clients.append(
+                    KeeperClient((LOOPBACK, door.getsockname()[1]), token, f"another host's keeper {number}")
+                )
         find, host_names = KeeperFinder.find, KeeperDirectory.host_names
 
         def find_all(finder: KeeperFinder) -> KnownKeepers:
@@ -159,7 +162,7 @@ class Stage:
 def put(megabytes: int, tensors: int, rounds: int) -> None:
     """Print what it takes of the processor to put a part."""
     token, stage, view = new_token(), Stage(megabytes * 10**6, tensors), View.among(PEERS)
-    client = KeeperClient(keeper_address(token), token, "here")
+    client = KeeperClient(HERE, token, "here")
     keeping = Keeping(partial(KnownKeepers, [client], Redundancy(1, 1)), PEERS[0], 1, stage, lambda: view, silent)
 
     def iterate() -> None:
@@ -197,10 +200,10 @@ def bring(megabytes: int, rounds: int) -> bool:
     one = Redundancy(1, 1)
     with (
         listen(token) as listener,
-        listen_to_hosts(HERE) as door,
+        listen_to_hosts(LOOPBACK) as door,
         keeper_process([listener, door], token, 4 * megabytes * 10**6) as keeper,
     ):
-        addresses = keeper_address(token), (HERE, door.getsockname()[1])
+        addresses = HERE, (LOOPBACK, door.getsockname()[1])
         near, far = (KeeperClient(address, token, "here") for address in addresses)
         for each in PEERS:
             known = partial(KnownKeepers, [near], one, near=near.name)
@@ -257,7 +260,7 @@ def new_memory(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def send(state: dict[str, torch.Tensor]) -> None:
     """Send a state once over a connection as between hosts, into new memory."""
-    with socket.create_server((HERE, 0)) as server:
+    with socket.create_server((LOOPBACK, 0)) as server:
         ours = socket.create_connection(server.getsockname())
         theirs, _ = server.accept()
     room = [each.view(torch.uint8).numpy().data for each in new_memory(state).values()]

@@ -36,10 +36,11 @@ from harness.examples import paper_job
 from harness.processes import seconds_of
 from harness.relays import relays
 from recycle.control.board.board import Board
+from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.messages import Death, Verdict
 from recycle.control.membership.view import Member, View
-from recycle.control.store.relay_requests import name_of
+from recycle.control.store.relay_requests import door_of
 from recycle.control.store.relayed_store import RelayedStore
 from recycle.control.store.store import Store
 from recycle.job import Job
@@ -83,7 +84,7 @@ class Seat(NamedTuple):
 
     members: Sequence[Member]
     connect: Callable[[], Store]
-    relays: Sequence[bytes]
+    relays: Sequence[HostDoor]
 
     def connections(self) -> list[Store]:
         """One for each member."""
@@ -108,10 +109,10 @@ def run_members(seat: Seat, job: Job, ready: Barrier, channel: Connection) -> No
     channel.send_bytes(msgspec.json.encode((time.process_time() - before, costs)))
 
 
-def run_relays(names: Sequence[bytes], connect: Callable[[], Store], ready: Barrier, end: Event) -> None:
+def run_relays(doors: Sequence[HostDoor], connect: Callable[[], Store], ready: Barrier, end: Event) -> None:
     """Be the relays of some hosts."""
     sys.setswitchinterval(HANDOVER)
-    with relays(dict.fromkeys(names, connect)):
+    with relays(dict.fromkeys(doors, connect)):
         ready.wait()
         end.wait()
 
@@ -135,13 +136,13 @@ def measure(count: int, processes: int, victims: str, store: Served) -> Change:
     board = Board(store.connect(), TOKEN)
     board.verdicts.propose(verdict)
     place = {each: view.members.index(each) // HOST for each in alive}
-    names = {host: name_of(f"{os.getpid()}/{host}", "") for host in set(place.values())} if store.has_relays else {}
+    doors = {host: door_of(f"{os.getpid()}/{host}", "") for host in set(place.values())} if store.has_relays else {}
     end, there = context.Event(), context.Barrier(processes + 1)
     relaying = [
         context.Process(
-            target=run_relays, args=(list(names.values())[number::processes], store.connect, there, end), daemon=True
+            target=run_relays, args=(list(doors.values())[number::processes], store.connect, there, end), daemon=True
         )
-        for number in range(processes if names else 0)
+        for number in range(processes if doors else 0)
     ]
     for process in relaying:
         process.start()
@@ -153,14 +154,14 @@ def measure(count: int, processes: int, victims: str, store: Served) -> Change:
     shares = [[each for each in alive[1:] if place[each] % processes == number] for number in range(processes)]
     for some in (alive[:1], *shares):
         ours, theirs = context.Pipe(duplex=False)
-        seat = Seat(some, store.connect, [names[place[each]] for each in some] if names else ())
+        seat = Seat(some, store.connect, [doors[place[each]] for each in some] if doors else ())
         arguments: tuple[Any, ...] = (seat, job, ready, theirs)
         process = context.Process(target=run_members, args=arguments, daemon=True)
         process.start()
         channels.append(ours)
         started.append(process)
     ready.wait()
-    while store.watches() < len(names):
+    while store.watches() < len(doors):
         time.sleep(0.1)
     server_before, relays_before, asked = store.processor(), _processor(relaying), store.requests()
     begin = time.monotonic()

@@ -2,35 +2,84 @@
 
 import codecs
 import io
+import json
 import os
+import secrets
 import stat
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, TypeVar
+
+import msgspec
 
 from recycle.errors import UserError
 
 STANDARD = Path("-")
 """Standard input, where a file is read, and standard output, where one is written."""
 
+LARGEST = 1 << 29
+"""Bytes of a file that is read whole: the largest plan that is ever made has less."""
+
+T = TypeVar("T")
+
 
 def read_bytes(path: Path) -> bytes:
     """The file's content; what a byte-order mark says to be UTF-16, or UTF-8, comes as UTF-8 without it.
 
     Raises:
-        UserError: the file cannot be read.
+        UserError: the file cannot be read, or is larger than any of ours.
     """
     try:
         if path == STANDARD:
-            return without_mark(sys.stdin.buffer.read())
-        return without_mark(path.read_bytes())
+            content = sys.stdin.buffer.read(LARGEST + 1)
+        else:
+            with _opened(path) as file:
+                content = file.read(LARGEST + 1)
     except IsADirectoryError as error:
         raise UserError(f"{path}: this is a folder, and a file is needed") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(content) > LARGEST:
+        raise UserError(f"{path}: it has more than {LARGEST} bytes, and no file that is read here has so many")
+    return without_mark(content)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """A file to read; of a pipe without a writer there is nothing, and nothing is waited for."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(handle, True)
+    return os.fdopen(handle, "rb")
+
+
+def from_json(content: bytes, kind: type[T]) -> T:
+    """Decode the content of a JSON file.
+
+    Args:
+        content: the file's.
+        kind: what it must be.
+
+    Raises:
+        msgspec.DecodeError: it is not that, is nested too deeply, or gives a key twice, of which one would be lost.
+    """
+    try:
+        decoded = msgspec.json.decode(content, type=kind)
+        json.loads(content, object_pairs_hook=_require_once)
+    except RecursionError as error:
+        raise msgspec.DecodeError("it is nested too deeply") from error
+    except (ValueError, UnicodeDecodeError) as error:
+        raise error if isinstance(error, msgspec.DecodeError) else msgspec.DecodeError(str(error)) from error
+    return decoded
+
+
+def _require_once(pairs: list[tuple[str, Any]]) -> None:
+    seen = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise msgspec.DecodeError(f"key {key[:100]!r} is given twice")
+        seen.add(key)
 
 
 def without_mark(content: bytes) -> bytes:
@@ -44,11 +93,15 @@ def without_mark(content: bytes) -> bytes:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[IO[bytes]]:
+def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
     """A file to write into. It takes the place of ``path`` when the block ends, and only if the block succeeds.
 
     Where a link leads elsewhere, the file there is replaced and the link stays; the new file has the mode of the old
     one. A device or a pipe is written to.
+
+    Args:
+        path: where to.
+        private: whether nobody but its owner may read it, at no moment.
 
     Raises:
         UserError: the file cannot be written; what was there before is untouched.
@@ -68,14 +121,17 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
             with path.open("wb") as file:
                 yield file
             return
-        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~_umask()
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        temporary = Path(name)
+        before = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+        # The kernel takes the process's mask from what a new file may be; to ask for the mask is to change it for all.
+        new = 0o600 if private or before is not None else 0o666
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, new)
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(mode)
+            if before is not None and not private:
+                os.fchmod(file.fileno(), before)
         temporary.replace(path)
     except OSError as error:
         raise UserError(f"{given}: cannot be written: {error.strerror}") from error
@@ -84,13 +140,18 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
             temporary.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
     """Write a file so that at every moment either its old or its whole new content is there.
+
+    Args:
+        path: where to.
+        content: what is to be there.
+        private: whether nobody but its owner may read it, at no moment.
 
     Raises:
         UserError: the file cannot be written; what was there before is untouched.
     """
-    with whole_file(path) as file:
+    with whole_file(path, private=private) as file:
         file.write(content)
 
 
@@ -107,9 +168,3 @@ def require_temporary_folder() -> None:
             f"TMPDIR is {os.environ.get('TMPDIR', 'not set')}: no temporary file can be written there, in /tmp, "
             "/var/tmp, /usr/tmp or this folder; make room, or set TMPDIR to a folder that can be written"
         ) from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

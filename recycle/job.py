@@ -12,6 +12,13 @@ from recycle.wording import BYTES, MICROSECONDS, known_unit, memory_text, time_t
 
 LARGEST = 10**12
 
+LARGEST_JOB = 10_000_000
+"""Tasks of an iteration beyond which no plan is tried: ten million take minutes and some ten gigabytes."""
+
+_PHASES = 3
+_SLACK = 4
+"""So many times what a file holds its job may say, which the checker then tells in detail."""
+
 
 class Server(NamedTuple):
     """All ranks that hold one stage of one pipeline: the unit that fails and that is scheduled.
@@ -34,7 +41,7 @@ class Server(NamedTuple):
         Raises:
             JobError: the text is not a server's name.
         """
-        match = re.fullmatch(r"W(\d{1,6})_(\d{1,6})", text)
+        match = re.fullmatch(r"W([0-9]{1,6})_([0-9]{1,6})", text)
         if match is None:
             raise JobError(f"server {text!r}: a server is written W<pipeline>_<stage>, for example W1_2")
         return cls(int(match[1]), int(match[2]))
@@ -279,6 +286,41 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not self.even:
             raise JobError(
                 f"layout: {what} takes pipelines that are alike; give pipelines, stages and micro_batches instead"
+            )
+
+    def require_size(self) -> None:
+        """Refuse a job that is too large to be planned, before anything is made that grows with it.
+
+        Raises:
+            JobError: it has more than ``LARGEST_JOB`` tasks.
+        """
+        tasks = self.pipelines * len(self.stages) * self.micro_batches * _PHASES
+        if tasks > LARGEST_JOB:
+            raise JobError(
+                f"{self.pipelines} pipelines x {len(self.stages)} stages x {self.micro_batches} micro-batches are "
+                f"{tasks} tasks (F, I and W of each), and a plan has {LARGEST_JOB} at most: more take too much time "
+                "and memory; plan fewer pipelines, or fewer micro-batches of a larger size"
+            )
+
+    def require_held(self, servers: int, instructions: int | None) -> None:
+        """Refuse what says that it is for a far larger job than it can be, before anything grows with that.
+
+        Args:
+            servers: that it names.
+            instructions: that it has for all of them; None where they were not counted.
+
+        Raises:
+            JobError: it is.
+        """
+        self.require_size()
+        count = self.depth * self.pipelines if self.even else sum(map(len, self.placements))
+        if count > _SLACK * (servers + _PHASES):
+            raise JobError(f"the job has {count} servers, and the file names {servers}")
+        least = sum(self.loads) * len(self.stages)
+        if instructions is not None and least > _SLACK * (instructions + _PHASES):
+            raise JobError(
+                f"the job has {self.micro_batches} micro-batches, of which each passes {len(self.stages)} stages, and "
+                f"the file has {instructions} instructions in all"
             )
 
     def lag(self, stage: int, other: int) -> int:

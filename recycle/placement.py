@@ -118,7 +118,7 @@ def parse_placement(text: str, servers: int) -> Placement:
         return standard(servers)
     if text == "v-shaped":
         return v_shaped(servers)
-    match = re.fullmatch(r"(interleaved|consecutive):(\d{1,3})", text)
+    match = re.fullmatch(r"(interleaved|consecutive):([0-9]{1,3})", text)
     if match is None or not int(match[2]):
         raise JobError(f"placement {text!r}: expected {FORMS}")
     return {"interleaved": interleaved, "consecutive": consecutive}[match[1]](servers, int(match[2]))

@@ -31,7 +31,7 @@ LOOPBACK = "127.0.0.1"
     "--address",
     default=LOOPBACK,
     show_default=True,
-    help="Where to listen; any machine that reaches another address than the default can look.",
+    help="Where to listen; at another one than the default, only the whole address that is printed opens the page.",
 )
 @click.option("--open", "in_browser", is_flag=True, help="Open the page in a browser.")
 def command(path: Path, port: int, address: str, in_browser: bool) -> None:
@@ -111,6 +111,8 @@ def try_plans(path: Path) -> Mapping[str, Route]:
                 return start
             return plan_maker(start.job, start.mode)(start.job.dead_servers(dead))
 
+    lock = threading.Lock()
+
     def panels(plan: Plan) -> list[Panel]:
         return make_panels([subject_of(plan, path.stem)], "stage")
 
@@ -119,7 +121,9 @@ def try_plans(path: Path) -> Mapping[str, Route]:
 
     def plan(asked: Mapping[str, str]) -> bytes:
         dead = tuple(Server.parse(each) for each in asked.get("dead", "").split(",") if each)
-        return msgspec.json.encode(document_of(panels(plan_for(dead))))
+        # Whoever asks often waits, and does not take every processor.
+        with lock:
+            return msgspec.json.encode(document_of(panels(plan_for(dead))))
 
     return {"/": _page(show), "/plan": _data(plan)}
 

@@ -79,6 +79,6 @@ def load_fired(path: Path) -> tuple[FiredLine, ...]:
         return ()
     try:
         lines = msgspec.json.Decoder(FiredLine).decode_lines(read_bytes(path))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise FaultError(f"{path}: this is no list of fired faults: {error}") from error
     return tuple(sorted(lines, key=lambda line: line.time))

@@ -9,9 +9,9 @@ from recycle.job import Job, Server
 from recycle.plan.instruction import Instruction, Op
 
 _TEXT = re.compile(
-    r"(?P<stage>\d{1,6})"
+    r"(?P<stage>[0-9]{1,6})"
     r"(?P<op>[A-Z]+(?:_[A-Z])?)"
-    r"(?:(?P<home>\d{1,6})(?:\.(?P<micro_batch>\d{1,6})(?:(?P<way>[<>])(?P<peer>W\d{1,6}_\d{1,6}))?)?)?",
+    r"(?:(?P<home>[0-9]{1,6})(?:\.(?P<micro_batch>[0-9]{1,6})(?:(?P<way>[<>])(?P<peer>W[0-9]{1,6}_[0-9]{1,6}))?)?)?",
     re.ASCII,
 )
 _OPS = {op.value: op for op in Op}

@@ -19,6 +19,7 @@ import msgspec
 from recycle.errors import JobError
 from recycle.faults.errors import FaultError
 from recycle.faults.numbers import parse_count, parse_number
+from recycle.files import from_json
 from recycle.job import Server
 
 REMOVE, ADD = "remove", "add"
@@ -195,7 +196,7 @@ def _of_intervals(lines: Sequence[Fields]) -> list[TraceRow]:
 
 def _of_events(content: bytes) -> list[TraceRow]:
     try:
-        entries = msgspec.json.decode(content, type=list[FaultEvent])
+        entries = from_json(content, list[FaultEvent])
     except msgspec.DecodeError as error:
         raise FaultError(f"{error}: a JSON trace is a list of node_id, event_time and event_type") from error
     changes = []

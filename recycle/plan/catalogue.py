@@ -6,6 +6,7 @@ look-up costs little however large the job is.
 """
 
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from recycle.errors import NoPlanError, PlanFileError, UserError
+from recycle.errors import JobError, NoPlanError, PlanFileError, UserError
 from recycle.files import read_bytes, whole_file
 from recycle.job import DeadServers, Job, Server
 from recycle.kinds import CATALOGUE, mistaken
@@ -30,6 +31,15 @@ VERSION = 2
 INDEX = "index.json"
 REFERENCES = "references"
 
+LARGEST_MEMBER = 1 << 26
+"""Bytes of one member of the archive at most."""
+
+LINE = 128
+"""Bytes that the instructions of one micro-batch at one chunk take at most, with those that bring and send it."""
+
+_BAD_ARCHIVE = (zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError, EOFError, ValueError, zlib.error)
+"""What the library raises for archives that are none, are cut short, or are packed or encrypted in other ways."""
+
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -45,6 +55,11 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def member(self) -> str:
         """The name of its plan in the archive."""
         return member_name(self.counts)
+
+    @property
+    def figures(self) -> tuple[int, int, int]:
+        """Its times, which the plan says too."""
+        return self.period, self.bound, self.makespan
 
 
 class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,6 +88,7 @@ class Found(msgspec.Struct, frozen=True):
     """A look-up's result: the figures at once, programs when they are asked for.
 
     Attributes:
+        job: of the catalogue.
         dead: the dead servers that were asked for.
         entry: the figures of their plan.
         reading: how the stored plan is read for them.
@@ -82,6 +98,7 @@ class Found(msgspec.Struct, frozen=True):
         references: what its programs were packed against.
     """
 
+    job: Job
     dead: DeadServers
     entry: Entry
     reading: Relabelling
@@ -96,8 +113,7 @@ class Found(msgspec.Struct, frozen=True):
         Raises:
             PlanFileError: the stored program is damaged.
         """
-        canonical = self.reading.canonical(server)
-        return self.reading.program(self.packed.program(canonical, self.references, self.source))
+        return self.reading.program(self._program(self.reading.canonical(server)))
 
     def plan_of(self, server: Server) -> Plan:
         """The plan with the program of one live server and no other: what that server needs, quickly.
@@ -105,7 +121,7 @@ class Found(msgspec.Struct, frozen=True):
         Raises:
             PlanFileError: the stored plan is damaged.
         """
-        plan = self.packed.plan(self.source)
+        plan = self._head()
         programs = {server: self.program(server)}
         return msgspec.structs.replace(plan, dead=self.dead, roles=self.reading.roles, programs=programs)
 
@@ -115,10 +131,26 @@ class Found(msgspec.Struct, frozen=True):
         Raises:
             PlanFileError: the stored plan is damaged.
         """
-        plan = self.packed.plan(self.source)
-        live = (server for server in plan.job.servers() if server not in plan.dead)
-        programs = {server: self.packed.program(server, self.references, self.source) for server in live}
+        plan = self._head()
+        live = [server for server in plan.job.servers() if server not in plan.dead]
+        programs = {server: self._program(server) for server in live}
+        try:
+            plan.job.require_held(len(live) + len(plan.dead), sum(map(len, programs.values())))
+        except JobError as error:
+            raise PlanFileError(f"{self.source}: {error}; make the catalogue again") from error
         return relabel_plan(msgspec.structs.replace(plan, programs=programs), self.dead)
+
+    def _head(self) -> Plan:
+        """The stored plan without programs, which must be the one that the index says."""
+        plan = self.packed.plan(self.source)
+        figures = plan.period, plan.bound, plan.makespan
+        if (plan.job, plan.dead.counts, figures) != (self.job, self.dead.counts, self.entry.figures):
+            raise PlanFileError(f"{self.source}: this is another plan than the index says; make the catalogue again")
+        return plan
+
+    def _program(self, server: Server) -> tuple[Instruction, ...]:
+        tasks = sum(self.job.loads) * len(self.job.stages)
+        return self.packed.program(server, self.references, self.source, LINE * (tasks + LINE))
 
 
 class Catalogue:
@@ -136,15 +168,24 @@ class Catalogue:
 
     def __init__(self, path: Path, job: Job | None = None, *, held: bool = False) -> None:
         self.path = path
+        # What is no file cannot be read from its end.
+        content = read_bytes(path) if held or not path.is_file() else None
         try:
-            self.archive = zipfile.ZipFile(BytesIO(path.read_bytes()) if held else path)
-            self.index = decode(self.archive.read(INDEX), Index, FORMAT, VERSION, str(path))
-            self.references = decode_references(self.archive.read(REFERENCES), str(path))
+            self.archive = zipfile.ZipFile(path if content is None else BytesIO(content))
+            self.index = decode(self._read(INDEX), Index, FORMAT, VERSION, str(path))
+            self.references = decode_references(self._read(REFERENCES), str(path))
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-        except (zipfile.BadZipFile, KeyError) as error:
-            mistake = mistaken(read_bytes(path), CATALOGUE) or "this is no catalogue, or it is cut short; make it again"
+        except UserError:
+            raise
+        except _BAD_ARCHIVE as error:
+            content = read_bytes(path) if content is None else content
+            mistake = mistaken(content, CATALOGUE) or "this is no catalogue, or it is cut short; make it again"
             raise PlanFileError(f"{path}: {mistake}") from error
+        try:
+            self.index.job.require_held(len(self.references), None)
+        except JobError as error:
+            raise PlanFileError(f"{path}: {error}; make the catalogue again - at `$.job`") from error
         if job is not None and job != self.index.job:
             raise PlanFileError(
                 f"{path}: this catalogue was made for another job ({other_job(self.index.job, job)}); "
@@ -170,10 +211,11 @@ class Catalogue:
                 f"or make a catalogue with --failures {sum(counts)}"
             )
         try:
-            packed = msgspec.msgpack.decode(self.archive.read(entry.member), type=PackedPlan)
-        except (zipfile.BadZipFile, KeyError, msgspec.DecodeError) as error:
+            packed = msgspec.msgpack.decode(self._read(entry.member), type=PackedPlan)
+        except (*_BAD_ARCHIVE, msgspec.DecodeError, RecursionError, OSError) as error:
             raise PlanFileError(f"{self.path}: plan {entry.member} is damaged; make the catalogue again") from error
         return Found(
+            job=job,
             dead=dead,
             entry=entry,
             reading=relabelling(job, dead),
@@ -182,6 +224,12 @@ class Catalogue:
             packed=packed,
             references=self.references,
         )
+
+    def _read(self, name: str) -> bytes:
+        """A member, unless it unpacks to more than any has."""
+        if self.archive.getinfo(name).file_size > LARGEST_MEMBER:
+            raise zipfile.BadZipFile(f"{name} has more than {LARGEST_MEMBER} bytes")
+        return self.archive.read(name)
 
     def _period(self, counts: Counts) -> int | None:
         entry = self.entries.get(counts)

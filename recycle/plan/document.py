@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from recycle.errors import JobError, PlanFileError
-from recycle.files import read_bytes, write_whole
+from recycle.files import from_json, read_bytes, write_whole
 from recycle.job import Job, Server
 from recycle.kinds import PLAN, mistaken
 from recycle.plan.instruction import Instruction
@@ -74,18 +74,23 @@ def encode_plan(plan: Plan) -> bytes:
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
-def decode_plan(content: bytes, source: str, only: Server | None = None) -> Plan:
+def decode_plan(content: bytes, source: str, only: Server | None = None, packed: int | None = None) -> Plan:
     """The plan that a file's content describes. It is well-formed; whether it is legal the checker says.
 
     Args:
         content: what the file holds.
         source: what to call it in errors.
         only: leave out the programs of all others; None to read all.
+        packed: the number of programs that are kept elsewhere; None where the content has them.
 
     Raises:
         PlanFileError: the content is no plan of this version.
     """
     document = decode(content, PlanDocument, FORMAT, VERSION, source)
+    if packed is None:
+        require_held(document, len(document.programs), sum(map(len, document.programs.values())), source)
+    else:
+        require_held(document, packed, None, source)
     try:
         dead = document.job.dead_servers([Server.parse(text) for text in document.failed])
         roles = {Server.parse(server): Server.parse(role) for server, role in document.roles.items()}
@@ -116,6 +121,24 @@ def decode_plan(content: bytes, source: str, only: Server | None = None) -> Plan
     )
 
 
+def require_held(document: PlanDocument, servers: int, instructions: int | None, source: str) -> None:
+    """Refuse a plan whose job is far larger than what there is of it, before anything is made for that job.
+
+    Args:
+        document: the plan.
+        servers: that have programs.
+        instructions: in all of these; None where they are not read yet.
+        source: what to call it in errors.
+
+    Raises:
+        PlanFileError: it is.
+    """
+    try:
+        document.job.require_held(servers + len(document.failed), instructions)
+    except JobError as error:
+        raise PlanFileError(f"{source}: {error}; the file is damaged, or its job was changed - at `$.job`") from error
+
+
 def parse_program(texts: list[str], source: str) -> tuple[Instruction, ...]:
     """Instructions from their text forms.
 
@@ -141,7 +164,7 @@ def decode(content: bytes, kind: type[T], format: str, version: int, source: str
         PlanFileError: it is not JSON, of another format or version, or has a missing, unknown or wrong field.
     """
     try:
-        head = msgspec.json.decode(content, type=Head)
+        head = from_json(content, Head)
     except msgspec.ValidationError as error:
         raise PlanFileError(f"{source}: this is no {format} file: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -156,7 +179,7 @@ def decode(content: bytes, kind: type[T], format: str, version: int, source: str
             "make the file again with this release - at `$.version`"
         )
     try:
-        return msgspec.json.decode(content, type=kind)
+        return from_json(content, kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PlanFileError(f"{source}: {error}") from error
 

@@ -70,10 +70,10 @@ _UPDATES = frozenset((Op.REDUCE, Op.STEP))
 _WAYS = {op: ">" if op.is_send else "<" for op in _PARTNERS}
 _BY_NAME = dict(Op.__members__)
 _TEXT = re.compile(
-    r"(?P<stage>\d{1,6})"
+    r"(?P<stage>[0-9]{1,6})"
     r"(?P<op>[A-Z]+(?:_[A-Z])?)"
-    r"(?:(?P<home>\d{1,6})\.(?P<micro_batch>\d{1,6})"
-    r"(?:(?P<way>[<>])(?P<peer>W\d{1,6}_\d{1,6}))?)?"
+    r"(?:(?P<home>[0-9]{1,6})\.(?P<micro_batch>[0-9]{1,6})"
+    r"(?:(?P<way>[<>])(?P<peer>W[0-9]{1,6}_[0-9]{1,6}))?)?"
 )
 _EXPECTED = "expected a form like 2F1.5, 2SEND_F1.5>W0_3 or 2STEP"
 

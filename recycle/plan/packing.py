@@ -43,17 +43,23 @@ class PackedPlan(msgspec.Struct, frozen=True):
         Raises:
             PlanFileError: it is damaged.
         """
-        return decode_plan(self.head, source)
+        return decode_plan(self.head, source, packed=len(self.programs))
 
-    def program(self, server: Server, references: References, source: str) -> tuple[Instruction, ...]:
+    def program(self, server: Server, references: References, source: str, room: int) -> tuple[Instruction, ...]:
         """The program of one server.
+
+        Args:
+            server: which.
+            references: what it was packed against.
+            source: what to call the plan in errors.
+            room: bytes of its text at most, by its job.
 
         Raises:
             PlanFileError: it is not there, or damaged.
         """
         name = str(server)
         try:
-            text = _unpack(self.programs[name], references.get(name, b""))
+            text = _unpack(self.programs[name], references.get(name, b""), room)
         except (KeyError, zlib.error, UnicodeDecodeError) as error:
             raise PlanFileError(f"{source}: no readable program for {name}; make the catalogue again") from error
         return parse_program(text.split(), f"{source}: $.programs.{name}")
@@ -91,8 +97,8 @@ def decode_references(content: bytes, source: str) -> References:
     """
     try:
         packed = msgspec.msgpack.decode(content, type=dict[str, bytes])
-        return {name: zlib.decompress(text) for name, text in packed.items()}
-    except (msgspec.DecodeError, zlib.error) as error:
+        return {name: _unpack(text, b"", REACH).encode() for name, text in packed.items()}
+    except (msgspec.DecodeError, zlib.error, UnicodeDecodeError, RecursionError) as error:
         raise PlanFileError(f"{source}: the references are damaged; make the catalogue again") from error
 
 
@@ -105,9 +111,10 @@ def _pack(text: bytes, reference: bytes) -> bytes:
     return packer.compress(text) + packer.flush()
 
 
-def _unpack(packed: bytes, reference: bytes) -> str:
+def _unpack(packed: bytes, reference: bytes, room: int) -> str:
     unpacker = zlib.decompressobj(zdict=reference)
-    text = unpacker.decompress(packed)
-    if not unpacker.eof:
-        raise zlib.error("cut short")
+    # What says that it is small may unpack to a thousand times as much.
+    text = unpacker.decompress(packed, room + 1)
+    if not unpacker.eof or len(text) > room:
+        raise zlib.error("cut short, or too long")
     return text.decode()

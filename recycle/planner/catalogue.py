@@ -28,7 +28,6 @@ from recycle.plan.packing import (
 from recycle.plan.plan import Form
 from recycle.planner.assemble import baseline_period
 from recycle.planner.make import Effort, make_plan
-from recycle.planner.model.problem import require_plannable
 from recycle.processors import pool
 
 MOST_PLANS = 100_000
@@ -76,7 +75,7 @@ def make_catalogue(
         UserError: the job or the catalogue is too large, the target cannot be written, or an interrupted run beside it
             was for something else.
     """
-    require_plannable(job)
+    job.require_size()
     job.require_even("a catalogue")
     _require_few(job, failures)
     vectors = list(failure_vectors(job, failures))

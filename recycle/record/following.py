@@ -31,6 +31,8 @@ class RecordingFollower:
             PlanFileError: it is none of this version, or another run has taken the folder.
         """
         for file in sorted((self.folder / "events").glob("*.jsonl")):
+            if not file.is_file():
+                continue
             start = self._read.get(file, 0)
             try:
                 if file.stat().st_size < start:
@@ -45,5 +47,5 @@ class RecordingFollower:
             try:
                 align = self._alignments[file].align
                 yield from (align(self._decoder.decode(line)) for line in whole.splitlines())
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 raise PlanFileError(f"{file}: behind byte {start}: {error}") from error

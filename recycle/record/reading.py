@@ -72,7 +72,7 @@ def decode_lines(content: bytes, source: str) -> Iterator[Line]:
             line: Line = decoder.decode(text)
             if isinstance(line, RunLine):
                 _check(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, PlanFileError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, PlanFileError) as error:
             raise PlanFileError(f"{source}: line {number}: {error}") from error
         if number == 1 and not isinstance(line, RunLine):
             raise PlanFileError(f"{source}: line 1: a recording begins with a line of type run")
@@ -185,7 +185,8 @@ def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
         yield str(path), read_bytes(path)
         return
     # Where a disk was full, a file may hold not even its first line.
-    found = [(str(file), content) for file in sorted(folder.glob("*.jsonl")) if b"\n" in (content := read_bytes(file))]
+    files = (file for file in sorted(folder.glob("*.jsonl")) if file.is_file())
+    found = [(str(file), content) for file in files if b"\n" in (content := read_bytes(file))]
     if not found:
         raise UserError(f"{path}: no recordings here: a run's directory holds one .jsonl file per server")
     yield from found

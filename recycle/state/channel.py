@@ -1,48 +1,39 @@
 """What trainers and keepers tell each other: small sealed messages, and a part between them.
 
 On one host that is the memory in which it is kept, handed over; between hosts its bytes.
-
-A seal holds for one message in one direction of one connection, so that it is of no use to who overhears it.
 """
 
-import secrets
 import select
 import socket
-import struct
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Annotated, Self, TypeVar
+from collections.abc import Iterable
+from typing import Annotated, Self
 
 import msgspec
 
-from recycle.control.membership.addresses import family_of
-from recycle.control.membership.errors import ControlError
-from recycle.control.membership.messages import LARGEST_MESSAGE, read_early, seal, unseal
-from recycle.control.store.closing import close_with
+from recycle.control.host.channel import SealedChannel
+from recycle.control.membership.doors import Guest, HostDoor, knock
+from recycle.control.membership.messages import read_early
 from recycle.state.errors import KeeperLost
 from recycle.state.ladder import StatePart
 from recycle.state.segment import Segment
 
 PATIENCE = 5.0
-"""Seconds without a byte after which a trainer gives a keeper up; a keeper has the time of its trainers, once it knows
-them."""
+"""Seconds without a byte after which a trainer gives a keeper up; a keeper has the time of its trainers."""
 
 REACH = 2.0
 """Seconds after which a host is given up that takes no connection: its kernel does that, however busy it is."""
 
-Address = str | tuple[str, int]
-"""Of a keeper: a name in this host's kernel, or where other hosts reach it."""
+PURPOSE = "keeper"
 
-_AT_ONCE = 1024
-"""So many pieces of memory the kernel takes in one call."""
+HERE = "here"
+"""The address of the keeper that is on one's own host."""
+
+Address = str | tuple[str, int]
+"""Of a keeper: HERE, or where other hosts reach it."""
 
 _MISSED = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))
 
-_LENGTH = struct.Struct("!I")
-_LARGEST = LARGEST_MESSAGE + 64
-_NONCE = 16
 _HANDED = b"m"
-_T = TypeVar("_T")
 
 
 class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="offer"):
@@ -173,26 +164,10 @@ class KeeperAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 read_early(Request, KeeperAnswer)
 
 
-class Channel:
-    """One side of a connection.
+class Channel(SealedChannel):
+    """One side of a connection between a trainer and a keeper."""
 
-    Args:
-        connection: to the other side; closed with the channel.
-        token: the run's.
-        nonce: tells this connection from all others.
-        name: of this side.
-        other: of the other side.
-    """
-
-    def __init__(self, connection: socket.socket, token: str, nonce: bytes, name: str, other: str) -> None:
-        self._connection = connection
-        self._token = token
-        self._keys = {each: f"{nonce.hex()}/{each}" for each in (name, other)}
-        self._counts = dict.fromkeys((name, other), 0)
-        self._name = name
-        self._other = other
-        # Another process that has it as well goes on with it.
-        close_with(self, connection)
+    lost = KeeperLost
 
     @classmethod
     def open(cls, address: Address, token: str) -> Self:
@@ -201,43 +176,34 @@ class Channel:
         Raises:
             KeeperLost: there is none.
         """
-        family = socket.AF_UNIX if isinstance(address, str) else family_of(address[0])
-        connection = socket.socket(family, socket.SOCK_STREAM)
+        place = HostDoor(token, PURPOSE) if address == HERE else address
+        assert not isinstance(place, str), "another host is told by its address"
         try:
-            connection.settimeout(REACH)
-            connection.connect(address)
-            connection.settimeout(PATIENCE)
-            nonce = _receive(connection, _NONCE)
+            guest = knock(place, token, PURPOSE, REACH, PATIENCE)
         except OSError as error:
-            connection.close()
             raise KeeperLost(f"no keeper can be reached: {error.strerror or error}") from error
-        return cls(connection, token, nonce, "trainer", "keeper")
+        channel = cls(guest, token, "trainer", "keeper")
+        channel.be_patient(PATIENCE)
+        return channel
 
     @classmethod
-    def accept(cls, connection: socket.socket, token: str) -> Self:
-        """Greet a trainer.
+    def accept(cls, guest: Guest, token: str) -> Self:
+        """Greet a trainer, which has the time that it takes.
 
         Raises:
             OSError: it is gone.
         """
-        nonce = secrets.token_bytes(_NONCE)
-        connection.settimeout(PATIENCE)
-        connection.sendall(nonce)
-        if connection.family != socket.AF_UNIX:
+        if guest.connection.family != socket.AF_UNIX:
             # A host that is gone says nothing, and what it has begun to send takes memory.
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            guest.connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _MISSED:
-                connection.setsockopt(socket.IPPROTO_TCP, option, value)
-        return cls(connection, token, nonce, "keeper", "trainer")
+                guest.connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        return cls(guest, token, "keeper", "trainer")
 
     @property
     def is_local(self) -> bool:
         """Whether both sides are on one host, and can hand each other memory."""
         return self._connection.family == socket.AF_UNIX
-
-    def trust(self) -> None:
-        """The other side has the token, and may take its time."""
-        self._connection.settimeout(None)
 
     @property
     def is_quiet(self) -> bool:
@@ -246,63 +212,20 @@ class Channel:
         look.register(self._connection, select.POLLIN)
         return not look.poll(0)
 
-    def close(self) -> None:
-        """Let go of it; whatever waits in it fails."""
-        with suppress(OSError):  # the other side may be gone
-            self._connection.shutdown(socket.SHUT_RDWR)
-        self._connection.close()
-
-    def send(self, message: msgspec.Struct) -> None:
-        """Send a message.
-
-        Raises:
-            KeeperLost: the other side is gone.
-        """
-        sealed = seal(self._token, self._next_key(self._name), message)
-        self.send_bytes([memoryview(_LENGTH.pack(len(sealed)) + sealed)])
-
-    def receive(self, kind: type[_T]) -> _T:
-        """Receive a message.
-
-        Args:
-            kind: what it must be.
-
-        Raises:
-            KeeperLost: the other side is gone, or has not the run's token.
-        """
-        try:
-            (length,) = _LENGTH.unpack(_receive(self._connection, _LENGTH.size))
-            if length > _LARGEST:
-                raise KeeperLost(f"the other side announces a message of {length} bytes")
-            sealed = _receive(self._connection, length)
-            return unseal(self._token, self._next_key(self._other), sealed, kind)
-        except (OSError, ControlError) as error:
-            raise KeeperLost(f"the other side says nothing that can be used: {error}") from error
-
-    def send_bytes(self, pieces: Sequence[memoryview]) -> None:
-        """Send some memory as it is, in as few calls as it takes: each wakes the other side.
-
-        Raises:
-            KeeperLost: the other side is gone.
-        """
-        with _other_side():
-            left = [*pieces]
-            while left:
-                sent = self._connection.sendmsg(left[:_AT_ONCE])
-                while left and sent >= len(left[0]):
-                    sent -= len(left.pop(0))
-                if sent:
-                    left[0] = left[0][sent:]
-
     def receive_into(self, pieces: Iterable[memoryview]) -> None:
         """Fill some memory.
 
         Raises:
             KeeperLost: the other side is gone.
         """
-        with _other_side():
+        with self._other_side():
             for piece in pieces:
-                _fill(self._connection, piece)
+                left = piece
+                while left:
+                    count = self._connection.recv_into(left)
+                    if not count:
+                        raise ConnectionResetError("it has ended")
+                    left = left[count:]
 
     def hand_over(self, segment: Segment) -> None:
         """Let the other side of a channel on one host read and write some memory.
@@ -310,7 +233,7 @@ class Channel:
         Raises:
             KeeperLost: the other side is gone.
         """
-        with _other_side():
+        with self._other_side():
             socket.send_fds(self._connection, [_HANDED], [segment.handle])
 
     def receive_segment(self, size: int) -> Segment:
@@ -322,35 +245,8 @@ class Channel:
         Raises:
             KeeperLost: the other side is gone, or hands over nothing.
         """
-        with _other_side():
+        with self._other_side():
             said, handles, _, _ = socket.recv_fds(self._connection, len(_HANDED), 1)
         if said != _HANDED or not handles:
             raise KeeperLost("the other side hands over nothing")
         return Segment(handles[0], size)
-
-    def _next_key(self, side: str) -> str:
-        self._counts[side] += 1
-        return f"{self._keys[side]}/{self._counts[side]}"
-
-
-@contextmanager
-def _other_side() -> Iterator[None]:
-    """Within the block, a connection that fails is the loss of the other side."""
-    try:
-        yield
-    except OSError as error:
-        raise KeeperLost(f"the other side is gone: {error}") from error
-
-
-def _receive(connection: socket.socket, length: int) -> bytes:
-    content = bytearray(length)
-    _fill(connection, memoryview(content))
-    return bytes(content)
-
-
-def _fill(connection: socket.socket, memory: memoryview) -> None:
-    while memory:
-        count = connection.recv_into(memory)
-        if not count:
-            raise ConnectionResetError("it has ended")
-        memory = memory[count:]

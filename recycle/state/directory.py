@@ -10,9 +10,8 @@ from recycle.control.board import keys
 from recycle.control.store.sealed_store import SealedStore
 from recycle.control.store.store import Store
 from recycle.job import Server
-from recycle.state.channel import Address
+from recycle.state.channel import HERE, Address
 from recycle.state.errors import StateError
-from recycle.state.keeper import keeper_address
 from recycle.state.placement import place_copies, survival
 from recycle.state.redundancy import Redundancy
 from recycle.wording import memory_text, plural
@@ -44,14 +43,13 @@ class KeeperHome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         return "this host's keeper" if self.address == address else f"the keeper of {self.host} ({self.address})"
 
-    def reach(self, address: str, token: str) -> Address:
+    def reach(self, address: str) -> Address:
         """How a process reaches it.
 
         Args:
             address: of the process's host.
-            token: the run's.
         """
-        return keeper_address(token) if self.address == address else (self.address, self.port)
+        return HERE if self.address == address else (self.address, self.port)
 
 
 class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,5 +1,6 @@
 """What goes wrong with copies in memory."""
 
+from recycle.control.membership.errors import ChannelLost
 from recycle.errors import UserError
 
 
@@ -7,7 +8,7 @@ class StateError(UserError):
     """Copies in memory that cannot be had as they were asked for."""
 
 
-class KeeperLost(Exception):
+class KeeperLost(ChannelLost):
     """A keeper cannot be reached, does not answer, or is not of this run."""
 
 

@@ -4,18 +4,18 @@ Its memory is handed to the trainers of its host, and nobody else reaches it. No
 they have ended, in whatever way, and no file or segment has a name that somebody would have to clean up.
 """
 
-import hashlib
-import selectors
+import errno
 import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Protocol, assert_never
 
 from recycle.control.membership.addresses import listen_at
-from recycle.control.membership.open_files import accept
+from recycle.control.membership.doors import Door, Guest, HostDoor
 from recycle.state.channel import (
+    PURPOSE,
     Ask,
     Channel,
     Commit,
@@ -32,8 +32,6 @@ from recycle.state.channel import (
 from recycle.state.errors import KeeperLost, Refused
 from recycle.state.segment import Segment
 from recycle.state.shelf import Content, Shelf
-
-BACKLOG = 512
 
 BUFFER = 1 << 20
 """Bytes that go through a connection to another host at once."""
@@ -62,28 +60,15 @@ class Scribe(Protocol):
         """
 
 
-def keeper_address(token: str) -> str:
-    """Where every process of a run finds its host's keeper: an abstract socket, which only this host has.
-
-    Args:
-        token: the run's.
-    """
-    return f"\0recycle-keeper-{hashlib.sha256(token.encode()).hexdigest()[:32]}"
-
-
 def listen(token: str) -> socket.socket:
-    """A socket for a run's keeper.
+    """A socket for a run's keeper, at which every process of the run on this host finds it.
 
     Raises:
         OSError: the run has a keeper here.
     """
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(keeper_address(token))
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
+    listener = HostDoor(token, PURPOSE).claim()
+    if listener is None:
+        raise OSError(errno.EADDRINUSE, "the run has a keeper on this host")
     return listener
 
 
@@ -96,7 +81,7 @@ def listen_to_hosts(address: str) -> socket.socket:
     Raises:
         OSError: it is not.
     """
-    return listen_at(address, 0, BACKLOG)
+    return listen_at(address, 0)
 
 
 def serve(
@@ -113,20 +98,10 @@ def serve(
     """
     port = next((each.getsockname()[1] for each in listeners if each.family != socket.AF_UNIX), 0)
     keeper = Keeper(token, limit, port, scribe)
-    selector = selectors.DefaultSelector()
-    for each in listeners:
-        selector.register(each, selectors.EVENT_READ)
-    while not keeper.is_over(linger):
-        for key, _ in selector.select(LOOK):
-            assert isinstance(key.fileobj, socket.socket), "nothing else is registered"
-            try:
-                connection = accept(key.fileobj)
-            except OSError:
-                return
-            # A connection that is not accepted yet is no reason to end: what is kept stays.
-            if connection is None:
-                continue
-            threading.Thread(target=keeper.attend, args=(connection,), name="a trainer", daemon=True).start()
+    with closing(Door(listeners, token, PURPOSE)) as door:
+        while not keeper.is_over(linger):
+            for guest in door.admit(LOOK):
+                threading.Thread(target=keeper.attend, args=(guest,), name="a trainer", daemon=True).start()
 
 
 class Keeper:
@@ -158,19 +133,17 @@ class Keeper:
         with self._lock:
             return self._dismissed or (not self._present and time.monotonic() > self._last + linger)
 
-    def attend(self, connection: socket.socket) -> None:
+    def attend(self, guest: Guest) -> None:
         """Answer a trainer until it is gone."""
-        with connection, suppress(KeeperLost, OSError):
-            channel = Channel.accept(connection, self._token)
+        with guest.connection, suppress(KeeperLost, OSError), self._presence():
+            channel = Channel.accept(guest, self._token)
             request: Request = channel.receive(Request)  # type: ignore[arg-type]
-            channel.trust()
-            with self._presence():
-                while not self._is_dismissed:
-                    try:
-                        self._fulfil(request, channel)
-                    except Refused as refused:
-                        channel.send(KeeperAnswer(str(refused)))
-                    request = channel.receive(Request)  # type: ignore[arg-type]
+            while not self._is_dismissed:
+                try:
+                    self._fulfil(request, channel)
+                except Refused as refused:
+                    channel.send(KeeperAnswer(str(refused)))
+                request = channel.receive(Request)  # type: ignore[arg-type]
 
     @property
     def _is_dismissed(self) -> bool:

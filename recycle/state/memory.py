@@ -13,7 +13,7 @@ def available_memory(proc: Path = Path("/proc"), cgroups: Path = ROOT) -> int:
         proc: where the kernel tells of processes and memory.
         cgroups: where it tells of control groups; what is not there sets no limit.
     """
-    known = re.search(r"^MemAvailable:\s+(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE)
+    known = re.search(r"^MemAvailable:\s+([0-9]+) kB", (proc / "meminfo").read_text(), re.MULTILINE)
     assert known is not None, "every Linux since 3.14 says this"
     left = [1024 * int(known[1])]
     own = re.search(r"^0::/(.*)$", (proc / "self" / "cgroup").read_text(), re.MULTILINE)

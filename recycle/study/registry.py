@@ -36,7 +36,7 @@ ALL = (*MAKERS, "spares:4", "spares:4:warm")
 
 NO_RIVALS = (Rerouting.name, WithPlacements.name, WithMemory.name, FaultScaled.name)
 
-_SPARES = re.compile(r"spares:(\d{1,4})(:warm)?")
+_SPARES = re.compile(r"spares:([0-9]{1,4})(:warm)?")
 
 
 def make_policy(name: str, ground: Ground, rates: Rates, measured: Measured = TYPICAL) -> Policy:

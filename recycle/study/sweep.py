@@ -173,13 +173,17 @@ def _traces(setting: StudySetting, mtbf: float, servers: int) -> Iterator[Outage
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text[:-1]) * 86_400 if text[-1:] == "d" and text[:-1].isdigit() else parse_duration(text)
+    seconds = float(text[:-1]) * 86_400 if text[-1:] == "d" and _is_whole(text[:-1]) else parse_duration(text)
     if not seconds > 0:
         raise UserError(f"--sweep: mtbf is {text}: give a time above 0, such as 240d")
     return seconds
 
 
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
+
+
 def _whole(axis: str, text: str) -> int:
-    if not text.isdigit() or not int(text):
+    if not _is_whole(text) or not int(text):
         raise UserError(f"--sweep: {axis} has {text!r}: give whole numbers above 0")
     return int(text)

@@ -14,7 +14,7 @@ from harness.memory_store import MemoryStore
 from harness.relays import relays
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_store import EtcdStore
-from recycle.control.store.relay_requests import name_of
+from recycle.control.store.relay_requests import door_of
 from recycle.control.store.relayed_store import RelayedStore
 from recycle.control.store.store import Store
 from recycle.control.store.tcp_store import TorchStore, listen, serve
@@ -44,9 +44,9 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
         return
     if request.param == "relayed":
         keys = request.getfixturevalue("keys")
-        name = name_of(keys.run, "")
-        with relays({name: lambda: EtcdStore(keys)}):
-            yield RelayedStore(name, lambda: EtcdStore(keys))
+        door = door_of(keys.run, "")
+        with relays({door: lambda: EtcdStore(keys)}):
+            yield RelayedStore(door, lambda: EtcdStore(keys))
         return
     listener = listen()
     host, port = listener.getsockname()

@@ -14,9 +14,10 @@ import pytest
 
 from harness.memory_store import MemoryStore
 from harness.relays import relays
+from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.store.relay import Relay
-from recycle.control.store.relay_requests import name_of
+from recycle.control.store.relay_requests import door_of
 from recycle.control.store.relayed_store import RelayedStore
 
 MEMBERS = 8
@@ -63,11 +64,11 @@ def contents() -> Counting:
 
 
 @pytest.fixture
-def name() -> bytes:
-    return name_of(uuid.uuid4().hex, "")
+def door() -> HostDoor:
+    return door_of(uuid.uuid4().hex, "")
 
 
-def through(name: bytes) -> RelayedStore:
+def through(door: HostDoor) -> RelayedStore:
     """A connection that has nothing but the relay, once that is there."""
 
     def connect() -> Counting:
@@ -75,11 +76,14 @@ def through(name: bytes) -> RelayedStore:
 
     while True:
         with contextlib.suppress(StoreLost):
-            return RelayedStore(name, connect)
+            return RelayedStore(door, connect)
 
 
 def test_what_members_ask_at_the_same_time_is_asked_once_or_together(
-    name: bytes, contents: Counting, eventually: Callable[[Callable[[], bool]], None], monkeypatch: pytest.MonkeyPatch
+    door: HostDoor,
+    contents: Counting,
+    eventually: Callable[[Callable[[], bool]], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     take, arrived = Relay.take, []
 
@@ -88,8 +92,8 @@ def test_what_members_ask_at_the_same_time_is_asked_once_or_together(
         take(relay, request, caller)
 
     monkeypatch.setattr(Relay, "take", note)
-    with relays({name: contents.clone}), ThreadPoolExecutor(MEMBERS) as pool:
-        members = [through(name) for _ in EVERYBODY]
+    with relays({door: contents.clone}), ThreadPoolExecutor(MEMBERS) as pool:
+        members = [through(door) for _ in EVERYBODY]
         arrived.clear()
         waiting = [pool.submit(each.wait, "verdict", 120) for each in members]
         eventually(lambda: len(arrived) == MEMBERS)
@@ -114,7 +118,7 @@ def test_what_members_ask_at_the_same_time_is_asked_once_or_together(
 
 
 def test_what_is_appended_waits_for_more_and_is_appended_in_one_request(
-    name: bytes, contents: Counting, monkeypatch: pytest.MonkeyPatch
+    door: HostDoor, contents: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sleep = asyncio.sleep
 
@@ -123,8 +127,8 @@ def test_what_is_appended_waits_for_more_and_is_appended_in_one_request(
             await sleep(0.001)
 
     take, arrived = Relay.take, []
-    with relays({name: contents.clone}), ThreadPoolExecutor(MEMBERS) as pool:
-        members = [through(name) for _ in EVERYBODY]
+    with relays({door: contents.clone}), ThreadPoolExecutor(MEMBERS) as pool:
+        members = [through(door) for _ in EVERYBODY]
         contents.asked.clear()
         monkeypatch.setattr(Relay, "take", lambda *asked: (arrived.append(asked), take(*asked)))
         monkeypatch.setattr("recycle.control.store.relay.asyncio.sleep", until_all_have_come)
@@ -133,9 +137,9 @@ def test_what_is_appended_waits_for_more_and_is_appended_in_one_request(
     assert len(contents.entries("log", 0).found) == MEMBERS
 
 
-def test_who_comes_after_the_answer_asks_anew(name: bytes, contents: Counting) -> None:
-    with relays({name: contents.clone}):
-        one, other = through(name), through(name)
+def test_who_comes_after_the_answer_asks_anew(door: HostDoor, contents: Counting) -> None:
+    with relays({door: contents.clone}):
+        one, other = through(door), through(door)
         for number in range(5):
             one.set("a", str(number).encode())
             assert other.get("a") == other.wait("a", 120) == str(number).encode()
@@ -145,15 +149,15 @@ def test_who_comes_after_the_answer_asks_anew(name: bytes, contents: Counting) -
 
 
 def test_nobody_misses_a_relay_that_has_ended_nor_waits_for_one_that_is_not_there(
-    name: bytes, contents: Counting, eventually: Callable[[Callable[[], bool]], None]
+    door: HostDoor, contents: Counting, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
-    store = RelayedStore(name, contents.clone)
+    store = RelayedStore(door, contents.clone)
     store.set("a", b"1")
     with ThreadPoolExecutor(1) as pool:
-        with relays({name: contents.clone}):
-            other = through(name)
+        with relays({door: contents.clone}):
+            other = through(door)
             assert other.get("a") == b"1"
-            near = RelayedStore(name, contents.clone)
+            near = RelayedStore(door, contents.clone)
             contents.asked.clear()
             waited = pool.submit(near.wait, "b", 120)
             eventually(lambda: contents.asked["wait"] == 1)
@@ -165,33 +169,33 @@ def test_nobody_misses_a_relay_that_has_ended_nor_waits_for_one_that_is_not_ther
 
 
 @pytest.mark.parametrize("sent", [b"\xff\xff\xff\xff", b"\0\0\0\1\xc1"], ids=["too long", "no request"])
-def test_what_is_no_request_ends_the_connection_of_who_sent_it(name: bytes, contents: Counting, sent: bytes) -> None:
-    with relays({name: contents.clone}), socket.socket(socket.AF_UNIX) as stranger:
-        member = through(name)
-        stranger.connect(name)
+def test_what_is_no_request_ends_the_connection_of_who_sent_it(door: HostDoor, contents: Counting, sent: bytes) -> None:
+    with relays({door: contents.clone}), socket.socket(socket.AF_UNIX) as stranger:
+        member = through(door)
+        stranger.connect(next(door.names()))
         stranger.sendall(sent)
         assert stranger.recv(1) == b""
         assert member.get("a") is None
 
 
-def test_another_relay_takes_the_name_of_one_that_has_ended(name: bytes, contents: Counting) -> None:
+def test_another_relay_takes_the_name_of_one_that_has_ended(door: HostDoor, contents: Counting) -> None:
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(contextlib.ExitStack())
-        first.enter_context(relays({name: contents.clone}))
-        # It does not get the name before the first one has ended.
-        stack.enter_context(relays({name: contents.clone}))
+        first.enter_context(relays({door: contents.clone}))
+        # It does not get the door before the first one has ended.
+        stack.enter_context(relays({door: contents.clone}))
         first.close()
-        assert through(name).get("a") is None
+        assert through(door).get("a") is None
 
 
 def test_a_store_that_is_lost_or_refuses_says_so_through_the_relay(
-    name: bytes, contents: Counting, monkeypatch: pytest.MonkeyPatch
+    door: HostDoor, contents: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: Counting, values: dict[str, bytes]) -> None:
         raise ControlError("too large")
 
-    with relays({name: contents.clone}):
-        store = through(name)
+    with relays({door: contents.clone}):
+        store = through(door)
         with monkeypatch.context() as patch:
             patch.setattr(Counting, "set_many", refuse)
             with pytest.raises(ControlError, match="too large"):

@@ -9,6 +9,7 @@ import stat
 
 import pytest
 
+from harness.strangers import STRANGER, needs_root
 from recycle.control.board import run_folder
 from recycle.control.board.joinfile import JOIN_FILE, JoinFile, last_token
 from recycle.control.board.run_folder import identity, shared, taken
@@ -104,4 +105,26 @@ def test_a_copy_has_neither_the_lock_nor_the_token_of_its_original(tmp_path, cop
 def test_a_folder_that_cannot_be_written_is_said_so(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ControlError, match="Not a directory; choose another folder"), taken(tmp_path / "file" / "run"):
+        pass
+
+
+@pytest.mark.parametrize("part", [taken, shared])
+def test_a_folder_that_all_may_write_to_is_refused_and_one_of_a_group_is_not(tmp_path, part):
+    tmp_path.chmod(0o775)
+    with part(tmp_path):
+        pass
+    tmp_path.chmod(0o777)
+    with pytest.raises(ControlError, match=r"every user of this machine may write to it.*chmod o-w"), part(tmp_path):
+        pass
+
+
+@needs_root
+@pytest.mark.parametrize("part", [taken, shared])
+def test_a_folder_of_another_user_is_refused_unless_its_server_knows_this_one_as_that(tmp_path, part, monkeypatch):
+    os.chown(tmp_path, STRANGER, STRANGER)
+    with pytest.raises(ControlError, match="it belongs to another user"), part(tmp_path):
+        pass
+    # As where a server of files takes root for nobody.
+    monkeypatch.setattr(run_folder, "_owner_of_new", lambda _: STRANGER)
+    with part(tmp_path):
         pass

@@ -16,7 +16,7 @@ REFERENCES = make_references([paper_plan(failed=())])
 def test_a_plan_is_unpacked_as_it_was(references):
     packed = pack_plan(PLAN, references)
     head = packed.plan("there")
-    programs = {server: packed.program(server, references, "there") for server in PLAN.programs}
+    programs = {server: packed.program(server, references, "there", 10_000) for server in PLAN.programs}
     assert msgspec.structs.replace(head, programs=programs) == PLAN
 
 
@@ -32,7 +32,7 @@ def test_references_are_decoded_as_they_were():
 
 def test_a_server_without_a_program_is_said():
     with pytest.raises(PlanFileError, match="there: no readable program for W1_2"):
-        pack_plan(PLAN, REFERENCES).program(Server(1, 2), REFERENCES, "there")
+        pack_plan(PLAN, REFERENCES).program(Server(1, 2), REFERENCES, "there", 10_000)
 
 
 @given(st.data())
@@ -43,14 +43,14 @@ def test_a_damaged_program_is_refused(data):
     content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     broken = msgspec.structs.replace(packed, programs={str(server): bytes(content)})
     with pytest.raises(PlanFileError, match="there: no readable program for"):
-        broken.program(server, REFERENCES, "there")
+        broken.program(server, REFERENCES, "there", 10_000)
 
 
 def test_another_reference_than_the_one_it_was_packed_with_is_refused():
     packed = pack_plan(PLAN, REFERENCES)
     other = make_references([paper_plan(failed=(), micro_batches=5)])
     with pytest.raises(PlanFileError):
-        packed.program(Server(0, 0), other, "there")
+        packed.program(Server(0, 0), other, "there", 10_000)
     with pytest.raises(PlanFileError, match="there: the references are damaged"):
         decode_references(b"nothing", "there")
 

@@ -8,9 +8,9 @@ from harness.memory_store import MemoryStore
 from recycle.control.board import keys
 from recycle.control.board.joinfile import new_token
 from recycle.job import Server
+from recycle.state.channel import HERE
 from recycle.state.directory import KeeperDirectory, KeeperHome
 from recycle.state.errors import StateError
-from recycle.state.keeper import keeper_address
 from recycle.state.redundancy import Redundancy
 
 HOMES = tuple(KeeperHome(f"host{number}", f"10.0.0.{number}", 2000) for number in range(3))
@@ -82,7 +82,6 @@ def test_as_many_hosts_as_pieces_are_needed():
 
 
 def test_its_own_host_reaches_a_keeper_by_name():
-    token = new_token()
-    assert HOMES[1].reach("10.0.0.1", token) == keeper_address(token)
-    assert HOMES[1].reach("10.0.0.2", token) == ("10.0.0.1", 2000)
+    assert HOMES[1].reach("10.0.0.1") == HERE
+    assert HOMES[1].reach("10.0.0.2") == ("10.0.0.1", 2000)
     assert HOMES[1].name("10.0.0.2") == "the keeper of host1 (10.0.0.1)"

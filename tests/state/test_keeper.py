@@ -12,10 +12,12 @@ import pytest
 from harness.bad_memory import flip
 from harness.refusing_listener import RefusingListener
 from recycle.control.board.joinfile import new_token
+from recycle.control.membership.doors import HostDoor
+from recycle.state.channel import HERE, PURPOSE
 from recycle.state.checksum import cut
 from recycle.state.client import KeeperClient, send
 from recycle.state.errors import BadCopy, KeeperLost, Refused
-from recycle.state.keeper import keeper_address, listen, listen_to_hosts, serve
+from recycle.state.keeper import listen, listen_to_hosts, serve
 from recycle.state.ladder import Copy, StatePart
 from recycle.state.shelf import Content, Shelf
 
@@ -79,14 +81,14 @@ def process(token):
 
 @pytest.fixture
 def client(token, process):
-    with closing(KeeperClient(keeper_address(token), token, "here")) as opened:
+    with closing(KeeperClient(HERE, token, "here")) as opened:
         yield opened
 
 
 def test_a_keeper_without_a_free_descriptor_keeps_what_it_has(token):
     listener = RefusingListener(listen(token), [OSError(errno.EMFILE, os.strerror(errno.EMFILE))])
     threading.Thread(target=serve, args=([listener], token, LIMIT), daemon=True).start()
-    with closing(KeeperClient(keeper_address(token), token, "here")) as client:
+    with closing(KeeperClient(HERE, token, "here")) as client:
         put(client, part(), data := content())
         assert get(client, part()) == (b"head", data)
         client.dismiss()
@@ -161,14 +163,14 @@ def test_who_is_in_a_view_that_is_over_puts_nothing(client):
 
 def test_who_has_not_the_token_is_not_heard(token, client):
     put(client, part(), content())
-    stranger = KeeperClient(keeper_address(token), new_token(), "here")
+    stranger = KeeperClient(HERE, new_token(), "here")
     for attempt in (stranger.copies, lambda: get(stranger, part()), lambda: stranger.offer(part(), b"", 10)):
         with pytest.raises(KeeperLost):
             attempt()
     # Nor does one who says nothing, or anything, keep it from its trainers.
     for said in (b"", b"\xff" * 1000):
         connection = socket.socket(socket.AF_UNIX)
-        connection.connect(keeper_address(token))
+        connection.connect(next(HostDoor(token, PURPOSE).names()))
         connection.sendall(said)
         assert [each.part for each in client.copies()] == [part()]
         connection.close()
@@ -179,7 +181,7 @@ def test_nobody_is_taken_for_the_keeper_who_has_not_the_token(token):
         imposter = threading.Thread(target=serve, args=([listener], new_token(), LIMIT), daemon=True)
         imposter.start()
         with pytest.raises(KeeperLost):
-            KeeperClient(keeper_address(token), token, "here").copies()
+            KeeperClient(HERE, token, "here").copies()
 
 
 def test_nothing_is_left_of_a_keeper_that_is_killed(token, process, client):
@@ -206,7 +208,7 @@ def test_a_copy_that_has_changed_is_found_out_and_dropped(token, monkeypatch):
     listener = listen(token)
     with listener:
         threading.Thread(target=serve, args=([listener], token, LIMIT), daemon=True).start()
-        client = KeeperClient(keeper_address(token), token, "here")
+        client = KeeperClient(HERE, token, "here")
         for number in range(2):
             put(client, part(number=number), data)
         with pytest.raises(BadCopy, match="at here is not as it was put"):
@@ -234,7 +236,7 @@ def test_what_has_come_is_counted_once():
 def test_a_connection_serves_one_part_after_another(token, near):
     data = content(6 * MEBIBYTE)
     with listen(token) as listener, listen_to_hosts("127.0.0.1") as door:
-        address = keeper_address(token) if near else door.getsockname()
+        address = HERE if near else door.getsockname()
         threading.Thread(target=serve, args=([listener, door], token, 3 * LIMIT), daemon=True).start()
         client = KeeperClient(address, token, "it")
         put(client, part(number=0), data)
@@ -272,7 +274,7 @@ def test_other_hosts_reach_it_at_a_port_that_its_own_host_can_ask_for(token):
     data = content()
     with listen(token) as listener, listen_to_hosts("127.0.0.1") as door:
         threading.Thread(target=serve, args=([listener, door], token, LIMIT), daemon=True).start()
-        near = KeeperClient(keeper_address(token), token, "here")
+        near = KeeperClient(HERE, token, "here")
         assert near.find_port() == door.getsockname()[1]
         with closing(KeeperClient(("127.0.0.1", near.find_port()), token, "there")) as far:
             put(far, part(), data)
@@ -287,7 +289,7 @@ def test_other_hosts_reach_it_at_a_port_that_its_own_host_can_ask_for(token):
 def test_who_has_dismissed_it_finds_nothing_there_although_it_may_take_a_moment_to_end(token):
     with listen(token) as listener:
         threading.Thread(target=serve, args=([listener], token, LIMIT), daemon=True).start()
-        client = KeeperClient(keeper_address(token), token, "here")
+        client = KeeperClient(HERE, token, "here")
         assert client.copies() == ()
         client.dismiss()
         with pytest.raises(KeeperLost):
@@ -312,7 +314,7 @@ def test_it_ends_when_it_is_told_to_or_nobody_is_there_any_more(token):
             process.start()
         return process
 
-    client = KeeperClient(keeper_address(token), token, "here")
+    client = KeeperClient(HERE, token, "here")
     process = begin(600.0)
     # Whoever holds it does not keep it from ending when all is over.
     channel = client.hold(0)
@@ -333,7 +335,7 @@ def test_one_version_after_another_lands_as_it_was_put(token):
     """From the second time on, in memory that stays mapped."""
     with listen(token) as listener, listen_to_hosts("127.0.0.1") as door:
         threading.Thread(target=serve, args=([listener, door], token, LIMIT), daemon=True).start()
-        near, far = KeeperClient(keeper_address(token), token, "here"), KeeperClient(door.getsockname(), token, "it")
+        near, far = KeeperClient(HERE, token, "here"), KeeperClient(door.getsockname(), token, "it")
         for version in range(8):
             for number, client in enumerate((near, far)):
                 data = bytearray(content(MEBIBYTE, seed=16 * version + number))

@@ -1,11 +1,15 @@
+import base64
+import hashlib
 import http.client
 import json
+import socket
 import threading
+from urllib.parse import urlsplit
 
 import pytest
 
 from recycle.errors import UserError
-from recycle.view.serving import PageServer, Route
+from recycle.view.serving import MOST, PageServer, Route
 
 
 def refuse(_):
@@ -58,3 +62,71 @@ def test_a_page_of_somebody_else_reads_nothing(server, host):
 def test_a_port_that_is_taken_is_named(server):
     with pytest.raises(UserError, match="give another --port"):
         PageServer("127.0.0.1", server.server_port, ROUTES)
+
+
+HTML = b"<script type='application/json'>{}</script><script>\nlet it = 1;\n</script>"
+
+
+@pytest.fixture
+def open_server(monkeypatch):
+    """One that others reach."""
+    routes = {**ROUTES, "/page": Route("text/html; charset=utf-8", lambda _: HTML)}
+    served = PageServer("0.0.0.0", 0, routes)
+    thread = threading.Thread(target=served.serve_forever)
+    thread.start()
+    yield served
+    served.shutdown()
+    thread.join()
+    served.server_close()
+
+
+def answer_of(server, path, **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=120)
+    connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer
+
+
+def test_at_an_address_that_others_reach_only_who_has_all_of_it_can_look(open_server):
+    prefix = urlsplit(open_server.url).path.rstrip("/")
+    assert len(prefix) > 16
+    assert get(open_server, f"{prefix}/?what=more") == (200, b"asked more")
+    for path in ("/", "//", f"{prefix[:-1]}/", f"{prefix}x/", f"/{'x' * (len(prefix) - 1)}/", prefix, "/%2e%2e/"):
+        assert get(open_server, path)[0] == 404
+
+
+def test_every_answer_has_the_same_headers_and_a_page_its_own_scripts_alone(open_server):
+    prefix = urlsplit(open_server.url).path.rstrip("/")
+    for path in (f"{prefix}/", f"{prefix}/none", "/elsewhere", f"{prefix}/page"):
+        answer = answer_of(open_server, path)
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Referrer-Policy"] == "no-referrer"
+        assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+        assert "unsafe-inline" not in answer.headers["Content-Security-Policy"].partition("script-src")[2]
+        assert "Python" not in answer.headers["Server"]
+    digest = base64.b64encode(hashlib.sha256(b"\nlet it = 1;\n").digest()).decode()
+    assert f"script-src 'sha256-{digest}';" in answer.headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize(("site", "status"), [("same-origin", 200), ("none", 200), ("cross-site", 403)])
+def test_another_site_may_lead_to_the_page_and_ask_nothing(server, site, status):
+    assert answer_of(server, "/none", Sec_Fetch_Site=site).status == status
+    assert answer_of(server, "/", Sec_Fetch_Site=site).status == 200
+
+
+def test_who_connects_and_says_nothing_keeps_nobody_out(server, monkeypatch):
+    before = threading.active_count()
+    idle = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(MOST + 20)]
+    assert get(server, "/")[0] == 200
+    assert threading.active_count() <= before + MOST + 2
+    idle[0].settimeout(120)
+    assert idle[0].recv(1) == b""
+    # Nor for long.
+    monkeypatch.setattr("recycle.view.serving.MOMENT", 0.0)
+    idle[-1].settimeout(120)
+    assert idle[-1].recv(1) == b""
+    for each in idle:
+        each.close()

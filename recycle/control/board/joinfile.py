@@ -1,7 +1,6 @@
 """The join file: where a run's store is, and the token without which nobody can take part."""
 
 import hashlib
-import os
 import secrets
 from pathlib import Path
 from typing import Self
@@ -11,7 +10,7 @@ import msgspec
 from recycle.control.board.run_folder import identity
 from recycle.control.membership.errors import ControlError
 from recycle.control.store.etcd_cluster import EtcdCluster
-from recycle.files import read_bytes, write_whole
+from recycle.files import from_json, read_bytes, write_whole
 
 JOIN_FILE = "join.json"
 """Its name, in the run's folder."""
@@ -57,11 +56,7 @@ class JoinFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             UserError: it cannot be written.
         """
         here = msgspec.structs.replace(self, folder=identity(path.parent))
-        mask = os.umask(0o077)
-        try:
-            write_whole(path, msgspec.json.encode(here) + b"\n")
-        finally:
-            os.umask(mask)
+        write_whole(path, msgspec.json.encode(here) + b"\n", private=True)
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -71,7 +66,7 @@ class JoinFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             UserError: it cannot be read, or is no join file.
         """
         try:
-            return msgspec.json.decode(read_bytes(path), type=cls)
+            return from_json(read_bytes(path), cls)
         except msgspec.DecodeError as error:
             raise ControlError(f"{path}: is not the join file of a run: {error}") from error
 

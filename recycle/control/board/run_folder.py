@@ -6,6 +6,8 @@ way; no process that was forked has to know of it.
 
 import fcntl
 import os
+import stat
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,7 +31,7 @@ def taken(folder: Path, option: str = "--output") -> Iterator[None]:
         option: with which the user has given it.
 
     Raises:
-        ControlError: another run is alive in it, or it cannot be written.
+        ControlError: another run is alive in it, it cannot be written, or other users may exchange what is in it.
     """
     with _opened(folder) as locks:
         deadline = time.monotonic() + PATIENCE
@@ -83,7 +85,33 @@ def _opened(folder: Path) -> Iterator[tuple[int, int]]:
             locks = open_(folder, os.O_RDONLY | os.O_DIRECTORY), open_(folder / LOCK, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise ControlError(f"{folder}: cannot be written: {error.strerror}; choose another folder") from error
+        _require_own(folder, locks[0])
         yield locks
+
+
+def _require_own(folder: Path, handle: int) -> None:
+    """Refuse a folder in which another user may exchange the run's files. Its group may: who shares one is trusted.
+
+    Raises:
+        ControlError: it is.
+    """
+    found = os.fstat(handle)
+    if found.st_mode & stat.S_IWOTH:
+        raise ControlError(
+            f"{folder}: every user of this machine may write to it, and so exchange the run's files; choose another "
+            f"folder, or take that away with chmod o-w {folder}"
+        )
+    if found.st_uid not in (0, os.geteuid()) and found.st_uid != _owner_of_new(folder):
+        raise ControlError(
+            f"{folder}: it belongs to another user (number {found.st_uid}), who could exchange the run's files; choose "
+            f"another folder, or make it yours with chown"
+        )
+
+
+def _owner_of_new(folder: Path) -> int:
+    """As whom this process writes there: servers of files may know it as another user than this machine does."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return os.fstat(file.fileno()).st_uid
 
 
 def _are_free(locks: Sequence[int]) -> bool:

@@ -159,7 +159,10 @@ def _adopted() -> set[int]:
 
 
 def _is_stopped(process: int) -> bool:
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    """Whether a process is; not, where that cannot be read for want of descriptors."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
 
 
 def _children() -> set[int]:

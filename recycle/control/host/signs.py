@@ -1,12 +1,11 @@
 """Signs of life within a host: workers and agents give them to the one agent that speaks for all.
 
-They go to a name that only who has the run's token can tell, in the host's own kernel. A host is here what
-has a network of its own: a machine, or a container that does not share its machine's.
+They go to a door of the host that only processes of its user go through. A host is here what has a network of its own:
+a machine, or a container that does not share its machine's.
 """
 
-import errno
-import hmac
 import os
+import select
 import selectors
 import socket
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from recycle.control.membership.clock import clock_name
+from recycle.control.membership.doors import BACKLOG, HostDoor, is_own
 from recycle.control.membership.errors import ControlError
 from recycle.control.membership.messages import MemberName, Number, read_early, seal, unseal
 from recycle.control.membership.participant import Participant
@@ -25,8 +25,8 @@ from recycle.control.membership.view import Member
 _KEY = "sign"
 _LARGEST = 1 << 12
 
-# How many may wait to be let in, and how many signs of one giver are taken before those of the next.
-_WAITING, _AT_ONCE = 1024, 16
+# How many signs of one giver are taken before those of the next.
+_AT_ONCE = 16
 
 
 class Sign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,8 +72,7 @@ class HostSocket:
 
     def __init__(self, token: str) -> None:
         self._token = token
-        # Not a file: it is gone with the process that has it.
-        self._name = b"\0recycle/" + hmac.digest(token.encode(), b"host", "sha256").hex().encode()
+        self._door = HostDoor(token, "signs", socket.SOCK_SEQPACKET)
         self._selector = selectors.EpollSelector()
         self._listener: socket.socket | None = None
         self._connection: socket.socket | None = None
@@ -83,16 +82,16 @@ class HostSocket:
         return self._selector.fileno()
 
     def listen(self) -> bool:
-        """Take the signs of all from now on; says whether nobody else does."""
-        listener = _new_socket()
-        try:
-            listener.bind(self._name)
-        except OSError as error:
-            listener.close()
-            if error.errno != errno.EADDRINUSE:
-                raise
+        """Take the signs of all from now on; says whether no other process does."""
+        if self._is_taken():
             return False
-        listener.listen(_WAITING)
+        listener = None
+        # Where no name or no descriptor is left, it is tried at the next beat.
+        with suppress(OSError):
+            listener = self._door.claim()
+        if listener is None:
+            return False
+        listener.setblocking(False)
         self._listener = listener
         self._selector.register(listener, selectors.EVENT_READ)
         return True
@@ -104,8 +103,8 @@ class HostSocket:
         for _ in range(2):
             try:
                 if self._connection is None:
-                    self._connection = _new_socket()
-                    self._connection.connect(self._name)
+                    self._connection = self._door.connect()
+                    self._connection.setblocking(False)
                 self._connection.send(sealed)
                 return
             except BlockingIOError:
@@ -132,6 +131,14 @@ class HostSocket:
             key.fileobj.close()
         self._selector.close()
 
+    def _is_taken(self) -> bool:
+        """Whether a process that takes them is still connected."""
+        if self._connection is None:
+            return False
+        look = select.poll()
+        look.register(self._connection, select.POLLHUP)
+        return not look.poll(0)
+
     def _leave(self) -> None:
         if self._connection is not None:
             self._connection.close()
@@ -140,8 +147,12 @@ class HostSocket:
     def _let_in(self, listener: socket.socket) -> None:
         # Where nobody waits any more, or there are too many files, it ends.
         with suppress(OSError):
-            while True:
+            # Strangers may come faster than they are turned away.
+            for _ in range(BACKLOG):
                 connection, _ = listener.accept()
+                if not is_own(connection):
+                    connection.close()
+                    continue
                 connection.setblocking(False)
                 self._selector.register(connection, selectors.EVENT_READ)
 
@@ -158,12 +169,6 @@ class HostSocket:
                     return
                 with suppress(ControlError, msgspec.ValidationError):
                     yield unseal(self._token, _KEY, sealed, Sign)
-
-
-def _new_socket() -> socket.socket:
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    made.setblocking(False)
-    return made
 
 
 def sign_of_worker(giver: Participant, count: int, *, over: bool = False) -> Sign:

@@ -17,3 +17,7 @@ class StoreSilent(StoreLost):
 
 class StoreErased(StoreLost):
     """The store answers, and what the run has written there is gone."""
+
+
+class ChannelLost(Exception):
+    """The other side of a connection is gone, or is not of this run."""

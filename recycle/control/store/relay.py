@@ -5,9 +5,7 @@ whoever listens to a bell. So all that holds of the store holds of it through th
 """
 
 import asyncio
-import os
 import socket
-import struct
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,6 +13,7 @@ from typing import NamedTuple, cast
 
 import msgspec
 
+from recycle.control.membership.doors import HostDoor, is_own
 from recycle.control.membership.errors import ControlError, StoreErased, StoreLost
 from recycle.control.store.relay_requests import (
     HEAD,
@@ -43,8 +42,6 @@ TURN = 2.0
 
 MOST = 256
 """How many different things a host's members can wait for at the same time."""
-
-_CREDENTIALS = struct.Struct("3i")
 
 
 class _Asked(NamedTuple):
@@ -197,7 +194,7 @@ class _Caller(asyncio.Protocol):
         """See Protocol."""
         self._transport = cast("asyncio.Transport", transport)
         self._relay.meet(self)
-        if not _is_own(transport.get_extra_info("socket")):
+        if not is_own(transport.get_extra_info("socket")):
             self.leave()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -291,26 +288,18 @@ def _carry_out(store: Store, requests: Sequence[Set | Append | Get | Single]) ->
     return answers
 
 
-def _is_own(connection: socket.socket) -> bool:
-    """Whether who is at the other end runs as the same user."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(credentials)[1]) == os.getuid()
-
-
-async def run_relay(name: bytes, connect: Callable[[], Store]) -> None:
+async def run_relay(door: HostDoor, connect: Callable[[], Store]) -> None:
     """Be the relay of this host, as soon as no other process is.
 
     Args:
-        name: where it listens, in the kernel's abstract names.
+        door: where it listens.
         connect: makes a connection to the store, or raises StoreLost.
     """
-    while True:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            listener.bind(name)
-            break
-        except OSError:
-            listener.close()
+    listener = None
+    while listener is None:
+        # Where no name or no descriptor is left, one may be later.
+        with suppress(OSError):
+            listener = door.claim()
+        if listener is None:
             await asyncio.sleep(LOOK)
-    listener.listen(1024)
     await Relay(connect).serve(listener)

@@ -7,6 +7,7 @@ from weakref import finalize
 
 import msgspec
 
+from recycle.control.membership.doors import HostDoor
 from recycle.control.store.closing import close_with
 from recycle.control.store.relay_requests import HEAD, Answer, Request
 
@@ -21,11 +22,11 @@ class RelayConnection:
     """Asks a relay, as long as there is one.
 
     Args:
-        name: where it listens, in the kernel's abstract names.
+        door: where it listens.
     """
 
-    def __init__(self, name: bytes) -> None:
-        self._name = name
+    def __init__(self, door: HostDoor) -> None:
+        self._door = door
         self._socket: socket.socket | None = None
         self._hang_up: finalize[[], RelayConnection] | None = None
         self._looked = float("-inf")
@@ -46,7 +47,7 @@ class RelayConnection:
             return None
         try:
             if self._socket is None:
-                self._socket = self._find()
+                self._socket = self._door.connect(SLOW)
                 self._hang_up = close_with(self, self._socket)
             self._socket.settimeout(timeout + SLOW)
             message = self._encoder.encode(request)
@@ -63,16 +64,6 @@ class RelayConnection:
             with suppress(OSError):
                 self._hang_up()
             self._socket = self._hang_up = None
-
-    def _find(self) -> socket.socket:
-        found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            found.settimeout(SLOW)
-            found.connect(self._name)
-        except OSError:
-            found.close()
-            raise
-        return found
 
     def _receive(self, sender: socket.socket) -> bytes:
         """The answer, of which mostly all comes at once; nothing comes behind it."""

@@ -1,10 +1,10 @@
 """What the members of a host ask of its relay, and what it answers."""
 
-import hmac
 from typing import Annotated
 
 import msgspec
 
+from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.messages import read_early
 from recycle.control.store.store import Entries, Store
 
@@ -170,11 +170,11 @@ class Answer(msgspec.Struct, frozen=True):
 read_early(Request, Answer)
 
 
-def name_of(token: str, prefix: str) -> bytes:
-    """Where the relay of a host listens: in the kernel's abstract names, so that it is gone with its process.
+def door_of(token: str, prefix: str) -> HostDoor:
+    """Where the relay of a host listens.
 
     Args:
         token: the run's.
         prefix: of the keys that it serves.
     """
-    return b"\0recycle/" + hmac.digest(token.encode(), b"relay/" + prefix.encode(), "sha256").hex().encode()
+    return HostDoor(token, f"relay/{prefix}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.errors import ControlError, StoreErased, StoreLost
 from recycle.control.store.relay_connection import RelayConnection
 from recycle.control.store.relay_requests import (
@@ -29,17 +30,17 @@ class RelayedStore:
     which the store has to allow for.
 
     Args:
-        name: where the relay listens, in the kernel's abstract names.
+        door: where the relay listens.
         connect: to the store itself, or raises StoreLost.
 
     Raises:
         StoreLost: there is no store.
     """
 
-    def __init__(self, name: bytes, connect: Callable[[], Store]) -> None:
-        self._name = name
+    def __init__(self, door: HostDoor, connect: Callable[[], Store]) -> None:
+        self._door = door
         self._connect = connect
-        self._relay = RelayConnection(name)
+        self._relay = RelayConnection(door)
         # While there is none.
         self._own: Store | None = None
         self._ask(Open(), lambda store: None)
@@ -129,7 +130,7 @@ class RelayedStore:
 
     def clone(self) -> "RelayedStore":
         """See Store."""
-        return RelayedStore(self._name, self._connect)
+        return RelayedStore(self._door, self._connect)
 
     def _ask(self, request: Request, itself: Callable[[Store], Result], timeout: float = 0.0) -> Result:
         """Ask the relay; where there is none, the store itself."""

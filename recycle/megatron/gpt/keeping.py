@@ -195,7 +195,7 @@ def find_desks(endpoint: Endpoint) -> Sequence[Desk]:
     homes = () if directory is None else directory.homes
     desks = []
     for home in homes:
-        client = KeeperClient(home.reach(address, token), token, home.name(address))
-        keepers = tuple((each.name(home.address), each.reach(home.address, token)) for each in homes)
+        client = KeeperClient(home.reach(address), token, home.name(address))
+        keepers = tuple((each.name(home.address), each.reach(home.address)) for each in homes)
         desks.append(Desk(client, keepers, home.name(home.address)))
     return desks

@@ -10,7 +10,7 @@ import msgspec
 
 from recycle.control.board.joinfile import last_token
 from recycle.errors import UserError
-from recycle.files import read_bytes, write_whole
+from recycle.files import from_json, read_bytes, write_whole
 from recycle.megatron.gpt.run import NO_PARITY, Run
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Event
@@ -94,14 +94,14 @@ def _newest_manifest(sources: Sequence[Path]) -> tuple[str, Manifest] | None:
     """Of the newest checkpoint that has one which can be read; all in a folder are of the same settings."""
     for folder in reversed(sources):
         with suppress(UserError, msgspec.DecodeError):
-            return str(folder), msgspec.json.decode(read_bytes(folder / MANIFEST), type=Manifest)
+            return str(folder), from_json(read_bytes(folder / MANIFEST), Manifest)
     return None
 
 
 def _settings_in_memory(run: Run) -> dict[str, Any]:
     """Of the last start in a run's folder; empty where it kept nothing, or that cannot be read."""
     with suppress(UserError, msgspec.DecodeError):
-        return msgspec.json.decode(read_bytes(run.folder / IN_MEMORY), type=dict[str, Any])
+        return from_json(read_bytes(run.folder / IN_MEMORY), dict[str, Any])
     return {}
 
 

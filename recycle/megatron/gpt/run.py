@@ -201,7 +201,7 @@ class Run(msgspec.Struct, frozen=True):
         plan = load_plan(folder / PLAN)
         try:
             saved = msgspec.json.decode(read_bytes(folder / SETTINGS), type=_Saved, dec_hook=_path)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise RunError(f"{folder / SETTINGS}: this is no run of this release: {error}") from error
         waiting = load_plan(folder / WAITING) if (folder / WAITING).exists() else None
         return cls(plan=plan, folder=folder, waiting=waiting, **msgspec.structs.asdict(saved))

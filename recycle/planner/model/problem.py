@@ -11,7 +11,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from recycle.errors import JobError
 from recycle.holding import holders, placed
 from recycle.job import DeadServers, Job, Server
 from recycle.plan.dependency import dependencies
@@ -22,9 +21,6 @@ from recycle.plan.routing import interchangeable
 
 PHASES = (Op.F, Op.I, Op.W)
 FUSED = (Op.F, Op.B)
-
-LARGEST_JOB = 10_000_000
-"""Tasks of an iteration beyond which no plan is tried: ten million take minutes and some ten gigabytes."""
 
 Programs: TypeAlias = Mapping[Server, list[int]]
 """The tasks of every live server in the order in which it executes them."""
@@ -137,21 +133,6 @@ def one_pipeline(problem: Problem, micro_batches: int) -> Problem:
     return make_problem(job, (), problem.mode)
 
 
-def require_plannable(job: Job) -> None:
-    """Refuse a job that is too large to be planned, before anything is made that grows with it.
-
-    Raises:
-        JobError: it has more than ``LARGEST_JOB`` tasks.
-    """
-    tasks = job.pipelines * len(job.stages) * job.micro_batches * len(PHASES)
-    if tasks > LARGEST_JOB:
-        raise JobError(
-            f"{job.pipelines} pipelines x {len(job.stages)} stages x {job.micro_batches} micro-batches are {tasks} "
-            f"tasks (F, I and W of each), and a plan has {LARGEST_JOB} at most: more take too much time and memory; "
-            "plan fewer pipelines, or fewer micro-batches of a larger size"
-        )
-
-
 def make_problem(job: Job, dead: Iterable[Server], mode: Mode) -> Problem:
     """Tables for a job.
 
@@ -159,7 +140,7 @@ def make_problem(job: Job, dead: Iterable[Server], mode: Mode) -> Problem:
         JobError: a dead server is none of the job's, or the job is too large to be planned.
         NoPlanError: a stage has no live server.
     """
-    require_plannable(job)
+    job.require_size()
     dead = job.dead_servers(dead)
     dead.require_peers()
     fused = mode.backward == "fused"

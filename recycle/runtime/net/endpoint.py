@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from recycle.control.host.agent import Sparing
+from recycle.control.membership.doors import HostDoor
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_store import EtcdStore, begin_again
 from recycle.control.store.relay import run_relay
-from recycle.control.store.relay_requests import name_of
+from recycle.control.store.relay_requests import door_of
 from recycle.control.store.relayed_store import RelayedStore
 from recycle.control.store.store import Store
 from recycle.control.store.tcp_store import LOOPBACK, TorchStore
@@ -48,7 +49,7 @@ class Endpoint(NamedTuple):
             StoreLost: it does not answer.
         """
         if self.cluster is not None:
-            return RelayedStore(self._name(), self._opener(self.cluster))
+            return RelayedStore(self._door(), self._opener(self.cluster))
         return TorchStore(self.host, self.port, patience, self.prefix)
 
     def connect_alone(self) -> Store:
@@ -82,12 +83,12 @@ class Endpoint(NamedTuple):
 
         def relay() -> None:
             begin()
-            asyncio.run(run_relay(self._name(), opener))
+            asyncio.run(run_relay(self._door(), opener))
 
         return Sparing(relay, self.address)
 
-    def _name(self) -> bytes:
-        return name_of(self.token, self.prefix)
+    def _door(self) -> HostDoor:
+        return door_of(self.token, self.prefix)
 
     def _opener(self, cluster: EtcdCluster) -> Callable[[], EtcdStore]:
         return lambda: EtcdStore(cluster, self.prefix, near=self.address)

@@ -20,9 +20,10 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from recycle.errors import RunFailed, UserError
-from recycle.files import read_bytes, write_whole
+from recycle.files import from_json, read_bytes, write_whole
 from recycle.runtime.errors import RunError
 from recycle.runtime.plain_words import plain
+from recycle.runtime.step.stage_reader import StageReader
 
 MANIFEST, DIGESTS = "checkpoint.json", "digests.json"
 VERSION = 2
@@ -141,12 +142,14 @@ def give_up(root: Path) -> None:
 def find_damage(folder: Path) -> str:
     """What is missing of a checkpoint, or is not as it was written; empty if it is whole. It reads all of it."""
     try:
-        shards = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest).shards
+        shards = from_json(read_bytes(folder / MANIFEST), Manifest).shards
         for shard in shards:
-            digests = msgspec.json.decode((folder / shard / DIGESTS).read_bytes(), type=dict[str, str])
+            digests = from_json(read_bytes(_inside(folder, shard) / DIGESTS), dict[str, str])
             for name, digest in digests.items():
-                if _digest(folder / shard / name) != digest:
+                if _digest(_inside(folder / shard, name)) != digest:
                     return f"{folder / shard / name} is not as it was written"
+    except UserError as error:
+        return str(error)
     except OSError as error:
         return f"{error.filename} cannot be read: {error.strerror}"
     except msgspec.DecodeError as error:
@@ -175,7 +178,7 @@ def adopt(source: Path, root: Path) -> None:
     whole = [each for each in candidates(source) if not find_damage(each)]
     if not whole:
         raise RunError(f"resume-from: there is no whole checkpoint in {source}; give the folder of a run that has one")
-    step = msgspec.json.decode((whole[-1] / MANIFEST).read_bytes(), type=Manifest).step
+    step = from_json(read_bytes(whole[-1] / MANIFEST), Manifest).step
     partial = _partial(root, step)
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -207,6 +210,18 @@ def _put(partial: Path, final: Path) -> None:
     os.close(handle)
 
 
+def _inside(folder: Path, name: str) -> Path:
+    """What is in a checkpoint's folder by a name that a file has given.
+
+    Raises:
+        UserError: it is outside, or neither a file nor a folder.
+    """
+    path = folder / name
+    if ".." in path.parts or Path(name).is_absolute() or (path.exists() and not (path.is_file() or path.is_dir())):
+        raise UserError(f"{folder}: {name!r} is no file of this checkpoint")
+    return path
+
+
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -219,7 +234,7 @@ def folder_of(root: Path, step: int) -> Path:
 
 def checkpoints(root: Path) -> list[Path]:
     """The valid checkpoints, the newest last."""
-    return [each for each in _within(root) if re.fullmatch(r"step-\d{8,}", each.name)]
+    return [each for each in _within(root) if re.fullmatch(r"step-[0-9]{8,}", each.name)]
 
 
 def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:
@@ -230,7 +245,7 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        manifest = msgspec.json.decode(read_bytes(path), type=Manifest)
+        manifest = from_json(read_bytes(path), Manifest)
     except msgspec.DecodeError as error:
         raise RunError(f"{path}: this is no checkpoint's manifest: {error}; resume from another one") from error
     if manifest.version != VERSION:
@@ -266,13 +281,14 @@ def read_stage(folder: Path, stage: str) -> dict[str, torch.Tensor]:
     """
     path = folder / stage
     try:
-        known = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+        reader = StageReader(path)
+        known = reader.read_metadata().state_dict_metadata
         state: dict[str, Any] = {
             key: torch.empty(entry.size, dtype=entry.properties.dtype)
             for key, entry in known.items()
             if isinstance(entry, TensorStorageMetadata)
         }
-        dcp.load(state, checkpoint_id=path, no_dist=True)
+        dcp.load(state, storage_reader=reader, no_dist=True)
     except (Exception, dcp.api.CheckpointException) as error:  # torch raises many kinds for a damaged file
         raise RunError(f"{path}: cannot be read: {_cause(error)}; resume from another checkpoint") from error
     return state

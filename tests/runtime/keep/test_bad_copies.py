@@ -13,8 +13,9 @@ from recycle.control.membership.view import View
 from recycle.plan.instruction import Instruction, Op
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.keep.keeping import Keeping, KnownKeepers
+from recycle.state.channel import HERE
 from recycle.state.client import KeeperClient
-from recycle.state.keeper import keeper_address, listen, listen_to_hosts, serve
+from recycle.state.keeper import listen, listen_to_hosts, serve
 from recycle.state.redundancy import Redundancy
 from recycle.state.segment import Segment
 from recycle.state.shelf import Shelf
@@ -80,7 +81,7 @@ class Keepers:
             token = new_token()
             near, far = stack.enter_context(listen(token)), stack.enter_context(listen_to_hosts("127.0.0.1"))
             threading.Thread(target=serve, args=([near, far], token, 1 << 26), daemon=True).start()
-            address = far.getsockname() if number else keeper_address(token)
+            address = far.getsockname() if number else HERE
             self.clients.append(KeeperClient(address, token, f"host{number}"))
             # It has begun, so that their order is known.
             self.clients[-1].copies()

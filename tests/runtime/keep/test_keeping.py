@@ -16,9 +16,10 @@ from recycle.plan.instruction import Op
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.keep.keeping import Keeping, KnownKeepers
 from recycle.runtime.keep.snapshot import Snapshot
+from recycle.state.channel import HERE
 from recycle.state.client import KeeperClient
 from recycle.state.errors import KeeperLost
-from recycle.state.keeper import keeper_address, listen, serve
+from recycle.state.keeper import listen, serve
 from recycle.state.redundancy import Redundancy
 from recycle.state.shelf import Shelf
 
@@ -103,7 +104,7 @@ def serving(*names):
         token = new_token()
         listeners.append(listen(token))
         threading.Thread(target=serve, args=([listeners[-1]], token, 1 << 26), daemon=True).start()
-        clients.append(KeeperClient(keeper_address(token), token, name))
+        clients.append(KeeperClient(HERE, token, name))
     yield clients
     for each in (*listeners, *clients):
         each.close()
@@ -306,7 +307,7 @@ def test_a_bad_piece_is_left_out_and_too_many_are_another_version(monkeypatch):
 
 def test_without_a_keeper_training_goes_on_with_one_warning(monkeypatch):
     token = new_token()
-    keeper = KeeperClient(keeper_address(token), token, "near")
+    keeper = KeeperClient(HERE, token, "near")
     peer = Peer([keeper], PEERS[0])
     peer.iterate(5)
     (warning,) = peer.warnings
@@ -325,7 +326,7 @@ def test_without_a_keeper_training_goes_on_with_one_warning(monkeypatch):
 
 
 def test_one_keeper_of_two_is_enough(keepers):
-    lost = KeeperClient(keeper_address(new_token()), new_token(), "lost")
+    lost = KeeperClient(HERE, new_token(), "lost")
     for server in PEERS:
         peer = Peer([lost, keepers[1]], server)
         peer.iterate()

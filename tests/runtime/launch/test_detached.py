@@ -6,9 +6,10 @@ from contextlib import closing
 from harness.processes import open_files, processes, send_signal, title
 from recycle.control.board.joinfile import new_token
 from recycle.runtime.launch.process.detached import fork_keeper
+from recycle.state.channel import HERE
 from recycle.state.client import KeeperClient, send
 from recycle.state.errors import KeeperLost
-from recycle.state.keeper import keeper_address, listen
+from recycle.state.keeper import listen
 from recycle.state.ladder import StatePart
 
 
@@ -30,7 +31,7 @@ def test_a_keeper_that_is_killed_alone_is_started_again_at_the_same_address():
     listener = listen(token)
     inode = os.fstat(listener.fileno()).st_ino
     fork_keeper([listener], token, 1000, None)
-    client = KeeperClient(keeper_address(token), token, "here")
+    client = KeeperClient(HERE, token, "here")
     delivery = client.offer(StatePart(0, 0, 0, 0, 1), b"", 1000)
     delivery.commit(send({0: [delivery]}, b"", [(0, [memoryview(bytes(1000))])])[0])
     delivery.confirm()
@@ -58,7 +59,7 @@ def test_what_a_keeper_inherits_leads_nowhere_and_its_numbers_are_no_connections
     fork_keeper([listener], token, 1000, None)
     os.close(writer)
     assert os.read(reader, 1) == b""
-    client = KeeperClient(keeper_address(token), token, "here")
+    client = KeeperClient(HERE, token, "here")
     with closing(client.hold(0)):
         keeper = settles(lambda: holders(inode).get("recycle: keeper"))
         for number in (0, 1, 2, reader, writer):

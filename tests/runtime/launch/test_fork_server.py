@@ -5,6 +5,7 @@ import select
 import signal
 import socket
 import time
+from contextlib import closing
 
 import pytest
 
@@ -12,9 +13,10 @@ from harness.processes import is_running, send_signal
 from recycle.control.board.joinfile import new_token
 from recycle.errors import RunFailed
 from recycle.runtime.launch.process.fork_server import ForkServer
+from recycle.state.channel import HERE
 from recycle.state.client import KeeperClient, send
 from recycle.state.errors import KeeperLost
-from recycle.state.keeper import keeper_address
+from recycle.state.keeper import listen
 from recycle.state.ladder import StatePart
 
 
@@ -64,7 +66,7 @@ def test_a_keeper_can_be_reached_once_it_has_started_and_outlives_it(fork_server
     fork_server.start_keeper(token, 1000, None)
     started = fork_server.next_event(120)
     assert (started.kind, started.name) == ("started", "keeper")
-    client = KeeperClient(keeper_address(token), token, "here")
+    client = KeeperClient(HERE, token, "here")
     delivery = client.offer(StatePart(0, 0, 0, 0, 1), b"", 1000)
     delivery.commit(send({0: [delivery]}, b"", [(0, [memoryview(bytes(1000))])])[0])
     delivery.confirm()
@@ -78,6 +80,25 @@ def test_a_keeper_can_be_reached_once_it_has_started_and_outlives_it(fork_server
     os.close(pid)
     with pytest.raises(KeeperLost):
         client.copies()
+
+
+def test_what_the_system_refuses_is_told_and_all_that_runs_goes_on(fork_server):
+    fork_server.start_server("stays", 0)
+    started = fork_server.next_event(120)
+    token = new_token()
+    # Another start of the run has a keeper here.
+    with closing(listen(token)):
+        fork_server.start_keeper(token, 1000, None)
+        refused = fork_server.next_event(120)
+    assert (refused.kind, refused.name) == ("refused", "keeper")
+    assert "has a keeper on this host" in refused.reason
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        fork_server.serve_store(taken.getsockname()[1])
+        refused = fork_server.next_event(120)
+    assert (refused.kind, refused.name) == ("refused", "store")
+    assert is_running(started.pid)
+    fork_server.start_server("ends", 5)
+    assert fork_server.next_event(120).kind == "started"
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,21 @@
 import errno
 import multiprocessing
 import os
+import pickle
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Client, Listener
+from contextlib import closing
 
 import pytest
 
 from harness.refusing_listener import RefusingListener
-from recycle.control.membership.errors import ControlError
-from recycle.runtime.launch.process.messages import FailureMessage, HelloMessage, ReportMessage, WelcomeMessage, encode
-from recycle.runtime.launch.process.report_channel import LauncherConnection, ReportInbox
+from recycle.control.host.channel import SealedChannel
+from recycle.control.membership.addresses import listen_at
+from recycle.control.membership.doors import Door, knock
+from recycle.control.membership.errors import ChannelLost, ControlError
+from recycle.runtime.launch.process.messages import FailureMessage, HelloMessage, ReportMessage, WelcomeMessage
+from recycle.runtime.launch.process.report_channel import PURPOSE, LauncherConnection, ReportInbox
 
 
 @pytest.fixture
@@ -86,18 +90,23 @@ def test_without_the_token_nobody_is_let_in(inbox):
     assert inbox.take(0) is None
 
 
+def enter(inbox):
+    """A connection of a process that has the token, and may say anything."""
+    guest = knock(inbox.address, "token", PURPOSE, 10.0, 120.0)
+    return closing(SealedChannel(guest, "token", "member", "launcher"))
+
+
 def test_noise_and_whoever_hangs_up_at_once_do_no_harm(inbox):
     with socket.create_connection(inbox.address) as stranger:
         stranger.sendall(b"\xff" * 100)
     socket.create_connection(inbox.address).close()
-    with Client(inbox.address, authkey=b"token") as member:
-        member.send_bytes(encode(HelloMessage("x" * 1000, 1)))  # no name is that long
-    with Client(inbox.address, authkey=b"token") as member:
-        member.send_bytes(b"no message")
-        member.send_bytes(encode(STILL_THERE))
-    with Client(inbox.address, authkey=b"token") as member:
-        member.send_bytes(encode(STILL_THERE))  # without having said who it is
-        member.send_bytes(encode(STILL_THERE))
+    with enter(inbox) as member:
+        member.send_bytes([memoryview(b"no message" * 100)])
+    with enter(inbox) as member:
+        member.send_bytes([memoryview(b"\xff\xff\xff\xff")])
+    with enter(inbox) as member:
+        member.send(STILL_THERE)  # without having said who it is
+        member.send(STILL_THERE)
     LauncherConnection(inbox.address, "token", "W0_0#0", 1)(STILL_THERE)
     assert next_report(inbox).message == STILL_THERE
     assert inbox.take(0) is None
@@ -121,13 +130,13 @@ class Harm:
 
 def test_what_is_told_is_never_unpickled(inbox, tmp_path):
     harm = Harm(tmp_path / "harm")
-    with Client(inbox.address, authkey=b"token") as member:
-        member.send_bytes(encode(HelloMessage("W0_0#0", 1)))
-        member.recv_bytes()
-        member.send(harm)
+    with enter(inbox) as member:
+        member.send(HelloMessage("W0_0#0", 1))
+        member.receive(WelcomeMessage)
+        member.send_bytes([memoryview(pickle.dumps(harm))])
         # The inbox hangs up when it has read that.
-        with pytest.raises((EOFError, ConnectionError)):
-            member.recv_bytes()
+        with pytest.raises(ChannelLost):
+            member.receive(WelcomeMessage)
     assert not harm.path.exists()
 
 
@@ -136,14 +145,21 @@ def test_how_far_a_clock_is_ahead_of_another_machines_is_known(inbox):
     begin = time.monotonic()
 
     def be_elsewhere():
-        with another.accept() as member:
-            member.recv_bytes()
-            # Its machine was started an hour later.
-            member.send_bytes(encode(WelcomeMessage("another clock", time.monotonic() - 3600)))
+        guests = ()
+        while not guests:
+            guests = [*door.admit(1.0)]
+        member = SealedChannel(guests[0], "token", "launcher", "member")
+        member.receive(HelloMessage)
+        # Its machine was started an hour later.
+        member.send(WelcomeMessage("another clock", time.monotonic() - 3600))
 
-    with Listener(("127.0.0.1", 0), authkey=b"token") as another, ThreadPoolExecutor(1) as pool:
+    with (
+        listen_at("127.0.0.1", 0) as another,
+        closing(Door([another], "token", PURPOSE)) as door,
+        ThreadPoolExecutor(1) as pool,
+    ):
         pool.submit(be_elsewhere)
-        ahead = LauncherConnection(another.address, "token", "W0_0#0", 1).ahead / 1e6
+        ahead = LauncherConnection(another.getsockname(), "token", "W0_0#0", 1).ahead / 1e6
     assert abs(ahead - 3600) <= time.monotonic() - begin
 
 

@@ -178,7 +178,7 @@ def _tell_next_start(folder: Path, endpoint: Endpoint, nonce: str, words: Sequen
 def _require_whole(directory: KeeperDirectory, stages: set[int], ranks: int, endpoint: Endpoint) -> None:
     """Refuse to go on from keepers that have no version of all stages."""
     token, address = endpoint.token, endpoint.address
-    clients = [KeeperClient(each.reach(address, token), token, each.name(address)) for each in directory.homes]
+    clients = [KeeperClient(each.reach(address), token, each.name(address)) for each in directory.homes]
     copies = [copy for found in ask_all(clients) if not isinstance(found, KeeperLost) for copy in found]
     whole = find_whole(each for each in copies if each.part.ranks == ranks)
     if not set.intersection(*(set(whole.get(stage, ())) for stage in stages)):

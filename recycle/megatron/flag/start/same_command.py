@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from recycle.errors import UserError
-from recycle.files import read_bytes, write_whole
+from recycle.files import from_json, read_bytes, write_whole
 from recycle.megatron.flag.command.flags import KEEP, RESUME
 from recycle.runtime.errors import RunError
 
@@ -56,7 +56,7 @@ def require_same(folder: Path, words: Sequence[str]) -> None:
     """
     before: Settings = {}
     with suppress(UserError, msgspec.DecodeError):
-        before = msgspec.json.decode(read_bytes(folder / SETTINGS), type=dict[str, list[str]])
+        before = from_json(read_bytes(folder / SETTINGS), dict[str, list[str]])
     now: Settings = settings_of(words)
     if not before:
         return

@@ -52,4 +52,4 @@ class KeeperFinder:
 
     def _reach(self, home: KeeperHome) -> KeeperClient:
         endpoint = self._endpoint
-        return KeeperClient(home.reach(endpoint.address, endpoint.token), endpoint.token, home.name(endpoint.address))
+        return KeeperClient(home.reach(endpoint.address), endpoint.token, home.name(endpoint.address))

@@ -17,11 +17,10 @@ from recycle.runtime.launch.process.detached import fork_keeper
 from recycle.runtime.launch.process.outcome import is_over
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.state import keeper
-from recycle.state.channel import Channel
+from recycle.state.channel import HERE, Channel
 from recycle.state.client import KeeperClient
 from recycle.state.directory import KeeperDirectory, KeeperHome
 from recycle.state.errors import KeeperLost
-from recycle.state.keeper import keeper_address
 from recycle.state.memory import available_memory
 from recycle.state.racks import Racks
 from recycle.state.redundancy import Redundancy
@@ -53,7 +52,7 @@ class KeeperSlot:
         self.channel: Channel | None = None
         self._port: int | None = None
         if left:
-            client = KeeperClient(keeper_address(left), left, "this host's keeper")
+            client = KeeperClient(HERE, left, "this host's keeper")
             with suppress(KeeperLost):
                 if resumes:
                     self._port = client.find_port()
@@ -223,7 +222,7 @@ def settle(setting: KeeperSetting, endpoint: Endpoint, server: Server, alive: Co
 def _is_gone(home: KeeperHome, endpoint: Endpoint) -> bool:
     """Whether a keeper cannot be reached; what it has is needed, if it can."""
     try:
-        client = KeeperClient(home.reach(endpoint.address, endpoint.token), endpoint.token, home.name(endpoint.address))
+        client = KeeperClient(home.reach(endpoint.address), endpoint.token, home.name(endpoint.address))
         client.find_port()
     except KeeperLost:
         return True
@@ -247,7 +246,7 @@ def hold(token: str, limit: int) -> Channel | None:
     deadline = time.monotonic() + 1.0
     while True:
         try:
-            return KeeperClient(keeper_address(token), token, "this host's keeper").hold(limit)
+            return KeeperClient(HERE, token, "this host's keeper").hold(limit)
         except KeeperLost:
             if time.monotonic() > deadline:
                 return None
@@ -261,11 +260,11 @@ def is_kept(token: str) -> bool:
         token: of that start.
     """
     with suppress(KeeperLost):
-        return KeeperClient(keeper_address(token), token, "this host's keeper").find_port() >= 0
+        return KeeperClient(HERE, token, "this host's keeper").find_port() >= 0
     return False
 
 
 def dismiss(token: str) -> None:
     """The run is over, and this host's keeper is not needed any more."""
     with suppress(KeeperLost):
-        KeeperClient(keeper_address(token), token, "this host's keeper").dismiss()
+        KeeperClient(HERE, token, "this host's keeper").dismiss()

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -19,7 +19,7 @@ import msgspec
 
 from recycle.control.host.agent import die_with_parent
 from recycle.control.store.tcp_store import listen, serve
-from recycle.errors import RunFailed
+from recycle.errors import RunFailed, UserError
 from recycle.runtime.launch.process.detached import detach_keeper
 from recycle.runtime.launch.process.signals import ignore_signals
 from recycle.runtime.launch.process.title import set_title
@@ -47,7 +47,7 @@ class ForkRequest(msgspec.Struct, frozen=True):
 
 
 class ForkEvent(msgspec.Struct, frozen=True):
-    """What the fork server answers: a process was started, or one has ended.
+    """What the fork server answers: a process was started, one has ended, or the system has refused one.
 
     Attributes:
         kind: what happened.
@@ -55,13 +55,15 @@ class ForkEvent(msgspec.Struct, frozen=True):
         pid: of the process.
         port: where the store listens.
         status: of a process that has ended, as ``waitstatus_to_exitcode`` gives it.
+        reason: why one could not be started.
     """
 
-    kind: Literal["started", "ended"]
+    kind: Literal["started", "ended", "refused"]
     name: str
-    pid: int
+    pid: int = 0
     port: int = 0
     status: int = 0
+    reason: str = ""
 
 
 class ForkServer:
@@ -71,9 +73,16 @@ class ForkServer:
         host: where the store binds to.
         start: what an agent's process does with a member's name and the store's port; gives its exit status.
         door: where other hosts reach this host's keeper, if they do.
+        own: the descriptors at which this process listens, and nothing that is forked from here.
     """
 
-    def __init__(self, host: str, start: Callable[[str, int], int], door: socket.socket | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        start: Callable[[str, int], int],
+        door: socket.socket | None = None,
+        own: Sequence[int] = (),
+    ) -> None:
         ours, theirs = multiprocessing.Pipe()
         self._channel = ours
         self.pid = os.fork()
@@ -83,6 +92,8 @@ class ForkServer:
                 # The garbage of the parent stays: what of it has had threads would wait for them, which are not here.
                 gc.freeze()
                 ours.close()
+                for each in own:
+                    os.close(each)
                 die_with_parent()
                 ignore_signals()
                 set_title("fork server")
@@ -169,7 +180,11 @@ class _Host:
                     request = msgspec.json.decode(self._channel.recv_bytes(), type=ForkRequest)
                 except EOFError:
                     return  # children die with their parent
-                self._fulfil(request)
+                try:
+                    self._fulfil(request)
+                except (OSError, UserError) as error:
+                    # What is missing is the launcher's to deal with; all that runs goes on.
+                    self._tell(ForkEvent("refused", request.name, status=1, reason=str(error)))
 
     def _fulfil(self, request: ForkRequest) -> None:
         listener = None
@@ -179,7 +194,12 @@ class _Host:
             port = listener.getsockname()[1]
         elif request.kind == "keeper":
             listener = keeper.listen(request.token)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            if listener is not None:
+                listener.close()
+            raise
         if pid == 0:
             status = 1
             try:
@@ -192,6 +212,8 @@ class _Host:
                 self._channel.close()
                 for handle in self._children:
                     os.close(handle)
+                if self._door is not None:
+                    self._door.close()
                 if listener is None:
                     status = self._start(request.name, request.port)
                 else:

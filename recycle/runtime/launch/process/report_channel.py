@@ -8,25 +8,28 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from contextlib import closing, suppress
 from typing import NamedTuple
 
-import msgspec
-
+from recycle.control.host.channel import SealedChannel
 from recycle.control.membership.addresses import listen_at, place
 from recycle.control.membership.clock import clock_name
-from recycle.control.membership.errors import ControlError
-from recycle.control.membership.open_files import accept
-from recycle.runtime.launch.process.messages import HelloMessage, Message, WelcomeMessage, decode, encode
+from recycle.control.membership.doors import Door, Guest, knock
+from recycle.control.membership.errors import ChannelLost, ControlError
+from recycle.runtime.launch.process.messages import HelloMessage, Message, WelcomeMessage
 
-LONGEST_HELLO = 200
-"""Bytes of the first message; nobody's name is longer."""
+PURPOSE = "launcher"
+
+LOOK = 1.0
+"""Seconds between two looks at whether strangers have had their time."""
 
 
 LONGEST_SILENCE = 10_000
 """Milliseconds for which the launcher may not acknowledge what was sent."""
+
+
+STOPPED = 60.0
+"""Seconds that the launcher may be stopped when somebody comes."""
 
 
 MICROSECONDS = 1e6
@@ -69,13 +72,19 @@ class ReportInbox:
                 f"address {host} cannot be used: {error.strerror}; give an address of this machine"
             ) from error
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
-        self._key = token.encode()
+        self._token = token
+        self._is_closed = False
         self._received: queue.SimpleQueue[Received] = queue.SimpleQueue()
         self._readers: list[threading.Thread] = []
 
+    def fileno(self) -> int:
+        """Of what listens, which only the launcher needs."""
+        return self._socket.fileno()
+
     def open(self) -> None:
         """Start to listen. It is apart from the constructor because threads do not survive a fork."""
-        threading.Thread(target=self._accept, daemon=True).start()
+        door = Door([self._socket], self._token, PURPOSE)
+        threading.Thread(target=self._admit, args=(door,), daemon=True).start()
 
     def take(self, timeout: float) -> Received | None:
         """The next message, or None when so many seconds have passed without one."""
@@ -100,32 +109,27 @@ class ReportInbox:
 
     def close(self) -> None:
         """Stop listening."""
+        self._is_closed = True
         with suppress(OSError):  # it may not be listening
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                accepted = accept(self._socket)
-            except OSError:
-                return
-            if accepted is None:
-                continue
-            # Who is slow to prove that it has the token, or never does, keeps nobody else waiting.
-            reader = threading.Thread(target=self._read, args=(Connection(accepted.detach()),), daemon=True)
-            reader.start()
-            self._readers = [*(each for each in self._readers if each.is_alive()), reader]
+    def _admit(self, door: Door) -> None:
+        with closing(door):
+            while not self._is_closed:
+                for guest in door.admit(LOOK):
+                    reader = threading.Thread(target=self._read, args=(guest,), daemon=True)
+                    reader.start()
+                    self._readers = [*(each for each in self._readers if each.is_alive()), reader]
 
-    def _read(self, connection: Connection) -> None:
-        with connection, suppress(AuthenticationError, EOFError, OSError, msgspec.DecodeError):
-            deliver_challenge(connection, self._key)
-            answer_challenge(connection, self._key)
-            sender = message = decode(connection.recv_bytes(LONGEST_HELLO))
-            connection.send_bytes(encode(WelcomeMessage(clock_name(), time.monotonic())))
-            while isinstance(sender, HelloMessage):
+    def _read(self, guest: Guest) -> None:
+        with closing(SealedChannel(guest, self._token, "launcher", "member")) as channel, suppress(ChannelLost):
+            sender = channel.receive(HelloMessage)
+            channel.send(WelcomeMessage(clock_name(), time.monotonic()))
+            self._received.put(Received(sender, sender))
+            while True:
+                message: Message = channel.receive(Message)  # type: ignore[arg-type]
                 self._received.put(Received(sender, message))
-                message = decode(connection.recv_bytes())
 
 
 class LauncherConnection:
@@ -159,12 +163,16 @@ class LauncherConnection:
     ) -> None:
         self.ahead = 0.0
         self._lost = lost
-        self._connection: Connection | None = None
+        self._lock = threading.Lock()
+        self._channel: SealedChannel | None = None
         try:
-            self._connection = _reach(address, token.encode())
-            self.ahead = _introduce(self._connection, HelloMessage(name, pid))
-        except (OSError, EOFError, AuthenticationError) as error:
-            if isinstance(error, OSError) and not required:
+            guest = knock(address, token, PURPOSE, LONGEST_SILENCE / 1000, STOPPED)
+            # A host that has lost the network takes nothing and says nothing; training must not wait for it.
+            guest.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LONGEST_SILENCE)
+            self._channel = SealedChannel(guest, token, "member", "launcher")
+            self.ahead = _introduce(self._channel, HelloMessage(name, pid))
+        except (OSError, ChannelLost) as error:
+            if not required:
                 self._leave()
                 return
             raise ControlError(
@@ -174,38 +182,27 @@ class LauncherConnection:
 
     def __call__(self, message: Message) -> None:
         """Send a message."""
-        if self._connection is None:
-            return  # training does not depend on being watched
-        try:
-            self._connection.send_bytes(encode(message))
-        except OSError:
-            self._leave()
+        with self._lock:
+            if self._channel is None:
+                return  # training does not depend on being watched
+            try:
+                self._channel.send(message)
+                return
+            except ChannelLost:
+                self._leave()
 
     def _leave(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
         self._lost()
 
 
-def _reach(address: tuple[str, int], key: bytes) -> Connection:
-    with socket.create_connection(address, LONGEST_SILENCE / 1000) as reached:
-        # A host that has lost the network takes nothing and says nothing; training must not wait for it.
-        reached.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LONGEST_SILENCE)
-        reached.settimeout(None)
-        connection = Connection(reached.detach())
-    answer_challenge(connection, key)
-    deliver_challenge(connection, key)
-    return connection
-
-
-def _introduce(connection: Connection, hello: HelloMessage) -> float:
-    """Say who speaks; gives by how many microseconds this machine's clock is ahead."""
+def _introduce(channel: SealedChannel, hello: HelloMessage) -> float:
+    """Say what speaks; gives by how many microseconds this machine's clock is ahead."""
     begin = time.monotonic()
-    connection.send_bytes(encode(hello))
-    if not connection.poll(LONGEST_SILENCE / 1000):
-        return 0.0
-    welcome, end = decode(connection.recv_bytes()), time.monotonic()
-    if not isinstance(welcome, WelcomeMessage) or welcome.clock == clock_name():
-        return 0.0
-    return ((begin + end) / 2 - welcome.time) * MICROSECONDS
+    channel.send(hello)
+    channel.be_patient(STOPPED)
+    welcome, end = channel.receive(WelcomeMessage), time.monotonic()
+    channel.be_patient(None)
+    return 0.0 if welcome.clock == clock_name() else ((begin + end) / 2 - welcome.time) * MICROSECONDS

@@ -56,7 +56,7 @@ class HostKeeper:
         yield keeping.describe(directory)
 
     def learn(self, event: ForkEvent) -> Iterator[str]:
-        """It has started or ended; gives what the user should know."""
+        """It has started, ended, or was refused; gives what the user should know."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -64,6 +64,9 @@ class HostKeeper:
             self._channel = hold(self._token, self._limit)
             return
         self._is_found = False
+        if event.kind == "refused":
+            yield f"no keeper can be started: {event.reason}; the run goes on without copies in this host's memory"
+            return
         self._fork_server.start_keeper(self._token, self._limit, self._within)
         yield "the keeper's process is gone, and with it the copies in memory: another one is started"
 

@@ -72,7 +72,8 @@ class Supervisor:
             return serve(member, RunAccess(setting.endpoint(port, self._token), self._inbox.address, rank))
 
         host = setting.host if setting.meeting is None else setting.meeting.start.host
-        self._fork_server = ForkServer(host, start, None if keeping is None else keeping.slot.listener)
+        door = None if keeping is None else keeping.slot.listener
+        self._fork_server = ForkServer(host, start, door, [self._inbox.fileno()])
         self._keeper = HostKeeper(self._token, self._fork_server)
         self._inbox.open()
         self._news = News(setting.folder, f"{setting.job.name}, the launcher", watch)
@@ -168,7 +169,10 @@ class Supervisor:
                 # Here an address that cannot be used is an error of the user's, and in the fork server one of ours.
                 meeting.start.listen().close()
             self._fork_server.serve_store(0 if meeting is None else meeting.start.port)
-            self._await_store()
+            if why := self._await_store():
+                raise RunError(
+                    f"the store did not start on {self._setting.host}: {why}; give an address of this machine"
+                )
         if meeting is not None:
             meeting.receive()
         for text in self._keeper.open(self._setting):
@@ -185,17 +189,19 @@ class Supervisor:
                 self._news.remark(text)
             meeting.admit(self._token, self._inbox.address)
 
-    def _await_store(self) -> None:
-        event = self._fork_server.next_event(30)
-        if event is None or event.name != "store" or event.kind != "started":
-            raise RunError(f"the store did not start on {self._setting.host}; give an address of this machine")
-        self._learn(event)
+    def _await_store(self) -> str:
+        """Until there is a store, or none; says why there is none."""
+        while (event := self._fork_server.next_event(30)) is not None:
+            self._learn(event)
+            if event.name == "store" and event.kind != "ended":
+                return event.reason
+        return "nothing is heard of it"
 
     def _learn(self, event: ForkEvent) -> None:
         if event.name == "store":
             if event.kind == "started":
                 self._store_pid, self._port = event.pid, event.port
-            else:
+            elif event.kind == "ended":
                 self._store_due = time.monotonic() + self._setting.durations.silence
                 self._news.remark("the store's process is gone")
             return
@@ -207,10 +213,19 @@ class Supervisor:
         if event.kind == "started":
             self._agents[participant] = event.pid
         else:
+            if event.kind == "refused":
+                self._refuse(participant, event.reason)
             self._ended[participant] = event.status
             if has_crashed(event.status) and participant.member not in self._crashed:
                 self._crashed.add(participant.member)
                 self._replace_crashed(participant.member)
+
+    def _refuse(self, participant: Participant, reason: str) -> None:
+        """The system has not got what a process takes: at the start there is no run without it, and later there is."""
+        text = f"{participant} cannot be started: {reason}; give the run more memory, descriptors or processes"
+        if not self._began:
+            raise RunError(text)
+        self._news.remark(text, participant.member.server)
 
     def _connect(self) -> Board:
         return Board(self._setting.endpoint(self._port, self._token).connect(), self._token)
@@ -402,7 +417,10 @@ class Supervisor:
         if self._store_due is not None and time.monotonic() >= self._store_due:
             self._store_due = None
             self._fork_server.serve_store(self._port)
-            self._await_store()
+            if why := self._await_store():
+                self._store_due = time.monotonic() + self._setting.durations.silence
+                self._news.remark(f"the store cannot be started again: {why}; it is tried until it can")
+                return
             self._open_board()
 
 

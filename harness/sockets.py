@@ -1,0 +1,65 @@
+"""The sockets at which processes of this machine listen, as the kernel lists them."""
+
+import re
+import socket
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.processes import open_files
+
+_TCP_LISTENS = "0A"
+_ACCEPTS = 1 << 16
+
+
+class Listening(NamedTuple):
+    """A socket that takes connections.
+
+    Attributes:
+        family: of its address.
+        kind: of socket.
+        address: of a socket of the network its address and port, and otherwise its name.
+        holders: the processes that have it open.
+    """
+
+    family: socket.AddressFamily
+    kind: socket.SocketKind
+    address: tuple[str, int] | bytes
+    holders: frozenset[int]
+
+    def connect(self) -> socket.socket:
+        """A connection to it."""
+        connection = socket.socket(self.family, self.kind)
+        connection.settimeout(60.0)
+        connection.connect(self.address)
+        return connection
+
+
+def listening(processes: Iterable[int]) -> list[Listening]:
+    """All sockets at which some processes listen."""
+    holders: dict[int, set[int]] = defaultdict(set)
+    for process in processes:
+        for name in open_files(process).values():
+            if found := re.fullmatch(r"socket:\[(\d+)\]", name):
+                holders[int(found[1])].add(process)
+    everything = [*_of_unix(), *_of_network("tcp", socket.AF_INET), *_of_network("tcp6", socket.AF_INET6)]
+    return [each._replace(holders=frozenset(holders[inode])) for inode, each in everything if inode in holders]
+
+
+def _of_unix() -> Iterator[tuple[int, Listening]]:
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[3], 16) & _ACCEPTS and len(fields) > 7:
+            name = fields[7].replace("@", "\0", 1).encode()
+            yield int(fields[6]), Listening(socket.AF_UNIX, socket.SocketKind(int(fields[4], 16)), name, frozenset())
+
+
+def _of_network(name: str, family: socket.AddressFamily) -> Iterator[tuple[int, Listening]]:
+    for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == _TCP_LISTENS:
+            packed, _, port = fields[1].partition(":")
+            words = [bytes.fromhex(packed[at : at + 8])[::-1] for at in range(0, len(packed), 8)]
+            address = socket.inet_ntop(family, b"".join(words)), int(port, 16)
+            yield int(fields[9]), Listening(family, socket.SOCK_STREAM, address, frozenset())

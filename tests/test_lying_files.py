@@ -1,0 +1,248 @@
+"""Files that lie: each ends in one line and the exit status 1 or 2, and takes what its own size is worth."""
+
+import json
+import os
+import resource
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness.examples import paper_plan
+from recycle.errors import UserError
+from recycle.files import LARGEST, from_json, read_bytes
+from recycle.plan.document import save_plan
+
+Run = Callable[..., tuple[int, str, str]]
+VERBS = [["check"], ["show"], ["explain"], ["export"], ["lower", "-o", "out.json"]]
+MEMORY = 1 << 30
+"""Bytes that a file of some kilobytes may have a verb take, at the very most."""
+
+
+@contextmanager
+def little_memory() -> Iterator[None]:
+    """Within the block, this process gets no more than that."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def refused(run: Run, words: list[str]) -> str:
+    """What is said of something that cannot be used."""
+    with little_memory():
+        status, _, err = run(*words)
+    assert (status in (1, 2), err.count("\n")) == (True, 1), (status, err[-2000:])
+    assert "Traceback" not in err
+    return err
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    save_plan(paper_plan(), path)
+    return json.loads(path.read_bytes())
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(path: Path, plan: dict[str, Any], **job: object) -> Path:
+    path.write_text(json.dumps({**plan, "job": {**plan["job"], **job}}))
+    return path
+
+
+LIES = {
+    "pipelines": {"pipelines": 1_000_000},
+    "pipelines and fewer tasks": {"pipelines": 800_000, "micro_batches": 1},
+    "micro-batches": {"micro_batches": 10_000_000},
+    "micro-batches that could be planned": {"micro_batches": 300_000},
+    "everything": {"pipelines": 10**12, "micro_batches": 10**12},
+    "digits": {"pipelines": 10**40},
+}
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+@pytest.mark.parametrize("lie", LIES)
+def test_a_job_that_is_larger_than_its_plan_is_refused(run, here, plan, verb, lie) -> None:
+    path = write(here / "plan.json", plan, **LIES[lie])
+    err = refused(run, [*verb, str(path)])
+    assert str(path) in err
+
+
+CONTENTS = {
+    "nested": b"[" * 200_000,
+    "nested in a field": b'{"format": "recycle plan", "version": 1, "job": ' + b'{"a":' * 100_000,
+    "empty": b"",
+    "nothing": b"\0" * 1000,
+    "long number": b'{"format": "recycle plan", "version": ' + b"9" * 10_000 + b"}",
+    "utf-16": b"\xff\xfe{",
+}
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+@pytest.mark.parametrize("content", CONTENTS)
+def test_what_is_no_plan_is_refused(run, here, verb, content) -> None:
+    (here / "plan.json").write_bytes(CONTENTS[content])
+    refused(run, [*verb, "plan.json"])
+
+
+@pytest.mark.parametrize("key", ["job", "programs", "pipelines", "W0_0"])
+def test_a_key_that_is_given_twice_is_refused(run, here, plan, key) -> None:
+    text = json.dumps(plan)
+    at = text.index(f'"{key}": ')
+    _, end = json.JSONDecoder().raw_decode(text, at + len(key) + 4)
+    (here / "plan.json").write_text(f"{text[:end]}, {text[at:end]}{text[end:]}")
+    assert f"key '{key}' is given twice" in refused(run, ["check", "plan.json"])
+
+
+def test_digits_of_other_alphabets_name_no_server(run, here, plan) -> None:
+    text = json.dumps(plan, ensure_ascii=False).replace("W0_0", "W\u0660_0")
+    (here / "plan.json").write_text(text)
+    assert "W<pipeline>_<stage>" in refused(run, ["check", "plan.json"])
+
+
+@pytest.mark.parametrize("words", [["check"], ["lookup", "--dead", "W0_0"], ["plan"], ["watch"], ["explain"], ["show"]])
+def test_what_is_no_file_ends_too(run, here, words) -> None:
+    os.mkfifo(here / "pipe")
+    refused(run, [*words, "pipe"])
+
+
+def test_a_device_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recycle.files.LARGEST", 1 << 20)
+    with pytest.raises(UserError, match="/dev/zero: it has more than"):
+        read_bytes(Path("/dev/zero"))
+    assert LARGEST <= MEMORY / 2
+
+
+def test_a_pipe_with_a_writer_is_read(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"all of it")
+    os.close(writer)
+    assert read_bytes(Path(f"/dev/fd/{reader}")) == b"all of it"
+    os.close(reader)
+
+
+# Catalogues.
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    from recycle.cli.verbs import group
+
+    path = tmp_path_factory.mktemp("catalogue") / "c.zip"
+    group(["catalogue", "-D", "2", "-P", "2", "-M", "4", "--failures", "1", "-o", str(path)], standalone_mode=False)
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def pack(path: Path, members: dict[str, bytes], how: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", how) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def with_job(members: dict[str, bytes], **job: object) -> dict[str, bytes]:
+    index = json.loads(members["index.json"])
+    return {**members, "index.json": json.dumps({**index, "job": {**index["job"], **job}}).encode()}
+
+
+LOOK = ["lookup", "--dead", "W0_0", "-o", "out.json"]
+
+
+def test_the_catalogue_itself_is_used(run, here, members) -> None:
+    with little_memory():
+        assert run(*LOOK, pack(here / "c.zip", members))[0] == 0
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_catalogue_whose_job_is_larger_than_its_plans_is_refused(run, here, members, lie) -> None:
+    refused(run, [*LOOK, str(pack(here / "c.zip", with_job(members, **LIES[lie])))])
+
+
+@pytest.mark.parametrize("name", ["index.json", "references", "plans/1-0"])
+def test_a_member_that_unpacks_to_far_more_is_refused(run, here, members, name) -> None:
+    refused(run, [*LOOK, str(pack(here / "c.zip", {**members, name: bytes(400_000_000)}))])
+
+
+def test_a_program_that_unpacks_to_far_more_is_refused(run, here, members) -> None:
+    packed = msgspec.msgpack.decode(members["plans/1-0"])
+    packer = zlib.compressobj(9)
+    bomb = packer.compress(b"0F0.0 " * 60_000_000) + packer.flush()
+    packed["programs"] = dict.fromkeys(packed["programs"], bomb)
+    lying = {**members, "plans/1-0": msgspec.msgpack.encode(packed)}
+    refused(run, [*LOOK, str(pack(here / "c.zip", lying, zipfile.ZIP_STORED))])
+
+
+def test_an_index_that_names_another_vectors_plan_is_refused(run, here, members) -> None:
+    lying = {**members, "plans/1-0": members["plans/0-1"]}
+    assert "this is another plan than the index says" in refused(run, [*LOOK, str(pack(here / "c.zip", lying))])
+
+
+@pytest.mark.parametrize("change", ["encrypted", "method", "version", "size", "offset"])
+def test_what_the_archive_says_of_a_member_may_be_wrong(run, here, members, change) -> None:
+    content = bytearray(pack(here / "c.zip", members).read_bytes())
+    at, step = 0, {"encrypted": (8, 6), "method": (10, 8), "version": (6, 4), "size": (24, 22), "offset": (42, 26)}
+    while (at := content.find(b"PK\x01\x02", at + 1)) >= 0:
+        content[at + step[change][0]] ^= 0x41 if change == "encrypted" else 0x7F
+    at = -1
+    while (at := content.find(b"PK\x03\x04", at + 1)) >= 0:
+        content[at + step[change][1]] ^= 0x41 if change == "encrypted" else 0x7F
+    (here / "c.zip").write_bytes(content)
+    with little_memory():
+        status, _, err = run(*LOOK, "c.zip")
+    assert (status, err.count("\n")) in ((2, 1), (0, 0)), err
+
+
+# Any field of a plan, with any of the values that lies are made of.
+
+VALUES: list[Any] = [0, -1, 2**31, 2**63, 2**64, 10**12, 1e308, "", "\0", "W0_0", "W\u0660_0", None, True, [], {}, [[]]]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    if isinstance(value, dict):
+        for key in value:
+            yield from places(value[key], (*path, key))
+    elif isinstance(value, list):
+        for number in range(min(len(value), 3)):
+            yield from places(value[number], (*path, number))
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(data=st.data())
+def test_whatever_a_field_says_it_is_an_answer_or_one_line(run, tmp_path, plan, data) -> None:
+    changed = json.loads(json.dumps(plan))
+    where = data.draw(st.sampled_from([*places(changed)][1:]))
+    inner = changed
+    for key in where[:-1]:
+        inner = inner[key]
+    inner[where[-1]] = data.draw(st.sampled_from(VALUES))
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(changed))
+    verb = data.draw(st.sampled_from([["check"], ["show"], ["explain"], ["export"]]))
+    with little_memory():
+        status, _, err = run(*verb, path)
+    assert status in (0, 1, 2), err
+    assert status != 2 or err.count("\n") == 1, err
+
+
+def test_json_is_read_as_it_is_written() -> None:
+    assert from_json(b'{"a": [1, {"b": "c"}]}', dict[str, Any]) == {"a": [1, {"b": "c"}]}
+    for content in (b"{", b'{"a": 1, "a": 2}', b'[{"a": 1, "a": 2}]', b"[" * 100_000, b"\xff"):
+        with pytest.raises(msgspec.DecodeError):
+            from_json(content, Any)
