@@ -31,7 +31,7 @@ LOOPBACK = "127.0.0.1"
     "--address",
     default=LOOPBACK,
     show_default=True,
-    help="Where to listen; at another one than the default, only the whole address that is printed opens the page.",
+    help="Where to listen. At another address than the default, only someone with the whole printed address can look.",
 )
 @click.option("--open", "in_browser", is_flag=True, help="Open the page in a browser.")
 def command(path: Path, port: int, address: str, in_browser: bool) -> None:

@@ -1,16 +1,24 @@
 """What others do who reach the ports of a run and lack its token."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 
+import pytest
+
+from harness.digests import data_digests
 from harness.processes import send_signal
 from harness.started import TRAIN, Started
 from recycle.control.board.joinfile import JoinFile
+from recycle.runtime.step.checkpoint import DIGESTS
 
 MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
+
+ITERATIONS = 60
+VANDAL_WORDS = (sys.executable, "-m", "harness.scripts.vandal")
 
 VANDAL = """
 import sys
@@ -53,3 +61,96 @@ def test_strangers_end_no_run_and_keep_nobody_from_surviving(tmp_path):
         for connection in held:
             connection.close()
         run.kill()
+
+
+SIZE = ("--pipelines", "2", "--stages", "2", "--micro-batches", "4", "--exact", "--iterations", str(ITERATIONS))
+SEEDS = [int.from_bytes(os.urandom(3)) for _ in range(8)]
+
+
+def trained(folder, *more):
+    """A run of two pipelines of two stages."""
+    (folder / "model.toml").write_text(MODEL.replace("layers = 1", "layers = 2"))
+    return Started([*TRAIN, "train", *SIZE, *more, "--model", str(folder / "model.toml"), "-o", str(folder / "run")])
+
+
+def files(folder):
+    """What the last checkpoint of a run holds."""
+    last = max((folder / "run" / "checkpoints").glob("step-*"))
+    return {str(each.parent.relative_to(last)): data_digests(each.parent) for each in last.glob(f"**/{DIGESTS}")}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """What an undisturbed run leaves."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    run = trained(folder)
+    try:
+        assert run.ended() == 0, run.output
+    finally:
+        run.kill()
+    return files(folder)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda _: "seed")
+def test_a_death_while_a_stranger_is_at_the_store_is_survived_or_ends_the_run_with_the_reason(
+    tmp_path, undisturbed, seed
+):
+    sys.stdout.write(f"seed {seed}\n")
+    run = trained(tmp_path, "--restarts", "1")
+    vandal = None
+    try:
+        run.wait_for("iteration 1/")
+        door = JoinFile.read(tmp_path / "run" / "join.json")
+        vandal = Started([*VANDAL_WORDS, door.host, str(door.port), str(seed)])
+        vandal.wait_for("it begins")
+        run.wait_for(f"iteration {ITERATIONS // 4}/")
+        (worker,) = run.processes("^recycle: W1_0")
+        send_signal(worker, signal.SIGKILL)
+        status = run.ended(300)
+    finally:
+        for each in (run, vandal):
+            if each is not None:
+                each.kill()
+    assert "a stranger writes to the store" in run.output
+    if status:
+        assert re.search("the store was lost|the run cannot go on|no server reached the end", run.output), run.output
+    else:
+        assert files(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize(
+    "seed", [SEEDS[0], *(pytest.param(each, marks=pytest.mark.long) for each in SEEDS[1:])], ids=lambda _: "seed"
+)
+def test_whatever_a_stranger_does_to_the_store_no_worker_dies_of_it_and_no_number_is_wrong(tmp_path, undisturbed, seed):
+    """With a kill and a return, between which and the end it goes on."""
+    sys.stdout.write(f"seed {seed}\n")
+    run = trained(tmp_path, "--restarts", "1")
+    vandals = []
+
+    def begin():
+        vandals.append(Started([*VANDAL_WORDS, door.host, str(door.port), str(seed + len(vandals))]))
+        vandals[-1].wait_for("it begins")
+
+    def end():
+        vandals[-1].process.send_signal(signal.SIGTERM)
+        assert vandals[-1].ended() == 0, vandals[-1].output
+
+    try:
+        run.wait_for("iteration 1/")
+        door = JoinFile.read(tmp_path / "run" / "join.json")
+        begin()
+        run.wait_for(f"iteration {ITERATIONS // 4}/")
+        end()
+        (worker,) = run.processes("^recycle: W1_0")
+        send_signal(worker, signal.SIGKILL)
+        run.wait_for(": 4 of 4 servers")
+        begin()
+        assert run.ended() == 0, run.output
+    finally:
+        for each in (run, *vandals):
+            each.kill()
+    deaths = re.findall(r"(W\S+) .*(?:was killed|has given no sign|did not answer)", run.output)
+    assert len(deaths) == 1, run.output
+    assert "a stranger writes to the store" in run.output
+    assert files(tmp_path) == undisturbed

@@ -382,6 +382,11 @@ def unseal(token: str, key: str, sealed: bytes, form: type[_T]) -> _T:
         raise ControlError(f"{key}: {error}; all processes of a run must run the same version") from error
 
 
+def derive_key(token: str, purpose: str) -> bytes:
+    """A secret for one purpose, from which the token does not follow."""
+    return hmac.digest(token.encode(), b"key for " + purpose.encode(), "sha256")
+
+
 def _mac(token: str, key: str, encoded: bytes) -> bytes:
     place = key.encode()
     return hmac.digest(token.encode(), len(place).to_bytes(4, "big") + place + encoded, "sha256")

@@ -86,11 +86,11 @@ class Follower:
             if self._stopped:
                 return
             self._pair = pair
-        versions.adopt(*receive_state(pair))
+        versions.adopt(*receive_state(pair, meeting.secret))
         while True:
             word, step = _hear(pair)
             if word is Word.STEP:
-                _, parts = receive_state(pair)
+                _, parts = receive_state(pair, meeting.secret)
                 versions.follow(tuple(parts.values()))
             if versions.newest != step:
                 raise ConnectionLost(f"who serves is at version {step}, and this is version {versions.newest}")

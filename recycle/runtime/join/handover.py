@@ -1,5 +1,6 @@
 """How a stage's state gets from one server to a peer that lacks it."""
 
+import hmac
 import mmap
 from collections.abc import Mapping
 from contextlib import suppress
@@ -121,24 +122,41 @@ def unpack(step: int, packed: torch.Tensor) -> dict[str, torch.Tensor]:
     return state
 
 
-def send_state(link: Link, step: int, state: Mapping[str, torch.Tensor]) -> None:
+def send_state(link: Link, secret: bytes, step: int, state: Mapping[str, torch.Tensor]) -> None:
     """Send a version of a stage's state, through host memory wherever it is.
+
+    Who can alter what is on its way cannot make the checksum that follows it. That is computed while the state is sent.
+
+    Args:
+        link: to the peer.
+        secret: which both have, for this view or meeting alone.
+        step: of the version.
+        state: by name.
 
     Raises:
         ConnectionLost: the peer is gone.
     """
-    head = torch.frombuffer(bytearray(describe_state(step, state)), dtype=torch.uint8)
+    content = describe_state(step, state)
+    head, checksum = torch.frombuffer(bytearray(content), dtype=torch.uint8), _checksum(secret, content)
     link.send(torch.tensor([len(head)]), STATE).wait()
     link.send(head, STATE).wait()
     for each in state.values():
-        link.send(each.detach().cpu().contiguous(), STATE).wait()
+        tensor = each.detach().cpu().contiguous()
+        sent = link.send(tensor, STATE)
+        checksum.update(_bytes_of(tensor))
+        sent.wait()
+    link.send(torch.frombuffer(bytearray(checksum.digest()), dtype=torch.uint8), STATE).wait()
 
 
-def receive_state(link: Link) -> tuple[int, dict[str, torch.Tensor]]:
+def receive_state(link: Link, secret: bytes) -> tuple[int, dict[str, torch.Tensor]]:
     """Receive what ``send_state`` sends: the step, and the state by name, in host memory.
 
+    Args:
+        link: to the peer.
+        secret: which both have, for this view or meeting alone.
+
     Raises:
-        ConnectionLost: the peer is gone, or sends something else.
+        ConnectionLost: the peer is gone, or what comes is not what it has sent.
     """
     length = torch.zeros(1, dtype=torch.int64)
     link.receive(length, STATE).wait()
@@ -147,6 +165,27 @@ def receive_state(link: Link) -> tuple[int, dict[str, torch.Tensor]]:
     content = torch.empty(int(length), dtype=torch.uint8)
     link.receive(content, STATE).wait()
     step, state = make_room(content.numpy().tobytes())
+    checksum = _checksum(secret, content.numpy().tobytes())
+    there: torch.Tensor | None = None
     for tensor in state.values():
-        link.receive(tensor, STATE).wait()
+        coming = link.receive(tensor, STATE)
+        if there is not None:
+            checksum.update(_bytes_of(there))
+        coming.wait()
+        there = tensor
+    if there is not None:
+        checksum.update(_bytes_of(there))
+    said = torch.empty(checksum.digest_size, dtype=torch.uint8)
+    link.receive(said, STATE).wait()
+    if not hmac.compare_digest(said.numpy().tobytes(), checksum.digest()):
+        raise ConnectionLost(f"version {step} of a peer's state is not as it was sent")
     return step, state
+
+
+def _checksum(secret: bytes, head: bytes) -> "hmac.HMAC":
+    # A head and what follows it must not be taken for another head.
+    return hmac.new(secret, len(head).to_bytes(LENGTH, "little") + head, "sha256")
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data

@@ -22,7 +22,7 @@ from torch.distributed import PrefixStore
 from recycle.control.board.board import Board
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.errors import StoreLost
-from recycle.control.membership.messages import JoinRequest
+from recycle.control.membership.messages import JoinRequest, derive_key
 from recycle.control.membership.view import Member, View
 from recycle.control.store.store import Store
 from recycle.runtime.device import host_copy
@@ -71,6 +71,15 @@ class Meeting(NamedTuple):
     attempt: int
     rank: int = 0
 
+    @property
+    def _place(self) -> str:
+        return f"epoch/{self.epoch}/join/{self.joiner}/{self.rank}/{self.attempt}"
+
+    @property
+    def secret(self) -> bytes:
+        """Of the two, for this meeting alone."""
+        return derive_key(self.endpoint.token, self._place)
+
     def offer(self, check: Callable[[], None]) -> PrivateLink:
         """Call the joiner, and connect to it.
 
@@ -101,7 +110,7 @@ class Meeting(NamedTuple):
         rebuild = timedelta(seconds=self.durations.rebuild)
         meeting = MeetingStore(store, self.endpoint.token)
         meeting.set_timeout(rebuild)
-        place = PrefixStore(f"epoch/{self.epoch}/join/{self.joiner}/{self.rank}/{self.attempt}", meeting)
+        place = PrefixStore(self._place, meeting)
         transfer = timedelta(seconds=self.durations.transfer)
         options = NetworkOptions(transfer, rebuild, self.endpoint.address)
         return connect_pair(place, first, options, check)
@@ -214,7 +223,7 @@ class Service:
             if self._over:
                 return
             self._pair = pair
-        send_state(pair, step, state)
+        send_state(pair, self.meeting.secret, step, state)
         state.clear()
         level = False
         while (item := self._next(step, level)) is not None:
@@ -222,7 +231,7 @@ class Service:
             pair.send(torch.tensor([word, step]), STATE).wait()
             level = level or word is Word.LEVEL
             if word is Word.STEP:
-                send_state(pair, step, {str(place): each for place, each in enumerate(parts)})
+                send_state(pair, self.meeting.secret, step, {str(place): each for place, each in enumerate(parts)})
             elif word is Word.END:
                 return
 

@@ -34,12 +34,14 @@ class NetworkOptions(NamedTuple):
         rebuild_timeout: how long to wait for the others when connections are made; they may die meanwhile.
         address: of this machine, where the others reach it.
         transport: what carries the tensors.
+        secret: that all servers of a view have, and no stranger; empty where there is none.
     """
 
     transfer_timeout: timedelta = PATIENCE
     rebuild_timeout: timedelta = PATIENCE
     address: str = LOOPBACK
     transport: TransportKind = "gloo"
+    secret: bytes = b""
 
 
 DEFAULTS = NetworkOptions()
@@ -155,6 +157,10 @@ class Network(Protocol):
     @property
     def rank(self) -> ServerRank:
         """Which rank of that server this is."""
+
+    @property
+    def secret(self) -> bytes:
+        """What all servers of the view have, and no stranger; empty where there is none."""
 
     @property
     def one_queue(self) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from recycle.control.membership.events import BuildFailed, Built, Died, Event
-from recycle.control.membership.messages import Verdict
+from recycle.control.membership.messages import Verdict, derive_key
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import SOLE, Member, ServerRank, View
 from recycle.holding import units, units_of
@@ -101,6 +101,7 @@ class Groups:
             timedelta(seconds=store.durations.rebuild * min(2**self._failures, MOST_PATIENT)),
             store.endpoint.address,
             self._transport,
+            derive_key(store.endpoint.token, f"epoch/{view.epoch}"),
         )
         self._failures += 1
         try:

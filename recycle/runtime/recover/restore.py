@@ -95,9 +95,9 @@ def restore_state(trainee: Trainee, member: Member, network: Network, restoratio
             if sender == member:
                 # The state is at rest here, so a peer that lacks it can have it.
                 state = versions.state() if trainee.chunks is None else trainee.chunks.part(unit)
-                send_state(network.link(receiver.server), step, state)
+                send_state(network.link(receiver.server), network.secret, step, state)
             elif receiver == member:
-                received, state = receive_state(network.link(sender.server))
+                received, state = receive_state(network.link(sender.server), network.secret)
                 assert received == step, f"{sender} sent version {received} instead of {step}"
                 found |= state
     if found or not units:

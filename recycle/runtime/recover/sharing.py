@@ -75,9 +75,10 @@ def _carry_out(move: ShardMove, shards: Sharded, network: Network) -> Mapping[st
     """This server's part in a move: gives what it has received."""
     me, stage = network.server.pipeline, network.server.stage
     if me == move.sender:
-        send_state(network.link(Server(move.receiver, stage)), move.shard, shards.give(move.shard))
+        link = network.link(Server(move.receiver, stage))
+        send_state(link, network.secret, move.shard, shards.give(move.shard))
     elif me == move.receiver:
-        number, state = receive_state(network.link(Server(move.sender, stage)))
+        number, state = receive_state(network.link(Server(move.sender, stage)), network.secret)
         if number != move.shard:
             raise ConnectionLost(f"shard {number} comes, where shard {move.shard} was to")
         return state

@@ -114,9 +114,11 @@ def test_shards_move_with_deaths_and_returns_and_change_no_bit(kind):
                 # As in recovery: who comes back gets from a peer what all peers hold.
                 for other in {*live} - {*lives[max(epoch - 1, 0)]}:
                     if process.rank == 2:
-                        send_state(network.link(Server(other, 0)), 0, stage_state(trained.named, trained.optimizer))
+                        send_state(
+                            network.link(Server(other, 0)), b"", 0, stage_state(trained.named, trained.optimizer)
+                        )
                     elif process.rank == other:
-                        _, state = receive_state(network.link(Server(2, 0)))
+                        _, state = receive_state(network.link(Server(2, 0)), b"")
                         give_state(state, trained.named, trained.optimizer)
                         trained.steps.adopt(whole=False)
                 trained.enter(network)

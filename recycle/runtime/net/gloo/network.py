@@ -50,6 +50,7 @@ class GlooNetwork:
         self.view = view
         self.server = server
         self.rank = rank
+        self.secret = options.secret
         self.one_queue = False
         self.ends_are_right = True
         self.line: Line = NO_LINE

@@ -98,6 +98,11 @@ class TwofoldNetwork:
         return self._host.rank
 
     @property
+    def secret(self) -> bytes:
+        """See Network."""
+        return self._host.secret
+
+    @property
     def one_queue(self) -> bool:
         """See Network."""
         return self._near.one_queue

@@ -43,6 +43,7 @@ class OrderedNetwork:
         self.view = view
         self.server = server
         self.rank = rank
+        self.secret = made.secret
         self.one_queue = made.one_queue
         self.ends_are_right = False
         self.line: Line = NO_LINE

@@ -44,6 +44,11 @@ class StagedNetwork:
         return self._inner.rank
 
     @property
+    def secret(self) -> bytes:
+        """See Network."""
+        return self._inner.secret
+
+    @property
     def one_queue(self) -> bool:
         """See Network."""
         return self._inner.one_queue
