@@ -56,8 +56,8 @@ WORDS = 3
 """A text of fewer words is a part of others: a name, a unit, a key."""
 
 PLACEHOLDER = "\0"
-LATER = re.compile(r"%s|\{\w+(?:!\w)?\}")
-"""What is put in later than where a text stands."""
+LATER = re.compile(r"%s|\{\w+(?:!\w)?\}|docs/[\w/.-]+\.md")
+"""What is put in later than where a text stands, and where a page is."""
 
 
 class Said(NamedTuple):

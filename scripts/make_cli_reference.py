@@ -4,9 +4,11 @@ Usage: python scripts/make_cli_reference.py [FILE]
 """
 
 import argparse
+import posixpath
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from html import escape
 from pathlib import Path
 
 import click
@@ -63,6 +65,7 @@ schedule._load_csv("schedule.csv", format="compute_only")
 """
 
 
+NAMED = re.compile(r"docs/[\w/-]+\.md")
 EXTRA = re.compile(r"\s*\[([^\[\]]*)\]$")
 """What click writes behind the meaning of an option."""
 
@@ -75,13 +78,18 @@ class Wide(click.Context):
 
 
 def cell(text: str) -> str:
-    """A text in a table's cell."""
-    return " ".join(text.split()).replace("|", "\\|")
+    """A text in a table's cell; readers of Markdown differ in what a bar behind a backslash is there."""
+    return " ".join(text.split()).replace("|", "&#124;")
+
+
+def code(text: str) -> str:
+    """Code in a table's cell."""
+    return f"<code>{cell(escape(text))}</code>" if "|" in text else f"`{cell(text)}`"
 
 
 def row(names: str, default: str, meaning: str) -> str:
     """A row of a table of options."""
-    return f"| `{cell(names)}` | {cell(default)} | {cell(meaning)} |"
+    return f"| {code(names)} | {cell(default)} | {cell(meaning)} |"
 
 
 def rows(options: Sequence[click.Option], context: click.Context) -> Iterator[str]:
@@ -118,7 +126,12 @@ def described(verb: click.Command) -> Iterator[str]:
         if lines[0] == "\b":
             yield "\n".join(("```text", *lines[1:], "```"))
         else:
-            yield " ".join(lines)
+            yield NAMED.sub(linked, " ".join(lines))
+
+
+def linked(page: re.Match[str]) -> str:
+    """A link to a page that a help text names."""
+    return f"[{Path(page[0]).stem}]({posixpath.relpath(page[0], PAGE.relative_to(ROOT).parent)})"
 
 
 def section(name: str) -> Iterator[str]:

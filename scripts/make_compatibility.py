@@ -281,7 +281,7 @@ def row_of(row: Row, reasons: Reasons, in_kills: set[str]) -> list[str]:
     tried = "never run" if never else "killed" if in_test else "no"
     shown = " ".join(shlex.split(row.words)) if row.layers != EIGHT else f"--fp8-recipe {row.words}"
     return [
-        f"{row.name}" + (f" `{shown}`".replace("|", "\\|") if shown else ""),
+        f"{row.name} <code>{shown.replace('|', '&#124;')}</code>" if shown else row.name,
         "fused" if diagnosis.fused else "split",
         "yes" if diagnosis.survives_host else "process" if diagnosis.survives_process else "no",
         *cells,

@@ -25,7 +25,7 @@ def test_a_verb_has_all_its_options_and_their_defaults(verb):
         is_of_job = isinstance(each, GroupedOption) and each.heading == JOB_HEADING
         if not isinstance(each, click.Option) or "--help" in each.opts or (is_of_job and verb != "plan"):
             continue
-        (row,) = re.findall(rf"^\| `(?:-\w, )?{each.opts[-1]}[ `].*\|$", part, re.MULTILINE)
+        (row,) = re.findall(rf"^\| (?:`|<code>)(?:-\w, )?{each.opts[-1]}[ `<].*\|$", part, re.MULTILINE)
         default = each.get_default(context)
         if each.show_default and default is not None:
             assert f"| {default} |" in row

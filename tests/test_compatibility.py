@@ -52,4 +52,4 @@ def test_what_is_refused_is_no_row():
 
 def test_a_row_names_what_the_doctor_would_say():
     assert [each.name for each in judged("--use-distributed-optimizer", "--fp16").refused] == ["fp16"]
-    assert "| fp16 `--fp16` | split | yes | no " in (ROOT / PAGE).read_text()
+    assert "| fp16 <code>--fp16</code> | split | yes | no " in (ROOT / PAGE).read_text()

@@ -41,15 +41,16 @@ def srun(folder: Path, hosts: dict[str, int], words: list[str]) -> int:
     given, command = options(words)
     assert given.keys() >= {"no-kill", "overlap"}, "a node that fails would end the job, or the step would wait"
     assert given["kill-on-bad-exit"] == "0"
-    nodes = given["nodelist"].split(",") if "nodelist" in given else list(hosts)
+    nodes = given.get("nodelist", os.environ.get("SLURM_JOB_NODELIST", "")).split(",")
     assert int(given["nodes"]) == len(nodes)
-    each = int(given["ntasks-per-node"])
+    each = int(given.get("ntasks-per-node", 0)) or int(given["ntasks"]) // len(nodes)
     step = next(number for number in count() if not (folder / f"step-{number}").exists())
     tasks = []
     with ExitStack() as files:
         for rank in range(len(nodes) * each):
             node = nodes[rank // each]
-            output = files.enter_context(Path(given["output"].replace("%t", str(rank))).open("a"))
+            place = Path(given["output"].replace("%t", str(rank))) if "output" in given else None
+            output = None if place is None else files.enter_context(place.open("a"))
             variables = {
                 "SLURM_PROCID": str(rank),
                 "SLURM_LOCALID": str(rank % each),
