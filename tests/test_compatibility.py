@@ -41,6 +41,7 @@ def test_every_flag_that_changes_what_works_is_a_column():
     known = {
         *("--pipeline-schedule", "--recycle-dead", "--recycle-catalogue", "--recycle-budget", "--recycle-store"),
         *("--recycle-restarts", "--recycle-record", "--recycle-resume"),
+        *("--recycle-token-file", "--recycle-trust-network"),
     }
     assert ours - known == set(re.findall(r"--recycle-[\w-]+", " ".join(BESIDE.values()))) - known
 

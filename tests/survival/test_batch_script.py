@@ -166,6 +166,7 @@ def test_ranks_of_a_megatron_job_come_back_on_a_spare_node(tmp_path):
                 "MASTER_ADDR": nodes[0].name,
                 "MASTER_PORT": str(20000 + int(JOB)),
                 "RUN": str(cluster.job),
+                "RECYCLE_TOKEN_FILE": str(cluster.job / "secret"),
             }
             processes.append(cluster.begin(changed(blocks("FIRST +")[0], back), **given, **start, RECYCLE_STORE=store))
             wait_until(lambda: "with 6 servers" in cluster.said(0), 300)

@@ -17,6 +17,7 @@ from harness.started import TRAIN
 PAGE = ROOT / "docs" / "howto" / "kubernetes.md"
 MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\n"
 WHY_NOT = missing() or etcd_missing()
+SECRET = "of all pods of this job"
 MEGATRON = re.compile(r"python -m recycle\.megatron .*?\$MODEL_AND_DATA", re.DOTALL)
 
 
@@ -37,7 +38,7 @@ def test_kubernetes_takes_it(manifest):
 def test_what_refers_to_something_else_means_what_is_there(manifest):
     job, members = manifest["Job", "llama70b"]["spec"], manifest["StatefulSet", "etcd"]["spec"]
     pod, (server,) = job["template"]["spec"], job["template"]["spec"]["containers"]
-    variables = {each["name"]: each["value"] for each in server["env"]}
+    variables = {each["name"]: each["value"] for each in server["env"] if "value" in each}
     assert job["completions"] == job["parallelism"] == job["maxFailedIndexes"] + 1
     assert int(variables["WORLD_SIZE"]) == job["completions"] * int(variables["RANKS"])
     assert variables["RANKS"] == server["resources"]["limits"]["nvidia.com/gpu"]
@@ -72,7 +73,7 @@ def pods(manifest, start, tmp_path):
             start(*on_node(node, begin(member, f"etcd-{number}", {}, folder)))
         made = {}
         for number in (2, 1, 0):
-            variables = {"JOB_COMPLETION_INDEX": str(number), "WORLD_SIZE": "3", "RANKS": "1"}
+            variables = {"JOB_COMPLETION_INDEX": str(number), "WORLD_SIZE": "3", "RANKS": "1", "RECYCLE_TOKEN": SECRET}
             made[number] = start(*on_node(nodes[number], begin(server, f"llama70b-{number}", variables, changes)))
         made[0].wait_for("iteration 3/")
         yield made, nodes
