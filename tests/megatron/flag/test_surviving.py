@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 from inspect import signature
+from uuid import uuid4
 
 import pytest
 from megatron.core.num_microbatches_calculator import init_num_microbatches_calculator
@@ -426,8 +427,11 @@ def test_started_by_hand_nothing_changes_when_a_worker_dies_and_a_host_is_lost_a
 @pytest.mark.skipif(bool(missing_etcd()), reason=missing_etcd())
 def test_with_etcd_the_first_process_may_die_with_the_store_come_back_and_leave(dataset, stock, tmp_path):
     port = free_port()
-    slow = tmp_path / "slow"
-    words = [sys.executable, *FLAGGED, *words_of(dataset, *ON, iterations=LENGTH, script="paced_gpt.py")]
+    slow, secret = tmp_path / "slow", tmp_path / "secret"
+    secret.write_text(uuid4().hex)
+    secret.chmod(0o600)
+    given = (*ON, "--recycle-token-file", secret)
+    words = [sys.executable, *FLAGGED, *words_of(dataset, *given, iterations=LENGTH, script="paced_gpt.py")]
     with etcd() as served:
         chosen = VARIABLES | {"RECYCLE_STORE": served.url, "PACE": str(slow)}
 
