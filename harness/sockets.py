@@ -3,11 +3,12 @@
 import re
 import socket
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.processes import open_files
+from harness.processes import PROCESSES, UNSEEN, open_files
 
 _TCP_LISTENS = "0A"
 _ACCEPTS = 1 << 16
@@ -36,27 +37,42 @@ class Listening(NamedTuple):
         return connection
 
 
-def listening(processes: Iterable[int]) -> list[Listening]:
+def listening(processes: Collection[int]) -> list[Listening]:
     """All sockets at which some processes listen."""
     holders: dict[int, set[int]] = defaultdict(set)
     for process in processes:
         for name in open_files(process).values():
             if found := re.fullmatch(r"socket:\[(\d+)\]", name):
                 holders[int(found[1])].add(process)
-    everything = [*_of_unix(), *_of_network("tcp", socket.AF_INET), *_of_network("tcp6", socket.AF_INET6)]
-    return [each._replace(holders=frozenset(holders[inode])) for inode, each in everything if inode in holders]
+    networks = {name: process for process in processes for name in _network_of(process)}
+    everything = {inode: each for process in networks.values() for inode, each in _listed(Path(f"/proc/{process}/net"))}
+    return [each._replace(holders=frozenset(holders[inode])) for inode, each in everything.items() if inode in holders]
 
 
-def _of_unix() -> Iterator[tuple[int, Listening]]:
-    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+def _network_of(process: int) -> list[str]:
+    """The network that a process has, if it is still there."""
+    with suppress(*UNSEEN):
+        return [str((PROCESSES / str(process) / "ns" / "net").readlink())]
+    return []
+
+
+def _listed(net: Path) -> Iterator[tuple[int, Listening]]:
+    with suppress(*UNSEEN):
+        yield from _of_unix(net)
+        yield from _of_network(net / "tcp", socket.AF_INET)
+        yield from _of_network(net / "tcp6", socket.AF_INET6)
+
+
+def _of_unix(net: Path) -> Iterator[tuple[int, Listening]]:
+    for line in (net / "unix").read_text().splitlines()[1:]:
         fields = line.split()
         if int(fields[3], 16) & _ACCEPTS and len(fields) > 7:
             name = fields[7].replace("@", "\0", 1).encode()
             yield int(fields[6]), Listening(socket.AF_UNIX, socket.SocketKind(int(fields[4], 16)), name, frozenset())
 
 
-def _of_network(name: str, family: socket.AddressFamily) -> Iterator[tuple[int, Listening]]:
-    for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+def _of_network(table: Path, family: socket.AddressFamily) -> Iterator[tuple[int, Listening]]:
+    for line in table.read_text().splitlines()[1:]:
         fields = line.split()
         if fields[3] == _TCP_LISTENS:
             packed, _, port = fields[1].partition(":")

@@ -3,13 +3,15 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 
 import pytest
 
 from harness.forked import TRAINER
 from harness.hosts import hosts, missing
-from harness.processes import is_running, send_signal
+from harness.processes import family, is_running, send_signal
+from harness.sockets import listening
 from harness.started import TRAIN, Started, as_srun, by_hand, losses, torchrun, wait_until
 
 WHY_NOT = missing()
@@ -74,6 +76,20 @@ def test_a_run_whose_variables_are_set_by_hand_outlives_a_host(three, start, tmp
     second.crash()
     assert ranks[0].ended() == 0, ranks[0].output
     assert f"iteration {ITERATIONS}/{ITERATIONS}" in ranks[0].output
+
+
+def test_whatever_listens_takes_a_port_that_a_firewall_can_name(three, start, tmp_path):
+    """The kernel gives it, to gloo too."""
+    for host in three[:2]:
+        limit = host.command("sysctl", "-w", "net.ipv4.ip_local_port_range=20000 20999")
+        subprocess.run(limit, check=True, capture_output=True)
+    arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=20_000), "--keep-in-memory", "copies=2"]
+    ranks = [start(arguments, host, by_hand(rank, 2, "host1", 29500)) for rank, host in enumerate(three[:2])]
+    ranks[0].wait_for("iteration 5/")
+    own = [each for rank in ranks for each in family(rank.process.pid)]
+    ports = [each.address[1] for each in listening(own) if each.family != socket.AF_UNIX]
+    assert len(ports) > 4
+    assert set(ports) - {29500} <= set(range(20_000, 21_000)), ports
 
 
 def test_a_host_that_is_cut_off_writes_nothing_and_ends_when_it_hears_that_the_others_go_on(three, start, tmp_path):
