@@ -52,6 +52,8 @@ class CountingStore:
         store: which.
     """
 
+    forgets = True
+
     def __init__(self, store: Store) -> None:
         self.requests = self.read = self.view = 0
         self._store = store

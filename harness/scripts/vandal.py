@@ -1,7 +1,7 @@
 """Another user of the machine who has no token: ``vandal.py HOST PORT SEED`` strikes at the store until it is ended.
 
-It deletes, writes over, adds and puts back older values, over all keys that are there, drawn by the seed; and says how
-often at its end.
+It deletes, writes over, adds and puts back older values, over all keys that are there, drawn by the seed; and says
+now and then how often. SIGUSR1 has it pause, and go on.
 """
 
 import os
@@ -15,6 +15,9 @@ from datetime import timedelta
 from torch.distributed import DistError, TCPStore
 
 NOBODY = 65534
+MANY = 100
+"""Strikes after which it says how many there were."""
+
 PAUSE = 0.005
 """Seconds between two strikes."""
 
@@ -90,17 +93,26 @@ def main(host: str, port: int, seed: int) -> None:
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
-    told: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    ends: list[int] = []
+    turns: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: ends.append(number))
+    signal.signal(signal.SIGUSR1, lambda number, _: turns.append(number))
     vandal = Vandal(TCPStore(host, port, is_master=False, timeout=timedelta(seconds=5)), seed)
-    say("it begins")
+    said = -1
     try:
-        while not told:
-            vandal.strike()
+        while not ends:
+            turn = len(turns)
+            if turn != said:
+                say(f"pause {turn // 2}" if turn % 2 else f"beginning {turn // 2}")
+                said = turn
+            if turn % 2 == 0:
+                vandal.strike()
+                if vandal.strikes % MANY == 0:
+                    say(f"{vandal.strikes} strikes")
             time.sleep(PAUSE)
     except DistError:
         pass  # the run has ended
-    say(f"{vandal.strikes} strikes")
+    say("it ends")
 
 
 if __name__ == "__main__":

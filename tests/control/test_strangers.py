@@ -17,6 +17,12 @@ A, B = (Member.parse(name) for name in ("W0_0#0", "W0_1#0"))
 VIEW = View(3, (A, B))
 
 
+class Remembering(MemoryStore):
+    """A store whose connections end with it, as torch's."""
+
+    forgets = False
+
+
 @pytest.fixture
 def store() -> MemoryStore:
     return MemoryStore()
@@ -115,3 +121,14 @@ def test_what_lasts_is_put_back_unless_all_of_it_is_gone(store: MemoryStore, boa
         probe.require(board)
         assert board.description() == description
         assert board.verdicts.opening() == opening
+
+
+def test_a_store_that_cannot_forget_has_lost_nothing_whatever_a_stranger_deletes() -> None:
+    store = Remembering()
+    board = Board(store, TOKEN)
+    description = board.describe(Description({}, paper_job()))
+    probe = StoreProbe(1.0)
+    probe.require(board)
+    store.delete_all(lambda _: True)
+    probe.require(board)
+    assert board.description() == description

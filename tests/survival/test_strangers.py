@@ -17,7 +17,9 @@ from recycle.runtime.step.checkpoint import DIGESTS
 
 MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
 
-ITERATIONS = 60
+ITERATIONS = 40
+HOLDS = 2, 20, 35
+HELD_TRAIN = (sys.executable, "-m", "harness.scripts.held_train")
 VANDAL_WORDS = (sys.executable, "-m", "harness.scripts.vandal")
 
 VANDAL = """
@@ -68,9 +70,29 @@ SEEDS = [int.from_bytes(os.urandom(3)) for _ in range(8)]
 
 
 def trained(folder, *more):
-    """A run of two pipelines of two stages."""
+    """A run of two pipelines of two stages, which waits before some iterations until it is told to go on."""
     (folder / "model.toml").write_text(MODEL.replace("layers = 1", "layers = 2"))
-    return Started([*TRAIN, "train", *SIZE, *more, "--model", str(folder / "model.toml"), "-o", str(folder / "run")])
+    words = ["train", *SIZE, *more, "--model", str(folder / "model.toml"), "-o", str(folder / "run")]
+    return Started([*HELD_TRAIN, *words], variables={"HELD": str(folder)})
+
+
+def strike(folder, seed):
+    """Somebody who strikes at the store of a run."""
+    door = JoinFile.read(folder / "run" / "join.json")
+    vandal = Started([*VANDAL_WORDS, door.host, str(door.port), str(seed)])
+    vandal.wait_for("beginning 0")
+    return vandal
+
+
+def hold(folder):
+    """Have a run wait before each of some iterations."""
+    for step in HOLDS:
+        (folder / str(step)).touch()
+
+
+def go_on(folder, step):
+    """Have it wait no longer before one."""
+    (folder / str(step)).unlink()
 
 
 def files(folder):
@@ -97,16 +119,17 @@ def test_a_death_while_a_stranger_is_at_the_store_is_survived_or_ends_the_run_wi
     tmp_path, undisturbed, seed
 ):
     sys.stdout.write(f"seed {seed}\n")
-    run = trained(tmp_path, "--restarts", "1")
-    vandal = None
+    hold(tmp_path)
+    run, vandal = trained(tmp_path, "--restarts", "1"), None
     try:
-        run.wait_for("iteration 1/")
-        door = JoinFile.read(tmp_path / "run" / "join.json")
-        vandal = Started([*VANDAL_WORDS, door.host, str(door.port), str(seed)])
-        vandal.wait_for("it begins")
-        run.wait_for(f"iteration {ITERATIONS // 4}/")
+        run.wait_for("iteration 2/")
+        vandal = strike(tmp_path, seed)
+        go_on(tmp_path, HOLDS[0])
+        vandal.wait_for("400 strikes")
         (worker,) = run.processes("^recycle: W1_0")
         send_signal(worker, signal.SIGKILL)
+        for step in HOLDS[1:]:
+            go_on(tmp_path, step)
         status = run.ended(300)
     finally:
         for each in (run, vandal):
@@ -125,31 +148,28 @@ def test_a_death_while_a_stranger_is_at_the_store_is_survived_or_ends_the_run_wi
 def test_whatever_a_stranger_does_to_the_store_no_worker_dies_of_it_and_no_number_is_wrong(tmp_path, undisturbed, seed):
     """With a kill and a return, between which and the end it goes on."""
     sys.stdout.write(f"seed {seed}\n")
-    run = trained(tmp_path, "--restarts", "1")
-    vandals = []
-
-    def begin():
-        vandals.append(Started([*VANDAL_WORDS, door.host, str(door.port), str(seed + len(vandals))]))
-        vandals[-1].wait_for("it begins")
-
-    def end():
-        vandals[-1].process.send_signal(signal.SIGTERM)
-        assert vandals[-1].ended() == 0, vandals[-1].output
-
+    hold(tmp_path)
+    run, vandal = trained(tmp_path, "--restarts", "1"), None
     try:
-        run.wait_for("iteration 1/")
-        door = JoinFile.read(tmp_path / "run" / "join.json")
-        begin()
-        run.wait_for(f"iteration {ITERATIONS // 4}/")
-        end()
+        run.wait_for("iteration 2/")
+        vandal = strike(tmp_path, seed)
+        go_on(tmp_path, HOLDS[0])
+        vandal.wait_for("400 strikes")
+        vandal.process.send_signal(signal.SIGUSR1)
+        vandal.wait_for("pause 0")
         (worker,) = run.processes("^recycle: W1_0")
         send_signal(worker, signal.SIGKILL)
+        go_on(tmp_path, HOLDS[1])
         run.wait_for(": 4 of 4 servers")
-        begin()
+        vandal.process.send_signal(signal.SIGUSR1)
+        vandal.wait_for("800 strikes")
+        go_on(tmp_path, HOLDS[2])
         assert run.ended() == 0, run.output
+        assert vandal.ended() == 0, vandal.output
     finally:
-        for each in (run, *vandals):
-            each.kill()
+        for each in (run, vandal):
+            if each is not None:
+                each.kill()
     deaths = re.findall(r"(W\S+) .*(?:was killed|has given no sign|did not answer)", run.output)
     assert len(deaths) == 1, run.output
     assert "a stranger writes to the store" in run.output

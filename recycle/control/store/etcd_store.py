@@ -47,6 +47,8 @@ class EtcdStore:
         identity: the number of the cluster that has answered.
     """
 
+    forgets = True
+
     def __init__(self, cluster: EtcdCluster, prefix: str = "", patience: float = PATIENCE, near: str = "") -> None:
         self._cluster = cluster
         self._below = prefix

@@ -37,6 +37,8 @@ class RelayedStore:
         StoreLost: there is no store.
     """
 
+    forgets = True
+
     def __init__(self, door: HostDoor, connect: Callable[[], Store]) -> None:
         self._door = door
         self._connect = connect

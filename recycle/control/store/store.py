@@ -21,7 +21,13 @@ class Entries(msgspec.Struct, frozen=True):
 
 
 class Store(Protocol):
-    """One connection to the store. Every method raises StoreLost when the store does not answer any more."""
+    """One connection to the store. Every method raises StoreLost when the store does not answer any more.
+
+    Attributes:
+        forgets: whether the store can lose what is in it, and answer as before over the same connection.
+    """
+
+    forgets: bool
 
     def set(self, key: str, value: bytes) -> None:
         """Store a value; once this returns, the store has it."""

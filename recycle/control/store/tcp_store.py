@@ -75,11 +75,14 @@ class TorchStore:
         prefix: of all keys, in a store that is not this run's alone.
 
     Attributes:
-        torch_store: torch's own object, on which process groups are built.
+        forgets: see Store; its connections end with it.
+        torch_store: torch's own object.
 
     Raises:
         StoreLost: there is no store.
     """
+
+    forgets = False
 
     def __init__(self, host: str, port: int, patience: float = 10.0, prefix: str = "") -> None:
         self._address = host, port

@@ -46,9 +46,9 @@ class StoreProbe:
             StoreErased: it has lost what the run has written.
         """
         found = board.probe()
-        if keys.RUN in self.lasting and not found:
+        # A store that has lost its data has none of it. In one that cannot, a stranger has seen to that.
+        if keys.RUN in self.lasting and not found and board.store_forgets:
             raise StoreErased("it came back without what the run had written there")
-        # A store that has lost its data has none of it.
         if missing := {key: value for key, value in self.lasting.items() if key not in found}:
             board.tell_again(missing)
         self.lasting |= found
