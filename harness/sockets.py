@@ -45,7 +45,9 @@ def listening(processes: Collection[int]) -> list[Listening]:
             if found := re.fullmatch(r"socket:\[(\d+)\]", name):
                 holders[int(found[1])].add(process)
     networks = {name: process for process in processes for name in _network_of(process)}
-    everything = {inode: each for process in networks.values() for inode, each in _listed(Path(f"/proc/{process}/net"))}
+    everything = {
+        inode: each for process in networks.values() for inode, each in _listed(PROCESSES / str(process) / "net")
+    }
     return [each._replace(holders=frozenset(holders[inode])) for inode, each in everything.items() if inode in holders]
 
 

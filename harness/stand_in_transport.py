@@ -17,6 +17,7 @@ from recycle.runtime.net.nccl.network import TwofoldNetwork
 from recycle.runtime.net.network import DEFAULTS, Network, NetworkOptions, PrivateLink
 from recycle.runtime.net.ordered.communicators import Communicators
 from recycle.runtime.net.ordered.network import OrderedNetwork, plane_of
+from recycle.runtime.net.stop_line import Line
 
 CPU = torch.device("cpu")
 
@@ -115,7 +116,10 @@ def connects_by(make: Callable[[NetworkOptions, Callable[[], None]], NcclLibrary
         rank: ServerRank = SOLE,
         check: Callable[[], None] | None = None,
         partners: Collection[Server] | None = None,
+        line: Callable[[Network], Line] | None = None,
     ) -> OrderedNetwork:
+        # As for what lies on devices: each rank stops by itself.
+        del line
         look = check or (lambda: None)
         others = view.servers if partners is None else partners
         made = Communicators(make(options, look), store, options, look, plane_of(view, rank))

@@ -137,7 +137,7 @@ def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
     (tmp_path / "model.toml").write_text("learning_rate = 1e30\n")
     (tmp_path / "faults.toml").write_text('[[fault]]\nkind = "kill"\nservers = ["W0_0", "W1_0"]\nstep = 1\n')
     endings = {
-        ("--unprotected", "--model", tmp_path / "model.toml"): "resume from the last checkpoint with a smaller",
+        ("--unprotected", "--model", tmp_path / "model.toml"): "start a new run with a smaller learning_rate",
         ("--faults", tmp_path / "faults.toml"): "no live server",
     }
     for number, (arguments, message) in enumerate(endings.items()):
