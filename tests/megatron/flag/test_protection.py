@@ -30,6 +30,7 @@ from recycle.control.store.tcp_store import listen, serve
 from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.command.flags import REFUSED, find_flags
+from recycle.megatron.flag.start import dropin
 from recycle.megatron.flag.start import protection as protection_module
 from recycle.megatron.flag.start.protection import Protection, find_protection
 from recycle.runtime.launch.meet import rendezvous as meeting
@@ -644,3 +645,19 @@ def test_work_that_asked_for_nothing_is_ended_by_sigterm(start):
     begun.wait()
     tell_work_to_end(rank)
     assert rank.ended() == 128 + signal.SIGTERM
+
+
+def test_what_ranks_read_of_a_start_is_sealed(address: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    host, port = address
+    monkeypatch.setenv("MASTER_ADDR", host)
+    monkeypatch.setenv("MASTER_PORT", str(port))
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", secrets.token_hex(4))
+    rank = Protection((Server(0, 0),), Endpoint(host, port, "token"))
+    first, second, stranger = dropin.job_store(rank), dropin.job_store(rank), dropin.job_store(None)
+    first.set("plan", "its plan")
+    assert second.get("plan") == b"its plan"
+    stranger.set("epoch", "7")
+    assert stranger.check(["plan", "epoch"])
+    assert not second.check(["epoch"])
+    stranger.set("plan", "another plan")
+    assert not second.check(["plan"])

@@ -13,6 +13,7 @@ from torch.distributed import HashStore, PrefixStore, Store, TCPStore
 from torch.utils.data import DataLoader
 
 from recycle.control.membership.view import Member
+from recycle.control.store.tcp_store import TorchStore
 from recycle.errors import UserError
 from recycle.megatron.flag.command.flags import KEEP, REFUSED, owns_steps, read_flags
 from recycle.megatron.flag.command.planning import Make, Shape, Source
@@ -45,6 +46,7 @@ from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.gloo.devices import share_devices
+from recycle.runtime.net.meeting_store import MeetingStore
 from recycle.runtime.net.process_groups import ReplaceableGroup, make_replaceable_groups
 from recycle.runtime.recover.plans import Plans
 
@@ -72,7 +74,7 @@ class DropIn:
     ) -> None:
         require_known_release()
         self._arguments = arguments
-        store = job_store()
+        store = job_store(protection)
         # Once: a catalogue stays open.
         source = cache(partial(plan_source, arguments, make))
         self._plan = plan = share_plan(store, arguments, source, survives=protection is not None)
@@ -274,16 +276,19 @@ def make_groups(protection: Protection | None) -> list[ReplaceableGroup]:
     return make_stub_groups(server, meet_own_ranks(Member(server, protection.life), rank, protection.endpoint))
 
 
-def job_store() -> Store:
-    """The store where torchrun's processes have found each other, in a corner of its own."""
-    store = TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        is_master=False,
-        wait_for_workers=False,
-        timeout=timedelta(minutes=30),
-    )
-    return PrefixStore(f"recycle/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+def job_store(protection: Protection | None) -> Store:
+    """The store where torchrun's processes have found each other, in a corner of its own.
+
+    In a run that outlives its ranks, nothing is taken from there that lacks its seal.
+    """
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    corner, patience = f"recycle/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", timedelta(minutes=30)
+    if protection is None:
+        store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=patience)
+        return PrefixStore(corner, store)
+    sealed = MeetingStore(TorchStore(host, port, patience.total_seconds(), corner), protection.endpoint.token)
+    sealed.set_timeout(patience)
+    return sealed
 
 
 def share_plan(store: Store, arguments: Any, source: Callable[[], Source], survives: bool) -> Plan:
