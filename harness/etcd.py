@@ -13,6 +13,7 @@ import tempfile
 import time
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ import msgspec
 from harness.hosts import Host
 from harness.ports import free_port
 from harness.processes import family, send_signal
-from recycle.control.host.agent import die_with_parent
+from recycle.control.host.agent import die_with
 from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_gateway import Gateway
@@ -63,7 +64,11 @@ class EtcdMember:
         """
         with self._folder.with_suffix(".log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*self._words, *more], stdout=log, stderr=log, preexec_fn=die_with_parent, start_new_session=True
+                [*self._words, *more],
+                stdout=log,
+                stderr=log,
+                preexec_fn=partial(die_with, os.getpid()),
+                start_new_session=True,
             )
 
     def start_anew(self, *more: str) -> None:

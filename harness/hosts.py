@@ -13,10 +13,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from harness.processes import children, is_running, send_signal
-from recycle.control.host.agent import die_with_parent
+from recycle.control.host.agent import die_with
 
 TOOLS = ("ip", "unshare", "nsenter")
 CONFIGURATION = Path("/etc/netns")
@@ -68,7 +69,7 @@ class Host:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # where unshare complains that it is killed
             text=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=partial(die_with, os.getpid()),
         )
         assert self._outer.stdout is not None
         with self._outer.stdout as said:

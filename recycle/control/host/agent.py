@@ -135,11 +135,9 @@ def _fork(body: Callable[[], int], lifeline: Lifeline) -> int:
         return worker
     status = 1
     try:
-        die_with_parent()
-        # The agent may have died before the line above.
-        if os.getppid() == parent:
-            lifeline.hold()
-            status = body()
+        die_with(parent)
+        lifeline.hold()
+        status = body()
     except BaseException:
         traceback.print_exc()
     finally:
@@ -147,9 +145,15 @@ def _fork(body: Callable[[], int], lifeline: Lifeline) -> int:
         os._exit(status)
 
 
-def die_with_parent() -> None:
-    """From now on, this process is killed when the one that forked it dies."""
+def die_with(parent: int) -> None:
+    """From now on, this process is killed when the one that forked it dies; at once if it is dead already.
+
+    Args:
+        parent: that one.
+    """
     ctypes.CDLL(None, use_errno=True).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _adopted() -> set[int]:
@@ -366,13 +370,12 @@ class _Agent:
         if self._relay:
             return
         try:
-            die_with_parent()
+            die_with(parent)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
             # Where it stayed open here, nobody else could speak for the host.
             self._host.close()
-            if os.getppid() == parent:
-                relay()
+            relay()
         except BaseException:
             traceback.print_exc()
         finally:

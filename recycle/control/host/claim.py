@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from recycle.control.host.agent import die_with_parent
+from recycle.control.host.agent import die_with
 from recycle.control.host.waiting_notice import WaitingNotice
 from recycle.control.membership.errors import ControlError, StoreLost, StoreSilent
 from recycle.control.store.etcd_cluster import MARK, EtcdCluster
@@ -198,11 +198,12 @@ def _taken(cluster: EtcdCluster) -> ControlError:
 
 
 def _renew_below(cluster: EtcdCluster, claim: Claim) -> int:
+    own = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
-        die_with_parent()
+        die_with(own)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         _renew(cluster, claim)

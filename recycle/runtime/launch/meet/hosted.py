@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from recycle.control.host.agent import die_with_parent
+from recycle.control.host.agent import die_with
 from recycle.control.host.waiting_notice import WaitingNotice
 from recycle.control.membership.addresses import look_up, place
 from recycle.control.membership.errors import ControlError, StoreLost
@@ -40,8 +40,9 @@ class HostedStore:
         self._start = start
         if start.rank == 0:
             listener = start.listen()
+            own = os.getpid()
             if os.fork() == 0:
-                die_with_parent()
+                die_with(own)
                 ignore_signals()
                 set_title("store")
                 served = serve(listener)

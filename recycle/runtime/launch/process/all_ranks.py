@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from recycle.control.host.agent import die_with_parent
+from recycle.control.host.agent import die_with
 from recycle.control.membership.view import ServerRank
 from recycle.errors import EndedBySignal
 from recycle.runtime.launch.process.signals import EndSignals, tell_to_leave
@@ -38,12 +38,13 @@ def serve_all_ranks(count: int, serve: Callable[[ServerRank, Began], int]) -> in
 
 def _serve_all(count: int, serve: Callable[[ServerRank, Began], int], below: list[int]) -> int:
     others: list[int] = []
+    first = os.getpid()
     for number in range(1, count):
         pid = os.fork()
         if pid == 0:
             status = 1
             try:
-                die_with_parent()
+                die_with(first)
                 # A terminal's Ctrl-C reaches all processes, and the first one passes it on.
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
                 below.clear()

@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from recycle.control.host.agent import die_with_parent
+from recycle.control.host.agent import die_with
 from recycle.control.store.tcp_store import listen, serve
 from recycle.errors import RunFailed, UserError
 from recycle.runtime.launch.process.detached import detach_keeper
@@ -85,6 +85,7 @@ class ForkServer:
     ) -> None:
         ours, theirs = multiprocessing.Pipe()
         self._channel = ours
+        launcher = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             status = 1
@@ -94,7 +95,7 @@ class ForkServer:
                 ours.close()
                 for each in own:
                     os.close(each)
-                die_with_parent()
+                die_with(launcher)
                 ignore_signals()
                 set_title("fork server")
                 _Host(host, start, theirs, door).run()
@@ -194,6 +195,7 @@ class _Host:
             port = listener.getsockname()[1]
         elif request.kind == "keeper":
             listener = keeper.listen(request.token)
+        own = os.getpid()
         try:
             pid = os.fork()
         except OSError:
@@ -208,7 +210,7 @@ class _Host:
                     within = None if request.within is None else Path(request.within)
                     detach_keeper([listener, *doors], request.token, request.limit, within)
                     os._exit(0)
-                die_with_parent()
+                die_with(own)
                 self._channel.close()
                 for handle in self._children:
                     os.close(handle)

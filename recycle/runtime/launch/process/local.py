@@ -14,10 +14,9 @@ from typing import Protocol
 import torch
 from torch.distributed import Store, TCPStore
 
-from recycle.control.host.agent import die_with_parent
+from recycle.control.host.agent import die_with
 from recycle.errors import RunFailed
 from recycle.runtime.launch.process.messages import (
-    FAILED,
     ErrorMessage,
     FailureMessage,
     Message,
@@ -148,10 +147,7 @@ def _run(
     body: Callable[[LocalProcess], None], member: LocalProcess, threads: int, listener: socket.socket, launcher: int
 ) -> None:
     def work() -> int:
-        die_with_parent()
-        # It may have died before the line above.
-        if os.getppid() != launcher:
-            return FAILED
+        die_with(launcher)
         end_with_launcher()
         # The garbage of the parent stays: what of it has had threads would wait for them, which are not here.
         gc.freeze()
