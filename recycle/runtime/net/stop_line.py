@@ -21,18 +21,8 @@ NOWHERE = -1
 """The place of a rank that has begun no instruction yet."""
 
 
-class OwnCalls(Protocol):
-    """The calls of groups of a server's ranks that no view ends; see OwnRanks."""
-
-    def start(
-        self,
-        numbers: tuple[int, ...],
-        check: Callable[[], None],
-        name: str,
-        arguments: Sequence[Any],
-        keywords: Mapping[str, Any],
-    ) -> Work:
-        """Start a call; see OwnRanks."""
+OwnCall = Callable[[tuple[int, ...], Callable[[], None], str, Sequence[Any], Mapping[str, Any]], Work]
+"""Starts a call among some ranks of a server in a group that no view ends; see ``OwnRanks.start``."""
 
 
 class Line(Protocol):
@@ -131,7 +121,7 @@ class StopLine:
 
     Args:
         gate: waits until all ranks of the server have come here; it ends with the view.
-        own: carries out what the ranks call meanwhile.
+        own: starts what the ranks call meanwhile.
         alarm: says that the view is over, unless that was heard already.
         patience: seconds for which is waited until all ranks have heard that.
 
@@ -140,7 +130,7 @@ class StopLine:
     """
 
     def __init__(
-        self, gate: Callable[[], None], own: OwnCalls, alarm: Callable[[ViewBroken], None], patience: float
+        self, gate: Callable[[], None], own: OwnCall, alarm: Callable[[ViewBroken], None], patience: float
     ) -> None:
         self.is_open = False
         self._gate = gate
@@ -191,7 +181,7 @@ class StopLine:
 
     def start(self, numbers: tuple[int, ...], name: str, *arguments: Any, **keywords: Any) -> Work | None:
         """See Line."""
-        return self._own.start(numbers, self._check, name, arguments, keywords) if self.is_open else None
+        return self._own(numbers, self._check, name, arguments, keywords) if self.is_open else None
 
     def close(self) -> int:
         """See Line."""

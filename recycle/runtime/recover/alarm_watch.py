@@ -271,10 +271,11 @@ class AlarmWatch:
         place, rank = network.line.close(), network.rank
         if place is None:
             return True
-        failures, ranks = board.failures, Participant.all_of(network.view.member(network.server), rank.size)
+        failures, member = board.failures, network.view.member(network.server)
+        own, ranks = Participant(member, rank), Participant.all_of(member, rank.size)
         try:
-            failures.tell_stop(epoch, ranks[rank.number], place)
-            places = [failures.wait_stop(epoch, each, AGAIN) for each in ranks]
+            failures.tell_stop(epoch, own, place)
+            places = [place, *(failures.wait_stop(epoch, each, AGAIN) for each in ranks if each != own)]
         except StoreLost:
             network.line.give_up()
             raise

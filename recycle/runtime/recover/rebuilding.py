@@ -120,7 +120,7 @@ class Groups:
         if self._own is None:
             self._own = OwnRanks(self._store.meeting, Participant(self._member, self._rank), options)
         alarm, patience = partial(self._raise_alarm, network.view.epoch), options.transfer_timeout.total_seconds()
-        return StopLine(lambda: network.ranks.sum(torch.zeros(1)), self._own, alarm, patience)
+        return StopLine(lambda: network.ranks.sum(torch.zeros(1)), self._own.start, alarm, patience)
 
     def _raise_alarm(self, epoch: int, error: ViewBroken) -> None:
         if not self._alarm_watch.noticed:

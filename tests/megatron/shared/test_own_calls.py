@@ -28,7 +28,7 @@ WHOLE = SEQUENCE * SAMPLES * HIDDEN * 4
 
 
 class Counting:
-    """Counts calls and the bytes that are put into each; see OwnCalls."""
+    """Counts calls and the bytes that are put into each; see OwnRanks."""
 
     def __init__(self):
         self.calls, self.bytes = Counter(), Counter()
@@ -61,7 +61,7 @@ def make_stage(layers, own):
     run_on_cpu()
     collectives = RankCollectives(ServerRank(0, RANKS))
     groups = join_server(Server(0, 1), DEPTH, collectives)
-    line = StopLine(lambda: None, own, lambda _: None, 1.0)
+    line = StopLine(lambda: None, own.start, lambda _: None, 1.0)
     collectives.connect(SimpleNamespace(line=line))
     options = msgspec.structs.replace(OPTIONS, layers=DEPTH * layers, hidden=HIDDEN, heads=RANKS, sequence=SEQUENCE)
     config = transformer_config(options, DEPTH, tensor_parallel=RANKS, sequence_parallel=True)

@@ -93,17 +93,11 @@ def make_backend(store: Store, rank: int, names: Sequence[str], options: Network
     Raises:
         ConnectionLost: the store is gone.
     """
-    gloo: Any = ProcessGroupGloo  # the stubs leave most of it out
-    settings = gloo._Options()  # noqa: SLF001 - the only way to choose the address
-    settings._devices = [gloo.create_device(hostname=options.address, lazy_init=True)]  # noqa: SLF001
-    # Gloo waits five times as long for a connection.
-    settings._timeout = options.rebuild_timeout / 5  # noqa: SLF001
     try:
-        backend = gloo(store, rank, len(names), settings)
+        # Gloo waits five times as long for a connection.
+        backend = _make(store, rank, len(names), options, options.rebuild_timeout / 5, lazy_init=True)
     except RuntimeError as error:
         raise lost(error, ["the store"]) from error
-    # Of reductions: each wait for a transfer has a time-out of its own.
-    backend._set_default_timeout(options.transfer_timeout)  # noqa: SLF001
     return GlooBackend(backend, rank, names)
 
 
@@ -119,11 +113,16 @@ def make_connected_backend(store: Store, rank: int, size: int, options: NetworkO
     Raises:
         RuntimeError: one of them did not come, in torch's words.
     """
-    gloo: Any = ProcessGroupGloo
+    return _make(store, rank, size, options, options.rebuild_timeout)
+
+
+def _make(store: Store, rank: int, size: int, options: NetworkOptions, timeout: timedelta, **device: bool) -> Any:
+    gloo: Any = ProcessGroupGloo  # the stubs leave most of it out
     settings = gloo._Options()  # noqa: SLF001 - the only way to choose the address
-    settings._devices = [gloo.create_device(hostname=options.address)]  # noqa: SLF001
-    settings._timeout = options.rebuild_timeout  # noqa: SLF001
+    settings._devices = [gloo.create_device(hostname=options.address, **device)]  # noqa: SLF001
+    settings._timeout = timeout  # noqa: SLF001
     backend = gloo(store, rank, size, settings)
+    # Of reductions: each wait for a transfer has a time-out of its own.
     backend._set_default_timeout(options.transfer_timeout)  # noqa: SLF001
     return backend
 
