@@ -65,7 +65,7 @@ class Scene:
     def mount(self, place: Path, size: str) -> None:
         """Have a small disk there."""
         place.mkdir(exist_ok=True)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "hostile", str(place)], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "hostile", str(place)], check=True)
         self.stack.callback(subprocess.run, ["umount", "-l", str(place)], check=False)
 
 
