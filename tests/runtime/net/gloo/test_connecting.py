@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
+from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.membership.view import View
-from recycle.control.store.tcp_store import LOOPBACK, TorchStore, listen, serve
+from recycle.control.store.tcp_store import TorchStore, listen, serve
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost, Interrupted
 from recycle.runtime.launch.process.local import launch
