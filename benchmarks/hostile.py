@@ -146,7 +146,7 @@ def judge(kind: Kind, scene: Scene, expected: Mapping[float, float], *, killed: 
     problems += scene.problems
     if came not in kind.allowed(scene.choice, killed=killed):
         problems.append(f"{came}, status {status}, after iteration {run.iteration}: {last_line(run)}")
-    kept = "--keep-in-memory" in scene.words and came == "ended"
+    kept = "--keep-in-memory" in scene.words and came == "ended" and kind.lets_keep(scene.choice)
     problems += [] if status is None else watched(run, kept=kept)
     problems += loss_problems(run.shown, scene.folder / "run", expected)
     if came == "trained" and scene.is_heard:

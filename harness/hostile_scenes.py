@@ -102,6 +102,10 @@ class Kind:
         """How the run may end."""
         return (TRAINED,)
 
+    def lets_keep(self, choice: str) -> bool:
+        """Whether the memory of this machine can keep the state of a run that is told to."""
+        return True
+
     def resumes(self, scene: Scene) -> bool:
         """Whether a run that has ended has to go on with --resume: it does where there is a checkpoint."""
         return any((scene.output / "checkpoints").glob("step-*"))
