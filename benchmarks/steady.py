@@ -33,13 +33,13 @@ from recycle.control.board.board import Board
 from recycle.control.host.direct_heartbeats import DirectHeartbeats, DirectHeartbeatSocket
 from recycle.control.host.heartbeat_leader import HeartbeatLeader
 from recycle.control.host.signs import HostSocket, Sign
+from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.messages import Verdict
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member, View
 from recycle.control.store.etcd_bells import LONGEST_HEARING
 from recycle.control.store.store import Store
-from recycle.control.store.tcp_store import LOOPBACK
 from recycle.runtime.recover.alarm_watch import CALM, RARELY
 
 DURATIONS = Durations()

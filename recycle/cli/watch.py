@@ -10,6 +10,7 @@ import msgspec
 
 from recycle.cli.console import make_console
 from recycle.cli.parameters import Count
+from recycle.control.membership.addresses import LOOPBACK
 from recycle.job import Server
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.document import load_plan
@@ -21,7 +22,6 @@ from recycle.view.subject import subject_of
 from recycle.view.watching import WatchedRun
 
 PORT = 8265
-LOOPBACK = "127.0.0.1"
 
 
 @click.command("watch")
