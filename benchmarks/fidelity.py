@@ -58,7 +58,7 @@ from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop
 from recycle.study.buckets import Outcome
 from recycle.study.constants import TYPICAL
-from recycle.study.policies.ours import Rerouting
+from recycle.study.policies.rerouting import Rerouting
 from recycle.study.rates import Ground, Rates
 from recycle.study.simulator import simulate
 
@@ -219,7 +219,7 @@ def predict(job: Job, lived: Lived) -> tuple[Outcome, float]:
     rates = Rates(job, job.depth, most=math.inf)
     iteration = lived.whole * rates.rerouted((0,) * job.depth)
     ground = Ground(job, iteration, job.depth, lived.outages.failures_per_second)
-    policy = Rerouting(ground, rates, msgspec.structs.replace(TYPICAL, oobleck_pause=lived.pause))
+    policy = Rerouting(ground, rates, msgspec.structs.replace(TYPICAL, recycle_pause=lived.pause))
     return simulate(policy, job.pipelines, job.depth, lived.outages), iteration
 
 

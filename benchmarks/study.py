@@ -12,8 +12,10 @@ from benchmarks.reproduce.retention import example_job
 from recycle.faults.outages import load_outages
 from recycle.files import write_whole
 from recycle.job import Job, Stage
-from recycle.study.compare import StudySetting, compare, dealt, retention
+from recycle.study.bill import Bill
+from recycle.study.compare import StudySetting, compare, retention, sampled
 from recycle.study.constants import TYPICAL
+from recycle.study.failures import FailureHistory
 from recycle.study.plots import bucket_bars, lost_hours, over_time, retention_lines
 from recycle.study.rates import Ground, Rates
 from recycle.study.registry import ALL, make_policy
@@ -23,9 +25,9 @@ IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 
 
 def setting(job: Job, trace: str, seeds: int, policies: tuple[str, ...] = ALL) -> StudySetting:
-    outages = load_outages(trace)
-    failures = outages.failures_per_second * job.pipelines * job.depth / outages.nodes
-    return StudySetting(Ground(job, 10.0, 8 * job.depth, failures), outages, policies, seeds)
+    history = FailureHistory.recorded(load_outages(trace))
+    failures = history.failures_per_second(job.pipelines * job.depth)
+    return StudySetting(Ground(job, 10.0, 8 * job.depth, failures), history, policies, seeds)
 
 
 def year(pipelines: int) -> None:
@@ -42,7 +44,7 @@ def year(pipelines: int) -> None:
     whole = setting(
         Job(pipelines, 16, (stage,) * 8, (0,) * 7, name=f"{8 * pipelines} servers"), "language-model-cluster", 1
     )
-    outages, job = dealt(whole, 0), whole.ground.job
+    outages, job = sampled(whole, 0), whole.ground.job
     rates = Rates(job, whole.ground.layers)
     for what in ("with plans to be made", "once plans are there"):
         start = time.process_time()
@@ -60,7 +62,7 @@ def figures(seeds: int, folder: Path) -> None:
         "study-time": over_time(comparisons),
         "study-buckets": bucket_bars(comparisons),
         "study-retention": retention_lines(curves),
-        "study-cost": lost_hours(comparisons),
+        "study-cost": lost_hours(comparisons, Bill()),
     }.items():
         write_whole(folder / f"{name}.svg", picture.encode())
         print(folder / f"{name}.svg")
