@@ -275,7 +275,7 @@ def copies() -> int:
     return int(middle > ALLOWED_COPIES)
 
 
-WATCH = "from recycle.cli import watching; watching()"
+WATCH = "from recycle.cli import main; main()"
 PAUSE = 0.5
 """Seconds between two looks, as in ``view/page/live.js``."""
 

@@ -1,6 +1,7 @@
 import csv
 import json
 import re
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -8,7 +9,7 @@ from click.testing import CliRunner
 from recycle.cli.verbs import group
 from recycle.errors import UserError
 
-JOB = ("-D", "3", "-P", "4", "-M", "6", "--optimizer-cost", "3", "--limit", "6")
+JOB = (str(Path(__file__).with_name("study.toml")),)
 
 
 def study(*arguments, job=JOB):

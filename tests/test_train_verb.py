@@ -19,6 +19,7 @@ from recycle.control.store.etcd_store import EtcdStore
 from recycle.errors import RunFailed, UserError
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "schedules"
+V_SHAPED = SCHEDULES.parent / "tests" / "v-shaped.toml"
 SMALL = ["--stages", "2", "--pipelines", "2", "--micro-batches", "2"]
 
 
@@ -70,7 +71,7 @@ def test_trains_with_a_dead_server(tmp_path, monkeypatch):
         (["--keep-in-memory", "copies=0"], "copies=0: give off, copies=N with N from 1"),
         (["--keep-in-memory", "copies=2"], "copies=2: it takes 2 hosts, and this run has 1"),
         (["--keep-in-memory", "copies=1", "--unprotected"], "a run without protection survives no failure"),
-        (["--keep-in-memory", "copies=1", "--placement", "v-shaped"], "copies=1 takes one chunk per server"),
+        (["--keep-in-memory", "copies=1", V_SHAPED], "copies=1 takes one chunk per server"),
     ],
 )
 def test_copies_that_cannot_be_kept_are_refused(tmp_path, options, expected):
@@ -120,19 +121,6 @@ def test_torch_is_told_to_log_nothing_before_it_is_imported_and_to_compile_nothi
     assert ended.stdout.endswith(f"Megatron was compiled: {torch.backends.cuda.is_built()}\n")
 
 
-def test_emulates_a_plan():
-    plan = SCHEDULES / "4-staggered.json"
-    result = call("train", SCHEDULES / "paper.toml", "--plan", plan, "--emulate", "0.5ms", "--iterations", 2)
-    assert "planned    makespan 29 slots, period 30 slots" in result.output
-    assert "for 2 iterations" in result.output
-
-
-def test_emulates_servers_of_several_chunks():
-    result = call("train", *SMALL, "--placement", "v-shaped", "--dead", "W0_1", "--emulate", "0.5ms", "--iterations", 2)
-    assert "planned    makespan 25 slots, period 24 slots" in result.output
-    assert "for 2 iterations" in result.output
-
-
 def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
     (tmp_path / "model.toml").write_text("learning_rate = 1e30\n")
     (tmp_path / "faults.toml").write_text('[[fault]]\nkind = "kill"\nservers = ["W0_0", "W1_0"]\nstep = 1\n')
@@ -153,8 +141,8 @@ def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
     [
         ([*SMALL, "--plan", SCHEDULES / "4-staggered.json"], r"the plan is for 3 x 4 x 6 .* the job is 2 x 2 x 2"),
         (
-            [SCHEDULES / "paper.toml", "--plan", SCHEDULES / "4-staggered.json", "--placement", "v-shaped"],
-            "the plan is for placement standard, and the job's is v-shaped: make a plan for this job, or give",
+            [V_SHAPED, "-D", 3, "-P", 4, "-M", 6, "--plan", SCHEDULES / "4-staggered.json"],
+            "the plan is for placement standard, and the job's is v-shaped: make a plan for this job",
         ),
         (
             [SCHEDULES / "paper.toml", "--plan", SCHEDULES / "4-staggered.json", "--dead", "W0_1"],

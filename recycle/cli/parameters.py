@@ -1,6 +1,5 @@
 """What options and arguments hold: how their texts are read, and what the help calls them."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,20 +45,9 @@ class Count(click.IntRange):
     name = "number"
 
 
-def _numbers(text: str) -> float | list[float]:
-    try:
-        numbers = [float(part) if re.search(r"[.a-z]", part, re.IGNORECASE) else int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise UserError(f"{text!r} is no number, nor a comma-separated list with one per stage") from error
-    return numbers if len(numbers) > 1 else numbers[0]
-
-
 def _servers(text: str) -> tuple[Server, ...]:
     return tuple(Server.parse(part.strip()) for part in text.split(",") if part.strip())
 
-
-NUMBERS = Parsed("n[,n...]", _numbers)
-"""One number for all stages, or a comma-separated one per stage."""
 
 SERVER = Parsed("server", lambda text: Server.parse(text.strip()))
 """A server such as W1_2."""

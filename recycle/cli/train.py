@@ -13,7 +13,7 @@ from recycle.cli.console import make_console
 from recycle.cli.model import load_model, quiet
 from recycle.cli.options import GroupedOption, JobCommand, device_option, job_options
 from recycle.cli.parameters import DURATION, OUTLOOK, RACKS, REDUNDANCY, SERVERS, Count
-from recycle.cli.shown_run import show_emulation, train_and_show
+from recycle.cli.shown_run import train_and_show
 from recycle.control.board.run_folder import taken
 from recycle.control.membership.open_files import allow_most
 from recycle.control.store.etcd_cluster import VARIABLE, EtcdCluster
@@ -66,7 +66,6 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 @device_option
 @click.option("--nccl", is_flag=True, help="Carry what lies on GPUs by NCCL instead of through host memory.")
 @click.option("--fp16", is_flag=True, help="Compute in half precision, with a dynamic loss scale.")
-@click.option("--emulate", type=DURATION, help="Train nothing: servers sleep, a slot lasting this long.")
 @click.option(
     "--evaluate-every", type=Count(0), default=0, help="Iterations between evaluations on held-out text.", **SAVING
 )
@@ -209,7 +208,6 @@ def command(
     nccl: bool,
     exact: bool,
     fp16: bool,
-    emulate: float | None,
 ) -> None:
     """Train a GPT on text by a plan for JOB, a process per live server on this machine.
 
@@ -223,13 +221,9 @@ def command(
     recycle train schedules/paper.toml --faults schedules/faults/two-kills-one-join.toml --iterations 60
     recycle train schedules/paper.toml --mtbf 30s --seed 1
     recycle train schedules/paper.toml --dead W1_2 --iterations 100 --evaluate-every 20
-    recycle train schedules/paper.toml --plan schedules/4-staggered.json --emulate 20ms
     """
     # Torch reads what it may log when it is first imported, and that is below.
     quiet()
-    if emulate is not None:
-        show_emulation(choose_plan(job, plan_file, dead), emulate, iterations)
-        return
     if distributed:
         job.require_even("--distributed-optimizer")
     if outlook is not None:
