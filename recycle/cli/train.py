@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 import msgspec
 
-from recycle.cli.choices import choose_faults, choose_plan
 from recycle.cli.console import make_console
-from recycle.cli.model import load_model, quiet
 from recycle.cli.options import GroupedOption, JobCommand, device_option, job_options
 from recycle.cli.parameters import DURATION, OUTLOOK, RACKS, REDUNDANCY, SERVERS, Count
-from recycle.cli.shown_run import train_and_show
+from recycle.cli.run.choices import choose_faults, choose_plan
+from recycle.cli.run.model import load_model, quiet
+from recycle.cli.run.shown_run import train_and_show
 from recycle.control.board.run_folder import taken
 from recycle.control.membership.open_files import allow_most
 from recycle.control.store.etcd_cluster import VARIABLE, EtcdCluster
@@ -369,8 +369,8 @@ def attend(folder: Path, meeting: "Rendezvous", *, keeps: bool, goes_on: bool) -
         RunFailed: it did not come to its end.
         UserError: there is no run.
     """
-    from recycle.cli.planning import planning_of
-    from recycle.cli.stand_in import StandIn
+    from recycle.cli.run.planning import planning_of
+    from recycle.cli.run.stand_in import StandIn
     from recycle.control.board.joinfile import last_token
     from recycle.megatron.gpt.arriving import attend_run
     from recycle.runtime.launch.meet.keepers import KeeperSlot

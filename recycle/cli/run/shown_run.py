@@ -30,7 +30,7 @@ def train_and_show(run: "Run", faults: Faults, meeting: "Rendezvous | None") -> 
     Raises:
         RunFailed: the run did not come to its end.
     """
-    from recycle.cli.planning import planning_of
+    from recycle.cli.run.planning import planning_of
     from recycle.megatron.gpt.training import train
     from recycle.runtime.launch.process.local import ProcessFailed
     from recycle.runtime.net.gloo.releases import untried_release
@@ -73,7 +73,7 @@ def shown(run: "Run", console: "Console", began: float | None = None) -> Iterato
     Yields:
         What takes all that is recorded.
     """
-    from recycle.cli.progress import TrainingProgress
+    from recycle.cli.run.progress import TrainingProgress
     from recycle.record.totals import StepTotal, Totals
     from recycle.runtime.launch.supervise.tensorboard import TensorBoard
     from recycle.runtime.recover.view_reports import now
