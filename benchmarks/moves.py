@@ -207,7 +207,7 @@ def main() -> int:
             keys = {**shared, "stages": count, "placement": f"consecutive:{chunks}", "limit": room}
             job.write_bytes(encode_job(load_job(None, keys)))
         words = [*TRAIN, "train", "--model", str(model)]
-        words += ["--exact", "--silence", "9s", "--hang", "60s"]
+        words += ["--exact", "--timeouts", "silence=9s,hang=60s"]
         moving = ("--move-layers", "on", "--restarts", "0", "--iterations", str(ENDLESS), "-o", str(folder))
         run = Started([*words, str(cut), *moving], imported=TRAINER)
         made = 0

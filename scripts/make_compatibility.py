@@ -152,7 +152,7 @@ CONDITIONAL = {
 TRAINING = {
     "tensor parallelism": "--tensor-parallel 2",
     "sequence parallelism": "--tensor-parallel 2 --sequence-parallel",
-    "fp16": "--fp16",
+    "fp16": "fp16=true",
     "exact sums": "--exact",
     "distributed optimizer": "--distributed-optimizer",
     "state in memory": "--keep-in-memory copies=1",
@@ -161,7 +161,10 @@ TRAINING = {
     "catalogue": "--catalogue plans.zip",
     "no protection": "--unprotected",
 }
-"""What ``recycle train`` is asked for: options, and keys of its job file."""
+"""What ``recycle train`` is asked for: options, and keys of its job file and of its model file."""
+
+HALF = "fp16=true"
+"""The key of these that is the model file's."""
 
 ONE_OF = (("chunks", "moving layers"), ("tensor parallelism", "sequence parallelism"))
 """Of these, one implies the other."""
@@ -363,20 +366,20 @@ def refusal_of(words: Sequence[str], folder: Path) -> str:
     """
     job = folder / "job.toml"
     keys = ["pipelines=2", "stages=2", "micro_batches=2", *(each for each in words if "=" in each and each[0] != "-")]
-    keys = [each for each in keys if not each.startswith(("copies=", "parity="))]
+    keys = [each for each in keys if not each.startswith(("copies=", "parity=", HALF))]
     job.write_text("\n".join(keys))
 
     def begin(run: Any, *_: Any) -> None:
         transformer_config(run.model, len(run.plan.job.stages), run.tensor_parallel, run.sequence_parallel)
         raise Accepted
 
-    options = [each for each in words if each not in keys]
+    options = [each for each in words if each not in (*keys, HALF)]
     with ExitStack() as stack:
         for name in ("recycle.planner.source.plan_ahead", "recycle.planner.source.waiting_plan"):
             stack.enter_context(patch(name, lambda *_: None))
         stack.enter_context(patch("recycle.cli.train.train_and_show", begin))
         stack.enter_context(patch("recycle.cli.train.tell_start", lambda *_, **__: None))
-        stack.enter_context(patch("recycle.cli.train.load_model", lambda _: ModelOptions(layers=8)))
+        stack.enter_context(patch("recycle.cli.train.load_model", lambda _: ModelOptions(layers=8, fp16=HALF in words)))
         try:
             verb: Command = train_command
             with verb.make_context("train", [str(job), "--output", str(folder / "run"), *options]) as context:

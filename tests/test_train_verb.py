@@ -13,6 +13,7 @@ import torch
 from click.testing import CliRunner
 
 from recycle.cli.join import LATE
+from recycle.cli.parameters import Timeouts
 from recycle.cli.verbs import group
 from recycle.control.host.agent import FENCED
 from recycle.control.store.etcd_store import EtcdStore
@@ -77,6 +78,20 @@ def test_trains_with_a_dead_server(tmp_path, monkeypatch):
 def test_copies_that_cannot_be_kept_are_refused(tmp_path, options, expected):
     with pytest.raises((UserError, click.BadParameter), match=expected):
         call("train", *SMALL, *options, "-o", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("silence", "is no duration"), ("sleep=3s", "'sleep=3s': give silence, hang, start with a duration")],
+)
+def test_a_timeout_that_is_none_is_refused(tmp_path, text, expected):
+    with pytest.raises(click.BadParameter, match=expected):
+        call("train", *SMALL, "--timeouts", text, "-o", tmp_path / "run")
+
+
+def test_timeouts_that_are_not_named_are_as_usual():
+    assert Timeouts.parse("hang=1m,silence=9s") == Timeouts(9.0, 60.0, 600.0)
+    assert Timeouts.parse("") == Timeouts()
 
 
 def test_nccl_is_refused_where_nothing_lies_on_gpus(tmp_path):

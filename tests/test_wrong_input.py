@@ -88,7 +88,6 @@ def test_what_is_too_large_to_plan_is_refused_before_anything_is_made(
         ["check"],
         ["explain"],
         ["show", "--csv", "out.csv"],
-        ["show", "--strict"],
         ["train", *PAPER, "-o", "out", "--plan"],
     ],
     ids=" ".join,

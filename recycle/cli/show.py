@@ -67,8 +67,6 @@ def file_options(command: Command) -> Command:
 @click.option("--csv", type=OutputFile(".csv"), help="Write a plan's timed compute instructions, one per row.")
 @click.option("--torch", type=OutputFile(".csv"), help="Write a plan as a schedule for torch.distributed.pipelining.")
 @click.option("--pipeline", type=int, default=0, show_default=True, help="Which pipeline --torch is made of.")
-@click.option("--strict", is_flag=True, help="Refuse an illegal plan with exit status 1 instead of drawing it.")
-@click.option("--no-color", is_flag=True, help="Letters instead of colours.")
 @json_option
 def command(
     path: Path,
@@ -80,8 +78,6 @@ def command(
     csv: Path | None,
     torch: Path | None,
     pipeline: int,
-    strict: bool,
-    no_color: bool,
     as_json: bool,
     **files: Path | None,
 ) -> None:
@@ -110,10 +106,6 @@ def command(
         sys.exit(not comparable)
     with uncollected():
         subjects = [load_subject(each, iterations) for each in (path, *against)]
-        if strict:
-            for subject in subjects:
-                if subject.violations:
-                    raise IllegalPlan(f"{subject.name} is illegal: {subject.problems[0]}")
         stuck = [each.name for each in subjects if each.timeline is None]
         if stuck and wanted:
             raise IllegalPlan(
@@ -142,7 +134,7 @@ def command(
                 for subject in subjects:
                     print_summary(subject)
         else:
-            print_panels(panels, color=not no_color)
+            print_panels(panels)
             for subject in subjects:
                 print_events(subject)
                 print_summary(subject)
@@ -165,13 +157,13 @@ def export(plan: Plan, csv: Path | None, torch: Path | None, pipeline: int) -> N
             report_console(target).print(f"written to {target}", markup=False)
 
 
-def print_panels(panels: Sequence[Panel], *, color: bool) -> None:
+def print_panels(panels: Sequence[Panel]) -> None:
     """Draw in the terminal; letters where it has no colours."""
     from recycle.view.terminal import Colours, draw
 
-    console = make_console(color=color)
+    console = make_console()
     colours: Colours = "few" if console.color_system in ("standard", "windows") else "full"
-    if not color or console.color_system is None or console.no_color:
+    if console.color_system is None or console.no_color:
         colours = "none"
     drawn = draw([panel.chart for panel in panels], console.width, colours, [panel.pace for panel in panels])
     for panel, lines in zip(panels, drawn, strict=True):

@@ -10,7 +10,7 @@ import msgspec
 
 from recycle.cli.console import make_console
 from recycle.cli.options import GroupedOption, JobCommand, device_option, job_options
-from recycle.cli.parameters import DURATION, OUTLOOK, RACKS, REDUNDANCY, SERVERS, Count
+from recycle.cli.parameters import DURATION, OUTLOOK, RACKS, REDUNDANCY, SERVERS, TIMEOUTS, Count, Timeouts
 from recycle.cli.run.choices import choose_faults, choose_plan
 from recycle.cli.run.model import load_model, quiet
 from recycle.cli.run.shown_run import train_and_show
@@ -65,7 +65,6 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 )
 @device_option
 @click.option("--nccl", is_flag=True, help="Carry what lies on GPUs by NCCL instead of through host memory.")
-@click.option("--fp16", is_flag=True, help="Compute in half precision, with a dynamic loss scale.")
 @click.option(
     "--evaluate-every", type=Count(0), default=0, help="Iterations between evaluations on held-out text.", **SAVING
 )
@@ -101,19 +100,12 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
     **SURVIVING,
 )
 @click.option(
-    "--silence",
-    type=DURATION,
-    default="3s",
-    show_default=True,
-    help="Until a host without a sign of life is declared dead, with all its servers.",
-    **SURVIVING,
-)
-@click.option(
-    "--hang",
-    type=DURATION,
-    default="15s",
-    show_default=True,
-    help="Until a server that hangs on a host that lives is declared dead.",
+    "--timeouts",
+    type=TIMEOUTS,
+    default="",
+    metavar="NAME=DURATION,...",
+    help="silence=3s: until a silent host is dead. hang=15s: until a server that hangs is dead. "
+    "start=10m: how long servers may take to start after the first one.",
     **SURVIVING,
 )
 @click.option(
@@ -147,14 +139,6 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 @click.option(
     "--address",
     help="The address or network interface to bind to; default: the one that reaches the first host.",
-    **HOSTS,
-)
-@click.option(
-    "--start-within",
-    type=DURATION,
-    default="10m",
-    show_default=True,
-    help="How long servers may take to start once the first one is ready.",
     **HOSTS,
 )
 @click.option(
@@ -193,9 +177,7 @@ def command(
     mtbf: float | None,
     seed: int,
     catalogue: Path | None,
-    silence: float,
-    hang: float,
-    start_within: float,
+    timeouts: Timeouts,
     address: str | None,
     redundancy: Redundancy | None,
     racks: Racks,
@@ -207,7 +189,6 @@ def command(
     device: Literal["cpu", "cuda"],
     nccl: bool,
     exact: bool,
-    fp16: bool,
 ) -> None:
     """Train a GPT on text by a plan for JOB, a process per live server on this machine.
 
@@ -265,6 +246,7 @@ def command(
         job.require_standard(asked)
     elif racks:
         raise UserError("--racks: it says where --keep-in-memory keeps the state; give that, or leave it out")
+    silence, hang, start_within = timeouts
     cluster = click.get_current_context().with_resource(
         claimed(store, start, str(output.resolve()), silence, start_within, say)
     )
@@ -284,7 +266,7 @@ def command(
         from recycle.planner.source import plan_ahead, waiting_plan
 
         model = load_model(model_file)
-        model = msgspec.structs.replace(model, exact=exact or model.exact, fp16=fp16 or model.fp16)
+        model = msgspec.structs.replace(model, exact=exact or model.exact)
         faults = choose_faults(job, plan, iterations, fault_file, mtbf, seed)
         if cluster is not None and any(fault.kind is Kind.STORE_LOSS for fault in faults.entries):
             raise UserError(
