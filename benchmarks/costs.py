@@ -56,7 +56,7 @@ from benchmarks.shared import (
     run_part,
     take_turns,
 )
-from recycle.cli.model import quiet
+from recycle.cli.run.model import quiet
 from recycle.control.board.joinfile import new_token
 from recycle.control.membership.view import View
 from recycle.faults.menu import Faults
@@ -275,7 +275,7 @@ def copies() -> int:
     return int(middle > ALLOWED_COPIES)
 
 
-WATCH = "from recycle.cli import watching; watching()"
+WATCH = "from recycle.cli import main; main()"
 PAUSE = 0.5
 """Seconds between two looks, as in ``view/page/live.js``."""
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.shared import run_part
+from harness.emulated_run import Emulation, emulate
 from harness.examples import QUICK, placed_job, uneven_job
 from harness.recordings import save_recording
 from recycle.holding import with_own_layout
@@ -37,7 +38,6 @@ from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
 from recycle.planner.moving import ChunkMover
 from recycle.record.timeline import Timeline
-from recycle.runtime.emulate.run import Emulation, emulate
 
 MOST_OVERSLEEP, SHARE_OF_SLOT = 0.0003, 0.015
 MOST_DEVIATION = 0.03

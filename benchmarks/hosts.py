@@ -376,8 +376,8 @@ def leave_alone(made: Cluster, arguments: list[str], _: random.Random) -> tuple[
 
 KINDS = {
     "nothing": ("nothing", leave_alone),
-    "cancel_job": ("scancel, and again", cancel_job),
-    "crash_node": ("a node crashes", crash_node),
+    "cancel": ("scancel, and again", cancel_job),
+    "crash": ("a node crashes", crash_node),
 }
 
 

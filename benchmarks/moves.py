@@ -39,6 +39,7 @@ from recycle.control.board.board import Board
 from recycle.control.board.joinfile import JOIN_FILE, JoinFile
 from recycle.holding import sole_units, with_layout
 from recycle.job import Server
+from recycle.jobfile import encode_job, load_job
 from recycle.megatron.gpt.recut import shard
 from recycle.record.recording import IterationLine, Line, RecoveryLine, ViewLine
 from recycle.runtime.net.endpoint import Endpoint
@@ -197,12 +198,18 @@ def main() -> int:
         folder, undisturbed = Path(temporary) / "run", Path(temporary) / "undisturbed"
         model = Path(temporary) / "model.toml"
         model.write_text(f"layers = {arguments.layers}\n{MODEL}")
-        cut = ("-P", str(stages), "--limit", str(limit), "--placement", f"consecutive:{held}")
-        whole = ("-P", "1", "--limit", str(4 * arguments.layers), "--placement", f"consecutive:{arguments.layers}")
-        words = [*TRAIN, "train", "-D", str(pipelines), "-M", "4", "--optimizer-cost", "1", "--model", str(model)]
-        words += ["--exact", "--silence", "9s", "--hang", "60s"]
+        cut, whole = Path(temporary) / "cut.toml", Path(temporary) / "whole.toml"
+        shared = {"pipelines": pipelines, "micro_batches": 4, "optimizer": 1}
+        for job, count, chunks, room in (
+            (cut, stages, held, limit),
+            (whole, 1, arguments.layers, 4 * arguments.layers),
+        ):
+            keys = {**shared, "stages": count, "placement": f"consecutive:{chunks}", "limit": room}
+            job.write_bytes(encode_job(load_job(None, keys)))
+        words = [*TRAIN, "train", "--model", str(model)]
+        words += ["--exact", "--timeouts", "silence=9s,hang=60s"]
         moving = ("--move-layers", "on", "--restarts", "0", "--iterations", str(ENDLESS), "-o", str(folder))
-        run = Started([*words, *cut, *moving], imported=TRAINER)
+        run = Started([*words, str(cut), *moving], imported=TRAINER)
         made = 0
         rounds: Rounds | None = None
         try:
@@ -226,7 +233,7 @@ def main() -> int:
         (*_, last) = checkpoints(folder / "checkpoints")
         step = int(last.name.removeprefix("step-"))
         alone = ("--unprotected", "--iterations", str(step), "-o", str(undisturbed))
-        again = Started([*words, *whole, *alone], imported=TRAINER)
+        again = Started([*words, str(whole), *alone], imported=TRAINER)
         try:
             assert again.ended(3600) == 0, again.output
         finally:

@@ -37,7 +37,7 @@ from benchmarks.shared import add_shape, paper_shaped, run_part, sizes
 from harness.emulated_server import Emulated, EmulatedServer
 from harness.examples import paper_job
 from harness.processes import send_signal
-from recycle.cli.model import quiet
+from recycle.cli.run.model import quiet
 from recycle.control.host.agent import run_agent
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.view import Member, View

@@ -36,7 +36,7 @@ import msgspec
 from benchmarks.reproduce import example_job
 from benchmarks.shared import run_part
 from harness.emulated_server import Emulated, EmulatedServer
-from recycle.cli.model import quiet
+from recycle.cli.run.model import quiet
 from recycle.control.host.agent import run_agent
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.view import Member, View
@@ -103,7 +103,7 @@ def figures() -> int:
     return 0
 
 
-RECYCLE = (sys.executable, "-c", "from recycle.cli import fidelity; fidelity()")
+RECYCLE = (sys.executable, "-c", "from recycle.cli import main; main()")
 MICROSECONDS = 1e6
 PROFILED = 24
 """Iterations of the profile; those of its first third are not counted."""

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import torch
 
+from harness.emulated_stage import EmulatedStage, EmulatedUpdate, Sleeper
 from recycle.holding import placed
 from recycle.job import Job, Server
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.record.recording import IterationLine
 from recycle.record.reporting import Reporter
-from recycle.runtime.emulate.stage import EmulatedStage, EmulatedUpdate, Sleeper
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.stage import Redo

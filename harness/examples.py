@@ -1,10 +1,13 @@
 """The worked example, and plans made quickly for tests."""
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
 from recycle.job import Job, Server, Stage
+from recycle.jobfile import encode_job, load_job
 from recycle.placement import PlacedPipeline, PlacedServer, parse_placement
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Form, Plan
@@ -13,6 +16,21 @@ from recycle.planner.model.stopping import MaxMoves
 
 DEAD = (Server(1, 2),)
 QUICK = Effort((MaxMoves(2000),), "2000 moves")
+
+
+def job_file(folder: Path, **keys: object) -> Path:
+    """Write the worked example's shape as a job file, with an optimizer step of 3 slots.
+
+    Args:
+        folder: where to.
+        keys: of a job file, beside these or in their place; ``limit``, ``optimizer`` and the like are in their tables.
+    """
+    path = folder / "-".join(["job", *(f"{key}-{value}" for key, value in keys.items())]).replace("/", "-")
+    path = path.with_name(re.sub(r"[^\w.-]", "-", path.name) + ".toml")
+    path.write_bytes(
+        encode_job(load_job(None, {"pipelines": 3, "stages": 4, "micro_batches": 6, "optimizer": 3, **keys}))
+    )
+    return path
 
 
 def placed_job(

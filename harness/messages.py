@@ -20,7 +20,7 @@ OF_RUNS = (
     "view/history.py",
     "cli/join.py",
     "cli/train.py",
-    "cli/shown_run.py",
+    "cli/run/shown_run.py",
     "faults/fired.py",
 )
 """What runs consist of, and what says in words how they go; the rest makes, reads and shows plans."""

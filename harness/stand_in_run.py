@@ -19,6 +19,7 @@ from unittest import mock
 import torch
 
 from harness.emulated_server import Emulated, EmulatedServer
+from harness.emulated_stage import EmulatedStage
 from harness.examples import QUICK, paper_job
 from harness.stand_in import Library
 from harness.stand_in_transport import connects_beside, ends_over
@@ -34,7 +35,6 @@ from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.planner.make import make_plan
 from recycle.record.reporting import SilentReporter
-from recycle.runtime.emulate.stage import EmulatedStage
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.stage import Complete, MicroBatch

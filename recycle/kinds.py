@@ -10,7 +10,7 @@ PLAN, CATALOGUE, RECORDING = "a plan", "a catalogue", "a recording"
 JOB, FAULTS, MODEL = "a job file", "a fault file", "a model file"
 
 _SOURCES = {
-    PLAN: "recycle plan makes one from a job file, and recycle lookup takes one from a catalogue",
+    PLAN: "recycle plan makes one from a job file, and recycle plan --catalogue takes one from a catalogue",
     CATALOGUE: "recycle catalogue makes one from a job file",
     JOB: "docs/reference/job-file.md has its keys, and recycle profile writes one",
     FAULTS: "docs/reference/faults.md has its fields",

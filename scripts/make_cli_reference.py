@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from recycle.cli.options import JOB_HEADING, REFERENCE, SHAPE, GroupedOption
+from recycle.cli.options import GroupedOption
 from recycle.cli.verbs import FIRST, MORE, group
 from recycle.megatron.flag.command.flags import add_flags
 
@@ -33,7 +33,7 @@ environment there are no colours.
 | exit status | meaning |
 | --- | --- |
 | 0 | done |
-| 1 | a run failed, a plan is illegal, or plans differ; `doctor` refuses a setting; `losses` finds no shared iteration |
+| 1 | a run failed, a plan is illegal, or plans differ; `doctor` refuses a setting; runs share no iteration |
 | 2 | the input cannot be used: an option, a file, a model, a server that does not exist |
 | 130, 143 | ended by Ctrl-C, or by SIGTERM |
 | 141 | standard output is a pipe whose reader has ended, as behind `head` |
@@ -52,8 +52,8 @@ eval "$(_RECYCLE_COMPLETE=bash_source recycle)"
 TAIL = """\
 ## A schedule for torch
 
-`recycle export plan.json --format torch` writes one pipeline as a schedule that torch loads. It is for plans without
-re-routing. In a job of P ranks:
+`recycle show plan.json --torch schedule.csv` writes one pipeline as a schedule that torch loads. It is for plans
+without re-routing. In a job of P ranks:
 
 ```python
 from torch.distributed.pipelining import PipelineStage
@@ -147,14 +147,10 @@ def section(name: str) -> Iterator[str]:
         if isinstance(each, click.Option):
             groups.setdefault(each.heading if isinstance(each, GroupedOption) else "", []).append(each)
     for title, options in groups.items():
-        of_job = title == JOB_HEADING
-        shown = [each for each in options if name == REFERENCE or not of_job or each.name in SHAPE]
         if title:
             yield f"**{title}**"
-        if any(each for each in shown if "--help" not in each.opts):
-            yield "\n".join(rows(shown, context))
-        if of_job and name != REFERENCE:
-            yield f"Costs and memory of a job: as in [`recycle {REFERENCE}`](#recycle-{REFERENCE})."
+        if any(each for each in options if "--help" not in each.opts):
+            yield "\n".join(rows(options, context))
 
 
 def flags() -> Iterator[str]:

@@ -152,16 +152,19 @@ CONDITIONAL = {
 TRAINING = {
     "tensor parallelism": "--tensor-parallel 2",
     "sequence parallelism": "--tensor-parallel 2 --sequence-parallel",
-    "fp16": "--fp16",
+    "fp16": "fp16=true",
     "exact sums": "--exact",
     "distributed optimizer": "--distributed-optimizer",
     "state in memory": "--keep-in-memory copies=1",
-    "chunks": "--placement interleaved:2",
-    "moving layers": "--placement consecutive:2 --move-layers on",
+    "chunks": 'placement="interleaved:2"',
+    "moving layers": 'placement="consecutive:2" --move-layers on',
     "catalogue": "--catalogue plans.zip",
     "no protection": "--unprotected",
 }
-"""What ``recycle train`` is asked for."""
+"""What ``recycle train`` is asked for: options, and keys of its job file and of its model file."""
+
+HALF = "fp16=true"
+"""The key of these that is the model file's."""
 
 ONE_OF = (("chunks", "moving layers"), ("tensor parallelism", "sequence parallelism"))
 """Of these, one implies the other."""
@@ -358,24 +361,28 @@ def refusal_of(words: Sequence[str], folder: Path) -> str:
     """Why ``recycle train`` refuses options; empty if it does not.
 
     Args:
-        words: the options.
+        words: the options, and keys of the job file.
         folder: for its output.
     """
+    job = folder / "job.toml"
+    keys = ["pipelines=2", "stages=2", "micro_batches=2", *(each for each in words if "=" in each and each[0] != "-")]
+    keys = [each for each in keys if not each.startswith(("copies=", "parity=", HALF))]
+    job.write_text("\n".join(keys))
 
     def begin(run: Any, *_: Any) -> None:
         transformer_config(run.model, len(run.plan.job.stages), run.tensor_parallel, run.sequence_parallel)
         raise Accepted
 
-    size = ["--pipelines", "2", "--stages", "2", "--micro-batches", "2", "--output", str(folder)]
+    options = [each for each in words if each not in (*keys, HALF)]
     with ExitStack() as stack:
         for name in ("recycle.planner.source.plan_ahead", "recycle.planner.source.waiting_plan"):
             stack.enter_context(patch(name, lambda *_: None))
         stack.enter_context(patch("recycle.cli.train.train_and_show", begin))
         stack.enter_context(patch("recycle.cli.train.tell_start", lambda *_, **__: None))
-        stack.enter_context(patch("recycle.cli.train.load_model", lambda _: ModelOptions(layers=8)))
+        stack.enter_context(patch("recycle.cli.train.load_model", lambda _: ModelOptions(layers=8, fp16=HALF in words)))
         try:
             verb: Command = train_command
-            with verb.make_context("train", [*size, *words]) as context:
+            with verb.make_context("train", [str(job), "--output", str(folder / "run"), *options]) as context:
                 verb.invoke(context)
         except Accepted:
             return ""
@@ -401,8 +408,8 @@ def trained() -> str:
 
 
 def _pairs(words: str) -> Iterator[tuple[str, ...]]:
-    """Options with their values."""
-    for found in re.findall(r"--\S+(?: (?!--)\S+)?", words):
+    """Options with their values, and keys of the job file."""
+    for found in re.findall(r"--\S+(?: (?!--)\S+)?|\w+=\S+", words):
         yield tuple(found.split())
 
 

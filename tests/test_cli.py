@@ -9,17 +9,17 @@ import sys
 import time
 from pathlib import Path
 
-from harness.examples import paper_plan
+from harness.examples import job_file, paper_plan
 from harness.processes import children, is_running, title
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan, save_plan
 
-PAPER = ["-D", "3", "-P", "4", "-M", "6", "--optimizer-cost", "3"]
+PAPER = ["-D", "3", "-P", "4", "-M", "6"]
 
 
 def test_plan_then_check(run, tmp_path):
     path = tmp_path / "plan.json"
-    status, out, _ = run("plan", *PAPER, "--limit", "6", "--dead", "W1_2", "--moves", "5000", "-o", path)
+    status, out, _ = run("plan", job_file(tmp_path, limit=6), "--dead", "W1_2", "--moves", "5000", "-o", path)
     assert status == 0
     assert "dead       W1_2\n" in out
     assert "period     30 slots (optimal" in out
@@ -36,8 +36,8 @@ def test_plan_then_check(run, tmp_path):
 
 def test_plan_reports_json_from_a_job_file_with_flags_on_top(run, tmp_path):
     job = tmp_path / "job.toml"
-    job.write_text("pipelines = 3\nstages = 4\nmicro_batches = 6\n[costs]\noptimizer = 3\n")
-    status, out, _ = run("plan", job, "--limit", "4,3,2,1", "--backward", "fused", "--optimizer", "global", "--json")
+    job.write_text("pipelines = 2\nstages = 4\nmicro_batches = 6\ncosts.optimizer = 3\nmemory.limit = [4, 3, 2, 1]\n")
+    status, out, _ = run("plan", job, "-D", 3, "--backward", "fused", "--optimizer", "global", "--json")
     report = json.loads(out)
     assert status == 0
     assert (report["makespan"], report["period"], report["status"]) == (27, 30, "optimal")
@@ -52,14 +52,16 @@ def test_progress_goes_to_standard_error(run):
 def test_compute_form_can_be_lowered_later(run, tmp_path):
     compute, lowered = tmp_path / "compute.json", tmp_path / "lowered.json"
     run("plan", *PAPER, "--dead", "W1_2", "--moves", "2000", "--form", "compute", "-o", compute)
-    status, _, _ = run("lower", compute, "-o", lowered)
+    status, _, _ = run("plan", compute, "-o", lowered)
     assert status == 0
     plan = load_plan(lowered)
     assert plan.form == "lowered"
     assert check_plan(plan) == ()
-    status, _, err = run("lower", lowered, "-o", lowered)
+    status, _, err = run("plan", lowered, "--form", "lowered", "-o", lowered)
     assert status == 2
-    assert "lowered already" in err
+    assert "this plan is lowered already" in err
+    assert "cannot be taken out again" in run("plan", lowered, "--form", "compute")[2]
+    assert "leave the other options out" in run("plan", compute, "--dead", "W0_0")[2]
 
 
 def test_an_illegal_plan_is_named_with_its_rows_and_exits_1(run, plan_file):
@@ -85,8 +87,8 @@ def test_a_false_claim_exits_1(run, plan_file):
 
 def test_a_bound_of_the_solver_is_said_to_be_unverified(run, tmp_path):
     path = tmp_path / "plan.json"
-    job = ["-D", "3", "-P", "3", "-M", "4", "--optimizer-cost", "3", "--limit", "2"]
-    assert run("plan", *job, "--dead", "W0_0", "--moves", "2000", "--prove", "60s", "-o", path)[0] == 0
+    job = job_file(tmp_path, stages=3, micro_batches=4, limit=2)
+    assert run("plan", job, "--dead", "W0_0", "--moves", "2000", "--prove", "60s", "-o", path)[0] == 0
     status, out, _ = run("check", path)
     assert status == 0
     assert "bound 28 slots by exact solver" in out
@@ -94,44 +96,44 @@ def test_a_bound_of_the_solver_is_said_to_be_unverified(run, tmp_path):
     assert json.loads(run("check", path, "--json")[1])["bound_verified"] is False
 
 
-def test_diff_exits_like_diff(run, plan_file, tmp_path):
+def test_plans_are_compared_as_diff_does(run, plan_file, tmp_path):
     other = tmp_path / "other.json"
     save_plan(paper_plan(failed=()), other)
-    assert run("diff", plan_file, plan_file) == (0, "The plans are equal.\n", "")
-    status, out, _ = run("diff", plan_file, other)
+    assert run("check", plan_file, "--against", plan_file) == (0, "The plans are equal.\n", "")
+    status, out, _ = run("check", plan_file, "--against", other)
     assert status == 1
     assert "failed: W1_2 -> none" in out
-    status, out, _ = run("diff", plan_file, other, "--json")
+    status, out, _ = run("check", plan_file, "--against", other, "--json")
     assert status == 1
     assert "W1_2" in json.loads(out)["programs"]
 
 
-def test_export_writes_csv_to_the_console_or_a_file(run, plan_file, tmp_path):
-    status, out, _ = run("export", plan_file)
+def test_a_plan_is_written_as_csv_to_the_console_or_a_file(run, plan_file, tmp_path):
+    status, out, _ = run("show", plan_file, "--csv", "-")
     assert status == 0
     assert out.startswith("server,chunk,op,home,micro_batch,start,end\nW0_0,0,F,0,0,0,1\n")
-    assert run("export", plan_file, "-o", tmp_path / "plan.csv")[1] == f"written to {tmp_path / 'plan.csv'}\n"
+    assert run("show", plan_file, "--csv", tmp_path / "plan.csv")[1] == f"written to {tmp_path / 'plan.csv'}\n"
     assert (tmp_path / "plan.csv").read_text() == out
-    status, _, err = run("export", plan_file, "--format", "torch")
+    status, _, err = run("show", plan_file, "--torch", "-")
     assert status == 2
     assert "re-routed" in err
 
 
-def test_catalogue_and_lookup(run, tmp_path):
+def test_a_catalogue_gives_the_plan_for_some_dead_servers(run, tmp_path):
     path, plan = tmp_path / "catalogue.zip", tmp_path / "plan.json"
     status, out, err = run("catalogue", *PAPER, "--failures", "2", "--moves", "500", "-o", path)
     assert status == 0
     assert "15/15" in err
-    status, out, _ = run("lookup", path, "--dead", "W0_3,W1_2", "-o", plan)
+    status, out, _ = run("plan", "--catalogue", path, "--dead", "W0_3,W1_2", "-o", plan)
     assert status == 0
     assert "acts as" in out
     assert check_plan(load_plan(plan)) == ()
-    status, out, _ = run("lookup", path, "--dead", "W0_3", "--json")
+    status, out, _ = run("plan", *PAPER, "--catalogue", path, "--dead", "W0_3", "--json")
     report = json.loads(out)
     assert report["dead"] == ["W0_3"]
     assert report["counts"] == [0, 0, 0, 1]
     assert report["roles"] == {}
-    status, _, err = run("lookup", path, "--dead", "W0_0,W1_1,W2_2")
+    status, _, err = run("plan", "--catalogue", path, "--dead", "W0_0,W1_1,W2_2")
     assert status == 2
     assert "--failures 3" in err
 
@@ -145,7 +147,7 @@ def test_a_duration_without_a_unit_is_of_seconds(run, tmp_path):
 def test_ctrl_c_keeps_the_best_plan(tmp_path):
     path = tmp_path / "plan.json"
     # The bound of this job is out of reach, so the search goes on until it is interrupted.
-    shape = [*PAPER, "--limit", "4", "--dead", "W1_2", "--budget", "1h", "-o", str(path)]
+    shape = [str(job_file(tmp_path, limit=4)), "--dead", "W1_2", "--budget", "1h", "-o", str(path)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     process = subprocess.Popen(
         [sys.executable, "-c", "from recycle.cli import main; main()", "plan", *shape],
@@ -166,7 +168,7 @@ def test_ctrl_c_keeps_the_best_plan(tmp_path):
 
 
 def test_nothing_goes_on_planning_when_a_catalogue_is_killed(tmp_path):
-    words = [*PAPER, "--limit", "4", "--failures", "2", "--budget", "2s", "-o", str(tmp_path / "plans.zip")]
+    words = [str(job_file(tmp_path, limit=4)), "--failures", "2", "--budget", "2s", "-o", str(tmp_path / "plans.zip")]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     command = [sys.executable, "-c", "from recycle.cli import main; main()", "catalogue", *words]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
@@ -203,8 +205,8 @@ def test_pipelines_that_are_not_alike_are_planned_checked_drawn_and_exported(run
         picture,
     ):
         assert run(*command)[0] == 0
-    assert "W1_1,2,F,0,0," not in run("export", plan)[1]
-    assert "\nW1_0,2,F,0,0," in run("export", plan)[1]
+    assert "W1_1,2,F,0,0," not in run("show", plan, "--csv", "-")[1]
+    assert "\nW1_0,2,F,0,0," in run("show", plan, "--csv", "-")[1]
     for command, what in (
         (("explain", plan), "an explanation"),
         (("train", job, "--distributed-optimizer"), "--distributed-optimizer"),
@@ -214,9 +216,9 @@ def test_pipelines_that_are_not_alike_are_planned_checked_drawn_and_exported(run
 
 
 def test_a_baseline_that_lacks_memory_stands_beside_one_that_has_it(run, tmp_path):
-    shape = ("-D", 4, "-P", 8, "-M", 32, "--moves", 1)
-    _, tight, _ = run("plan", *shape, "--limit", 6, "-o", tmp_path / "tight.json")
-    _, enough, _ = run("plan", *shape, "--limit", 8)
+    shape = {"pipelines": 4, "stages": 8, "micro_batches": 32, "optimizer": 0}
+    _, tight, _ = run("plan", job_file(tmp_path, limit=6, **shape), "--moves", 1, "-o", tmp_path / "tight.json")
+    _, enough, _ = run("plan", job_file(tmp_path, limit=8, **shape), "--moves", 1)
     period = re.search(r"of fault-free 1F1B \(period (\d+) slots\)", enough)[1]
     within, wanted = re.search(r"within this memory \(period (\d+) slots\), .* it wants \(period (\d+)", tight).groups()
     assert wanted == period

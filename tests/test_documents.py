@@ -23,12 +23,7 @@ SMALLER = {
     "check": [],
     "show": [],
     "explain": [],
-    "diff": [],
-    "export": [],
-    "lower": [],
     "catalogue": ["-D", "3", "-P", "4", "-M", "2", "--failures", "2", "--moves", "1"],
-    "lookup": [],
-    "losses": [],
     "doctor": shlex.split(
         "--num-layers 8 --micro-batch-size 1 --global-batch-size 8 --pipeline-model-parallel-size 4 "
         "--distributed-backend gloo --transformer-impl local"

@@ -33,7 +33,7 @@ def disturbed(tmp_path):
 
 def test_two_runs_are_drawn_and_their_largest_difference_is_printed(run, disturbed, tmp_path):
     other = write(tmp_path / "undisturbed", [view(0, FOUR, 0)], 5)
-    status, out, err = run("losses", disturbed, "--against", other, "-o", tmp_path / "a.svg")
+    status, out, err = run("show", disturbed, "--against", other, "--losses", tmp_path / "a.svg")
     assert (status, err) == (0, "")
     assert out.splitlines()[0] == "largest difference 2.5e-07 at iteration 4 over 4 iterations"
     texts = {each.text for each in Xml.fromstring((tmp_path / "a.svg").read_text()).iter()}
@@ -41,23 +41,23 @@ def test_two_runs_are_drawn_and_their_largest_difference_is_printed(run, disturb
 
 
 def test_a_run_alone(run, disturbed, tmp_path):
-    status, out, _ = run("losses", disturbed, "-o", tmp_path / "a.svg")
+    status, out, _ = run("show", disturbed, "--losses", tmp_path / "a.svg")
     assert (status, out) == (0, f"written to {tmp_path / 'a.svg'}\n")
 
 
 def test_runs_without_a_common_iteration_end_with_status_1(run, tmp_path):
     one = write(tmp_path / "a" / "run", [view(0, FOUR, 0)], 2)
     other = write(tmp_path / "b" / "run", [view(0, FOUR, 2)], 4)
-    status, _, err = run("losses", one, "--against", other, "-o", tmp_path / "a.svg")
+    status, _, err = run("show", one, "--against", other, "--losses", tmp_path / "a.svg")
     assert status == 1
     assert "no iteration in common" in err
     assert len(err.splitlines()) == 1
 
 
 def test_a_directory_without_losses_is_one_line(run, tmp_path):
-    status, _, err = run("losses", write(tmp_path / "run", [view(0, FOUR, 0)], 0), "-o", tmp_path / "a.svg")
+    status, _, err = run("show", write(tmp_path / "run", [view(0, FOUR, 0)], 0), "--losses", tmp_path / "a.svg")
     assert status == 2
     assert "no losses here" in err
     assert len(err.splitlines()) == 1
     assert not (tmp_path / "a.svg").exists()
-    assert run("losses", tmp_path / "nowhere")[0] == 2
+    assert run("show", tmp_path / "nowhere", "--losses", tmp_path / "a.svg")[0] == 2

@@ -21,7 +21,7 @@ from recycle.files import LARGEST, from_json, read_bytes
 from recycle.plan.document import save_plan
 
 Run = Callable[..., tuple[int, str, str]]
-VERBS = [["check"], ["show"], ["explain"], ["export"], ["lower", "-o", "out.json"]]
+VERBS = [["check"], ["show"], ["explain"], ["show", "--csv", "-"], ["plan", "-o", "out.json"]]
 MEMORY = 1 << 30
 """Bytes that a file of some kilobytes may have a verb take, at the very most."""
 
@@ -105,7 +105,8 @@ def test_chunks_of_a_layout_that_the_model_has_not_are_refused(run, here, verb, 
 
 @pytest.mark.parametrize("form", ["interleaved:999", "consecutive:999"])
 def test_a_short_form_of_millions_of_chunks_is_refused(run, here, form) -> None:
-    refused(run, ["plan", "-D", "2", "-P", "9999", "-M", "1", "--placement", form, "-o", "plan.json"])
+    (here / "job.toml").write_text(f'pipelines = 2\nstages = 9999\nmicro_batches = 1\nplacement = "{form}"\n')
+    refused(run, ["plan", "job.toml", "-o", "plan.json"])
 
 
 CONTENTS = {
@@ -140,7 +141,9 @@ def test_digits_of_other_alphabets_name_no_server(run, here, plan) -> None:
     assert "W<pipeline>_<stage>" in refused(run, ["check", "plan.json"])
 
 
-@pytest.mark.parametrize("words", [["check"], ["lookup", "--dead", "W0_0"], ["plan"], ["watch"], ["explain"], ["show"]])
+@pytest.mark.parametrize(
+    "words", [["check"], ["plan", "--dead", "W0_0", "--catalogue"], ["plan"], ["watch"], ["explain"], ["show"]]
+)
 def test_what_is_no_file_ends_too(run, here, words) -> None:
     os.mkfifo(here / "pipe")
     refused(run, [*words, "pipe"])
@@ -186,7 +189,7 @@ def with_job(members: dict[str, bytes], **job: object) -> dict[str, bytes]:
     return {**members, "index.json": json.dumps({**index, "job": {**index["job"], **job}}).encode()}
 
 
-LOOK = ["lookup", "--dead", "W0_0", "-o", "out.json"]
+LOOK = ["plan", "--dead", "W0_0", "-o", "out.json", "--catalogue"]
 
 
 def test_the_catalogue_itself_is_used(run, here, members) -> None:
@@ -270,7 +273,7 @@ def test_whatever_a_field_says_it_is_an_answer_or_one_line(run, tmp_path, plan, 
     inner[where[-1]] = data.draw(st.sampled_from(VALUES))
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(changed))
-    verb = data.draw(st.sampled_from([["check"], ["show"], ["explain"], ["export"]]))
+    verb = data.draw(st.sampled_from([["check"], ["show"], ["explain"], ["show", "--csv", "-"]]))
     with little_memory():
         status, _, err = run(*verb, path)
     assert status in (0, 1, 2), err

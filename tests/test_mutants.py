@@ -24,4 +24,4 @@ def test_the_file_that_mirrors_another_comes_first_and_then_those_that_import_it
     first, *others = near(Path("recycle/plan/timing.py"))
     assert first == "tests/plan/test_timing.py"
     assert others[-1] == "tests/plan"
-    assert near(Path("recycle/cli/choices.py"))
+    assert near(Path("recycle/cli/run/choices.py"))

@@ -4,8 +4,8 @@ import re
 from rich.console import Console
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from recycle.cli import shown_run
-from recycle.cli.progress import TrainingProgress
+from recycle.cli.run import shown_run
+from recycle.cli.run.progress import TrainingProgress
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.run import Run
 from recycle.record.totals import Totals

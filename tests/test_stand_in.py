@@ -23,7 +23,7 @@ BEGUN = ViewLine(0, 0.0, ["W0_0"], [], 0, "the run begins", "memory", 10, 1.0, "
 CODE = """
 import os, sys
 from pathlib import Path
-from recycle.cli.stand_in import StandIn
+from recycle.cli.run.stand_in import StandIn
 
 folder, first, second, wakes = Path(sys.argv[1]), *map(str.encode, sys.argv[2:4]), sys.argv[4] == "wakes"
 recording = folder / "events" / "W0_0.jsonl"

@@ -1,6 +1,7 @@
 import csv
 import json
 import re
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +13,7 @@ from recycle.faults.outages import load_outages
 from recycle.faults.random_faults import random_faults
 from recycle.study.failures import FailureHistory
 
-JOB = ("-D", "3", "-P", "4", "-M", "6", "--optimizer-cost", "3", "--limit", "6")
+JOB = (str(Path(__file__).with_name("study.toml")),)
 
 
 def study(*arguments, job=JOB):

@@ -13,6 +13,7 @@ import torch
 from click.testing import CliRunner
 
 from recycle.cli.join import LATE
+from recycle.cli.parameters import Timeouts
 from recycle.cli.verbs import group
 from recycle.control.board.run_folder import taken
 from recycle.control.host.agent import FENCED
@@ -20,6 +21,7 @@ from recycle.control.store.etcd_store import EtcdStore
 from recycle.errors import RunFailed, UserError
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "schedules"
+V_SHAPED = SCHEDULES.parent / "tests" / "v-shaped.toml"
 SMALL = ["--stages", "2", "--pipelines", "2", "--micro-batches", "2"]
 
 
@@ -71,12 +73,26 @@ def test_trains_with_a_dead_server(tmp_path, monkeypatch):
         (["--keep-in-memory", "copies=0"], "copies=0: give off, copies=N with N from 1"),
         (["--keep-in-memory", "copies=2"], "copies=2: it takes 2 hosts, and this run has 1"),
         (["--keep-in-memory", "copies=1", "--unprotected"], "a run without protection survives no failure"),
-        (["--keep-in-memory", "copies=1", "--placement", "v-shaped"], "copies=1 takes one chunk per server"),
+        (["--keep-in-memory", "copies=1", V_SHAPED], "copies=1 takes one chunk per server"),
     ],
 )
 def test_copies_that_cannot_be_kept_are_refused(tmp_path, options, expected):
     with pytest.raises((UserError, click.BadParameter), match=expected):
         call("train", *SMALL, *options, "-o", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("silence", "is no duration"), ("sleep=3s", "'sleep=3s': give silence, hang, start with a duration")],
+)
+def test_a_timeout_that_is_none_is_refused(tmp_path, text, expected):
+    with pytest.raises(click.BadParameter, match=expected):
+        call("train", *SMALL, "--timeouts", text, "-o", tmp_path / "run")
+
+
+def test_timeouts_that_are_not_named_are_as_usual():
+    assert Timeouts.parse("hang=1m,silence=9s") == Timeouts(9.0, 60.0, 600.0)
+    assert Timeouts.parse("") == Timeouts()
 
 
 def test_nccl_is_refused_where_nothing_lies_on_gpus(tmp_path):
@@ -143,19 +159,6 @@ def test_torch_is_told_to_log_nothing_before_it_is_imported_and_to_compile_nothi
     assert ended.stdout.endswith(f"Megatron was compiled: {torch.backends.cuda.is_built()}\n")
 
 
-def test_emulates_a_plan():
-    plan = SCHEDULES / "4-staggered.json"
-    result = call("train", SCHEDULES / "paper.toml", "--plan", plan, "--emulate", "0.5ms", "--iterations", 2)
-    assert "planned    makespan 29 slots, period 30 slots" in result.output
-    assert "for 2 iterations" in result.output
-
-
-def test_emulates_servers_of_several_chunks():
-    result = call("train", *SMALL, "--placement", "v-shaped", "--dead", "W0_1", "--emulate", "0.5ms", "--iterations", 2)
-    assert "planned    makespan 25 slots, period 24 slots" in result.output
-    assert "for 2 iterations" in result.output
-
-
 def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
     (tmp_path / "model.toml").write_text("learning_rate = 1e30\n")
     (tmp_path / "faults.toml").write_text('[[fault]]\nkind = "kill"\nservers = ["W0_0", "W1_0"]\nstep = 1\n')
@@ -176,8 +179,8 @@ def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
     [
         ([*SMALL, "--plan", SCHEDULES / "4-staggered.json"], r"the plan is for 3 x 4 x 6 .* the job is 2 x 2 x 2"),
         (
-            [SCHEDULES / "paper.toml", "--plan", SCHEDULES / "4-staggered.json", "--placement", "v-shaped"],
-            "the plan is for placement standard, and the job's is v-shaped: make a plan for this job, or give",
+            [V_SHAPED, "-D", 3, "-P", 4, "-M", 6, "--plan", SCHEDULES / "4-staggered.json"],
+            "the plan is for placement standard, and the job's is v-shaped: make a plan for this job",
         ),
         (
             [SCHEDULES / "paper.toml", "--plan", SCHEDULES / "4-staggered.json", "--dead", "W0_1"],

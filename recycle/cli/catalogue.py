@@ -50,7 +50,7 @@ def command(
 
     \b
     recycle catalogue job.toml --failures 2 -o catalogue.zip
-    recycle lookup catalogue.zip --dead W1_2,W0_3 -o plan.json
+    recycle plan --catalogue catalogue.zip --dead W1_2,W0_3 -o plan.json
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recycle.cli.console import make_console, print_json
+from recycle.cli.console import is_read_by_eye, make_console, print_json
 from recycle.cli.options import describe_dead, describe_job, describe_throughput, json_option, plan_argument
 from recycle.holding import placed
+from recycle.job import Job
 from recycle.plan.checker import check_plan, rows_around
 from recycle.plan.clock import Clock, run_clock
+from recycle.plan.difference import compare_plans
 from recycle.plan.document import load_plan
 from recycle.plan.memory import peak_memory
 from recycle.plan.plan import Plan
@@ -21,12 +23,24 @@ if TYPE_CHECKING:
     from recycle.planner.claims import Claims
 
 MOST_ROWS = 64
+SHOWN = 60
+"""Lines of instructions that a terminal is given."""
+
+TIMES = {"makespan", "period", "bound", "baseline", "delay"} | {
+    *("forward", "input_gradient", "weight_gradient", "optimizer", "reduction", "latency")
+}
+AMOUNTS = {"held", "released_at_input_gradient", "limit", "state"}
 
 
 @click.command("check")
 @plan_argument
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    help="Compare it with another plan instead: what they were made for, their figures, each server's instructions.",
+)
 @json_option
-def command(plan_file: Path, as_json: bool) -> None:
+def command(plan_file: Path, against: Path | None, as_json: bool) -> None:
     """Prove that PLAN is legal, and recompute its figures from its instructions.
 
     In a legal plan every micro-batch passes every stage once, F before I before W on one live server. No server holds
@@ -38,8 +52,14 @@ def command(plan_file: Path, as_json: bool) -> None:
     has proved is reported as not verified. Planner, seed and budget are not checked.
 
     An illegal plan exits with status 1 and names the first wrong instruction; a file that is no plan exits with 2.
+
+    With --against, the exit status is 0 if the plans are equal, and 1 if they differ. Of many instructions that differ,
+    a terminal is given their numbers.
     """
     plan = load_plan(plan_file)
+    if against is not None:
+        compare(plan, load_plan(against), f"recycle check {plan_file} --against {against}", as_json=as_json)
+        return
     require(plan, check_plan(plan), as_json)
     from recycle.planner.claims import judge_claims
 
@@ -133,3 +153,57 @@ def report(plan: Plan, clock: Clock, claims: "Claims") -> None:
         bubble = f"{shares[0]:.1%}" if len(shares) == 1 else f"{min(shares):.1%} to {max(shares):.1%}"
         table.add_row(name, bubble, job.memory_text(max(memory)), job.memory_text(limit))
     console.print(table)
+
+
+def compare(before: Plan, after: Plan, again: str, *, as_json: bool) -> None:
+    """Say what differs between two plans, and end the program with status 1 if anything does.
+
+    Args:
+        before: one.
+        after: the other one.
+        again: the command line that says it again.
+        as_json: whether for other programs.
+    """
+    difference = compare_plans(before, after)
+    if as_json:
+        print_json(
+            {
+                "equal": not difference,
+                "fields": {name: {"a": old, "b": new} for name, old, new in difference.fields},
+                "programs": {str(server): lines for server, lines in difference.programs.items()},
+            }
+        )
+        sys.exit(1 if difference else 0)
+    console = make_console()
+    for name, old, new in difference.fields:
+        console.print(
+            f"{name}: {value_text(name, old, before.job)} -> {value_text(name, new, after.job)}", markup=False
+        )
+    count = sum(map(len, difference.programs.values()))
+    brief = is_read_by_eye() and count > SHOWN
+    for server, lines in difference.programs.items():
+        if brief:
+            less, more = (sum(line.startswith(sign) for line in lines) for sign in "-+")
+            console.print(f"{server}: {less} instructions in other places or gone, {more} new or come there")
+            continue
+        console.print(str(server), style="bold")
+        for line in lines:
+            style = "green" if line.startswith("+") else "red" if line.startswith("-") else "dim"
+            console.print(f"  {line}", style=style, markup=False)
+    if brief:
+        console.print(f"{again} | less shows them, in {count} lines", markup=False)
+    if not difference:
+        console.print("The plans are equal.")
+    sys.exit(1 if difference else 0)
+
+
+def value_text(name: str, value: Any, job: Job) -> str:
+    """A value of a plan's with its unit."""
+    field = name.rpartition(".")[2]
+    if isinstance(value, int) and field in TIMES:
+        return job.time_text(value)
+    if isinstance(value, int) and field in AMOUNTS:
+        return job.memory_text(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(value_text(name, each, job) for each in value) or "none"
+    return "none" if value is None else str(value)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from recycle.cli.model import quiet
 from recycle.cli.parameters import SERVER
+from recycle.cli.run.model import quiet
 from recycle.control.board.run_folder import shared
 from recycle.control.host.agent import FENCED, STOPPED
 from recycle.control.membership.open_files import allow_most
@@ -40,7 +40,7 @@ def command(folder: Path, server: Server | None, address: str | None) -> None:
     """
     quiet()
     allow_most()
-    from recycle.cli.planning import planning_of
+    from recycle.cli.run.planning import planning_of
     from recycle.megatron.gpt.arriving import join_run
     from recycle.megatron.gpt.run import Run
     from recycle.runtime.launch.meet.start import choose_address

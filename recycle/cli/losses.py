@@ -1,13 +1,11 @@
-"""``recycle losses``."""
+"""The loss curves of runs, as ``recycle show --losses`` draws them."""
 
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 
-from recycle.cli.console import make_console
-from recycle.cli.parameters import OutputFile
+from recycle.cli.console import report_console
 from recycle.errors import UserError
 from recycle.files import write_whole
 from recycle.record.history import History
@@ -29,42 +27,27 @@ class Losses(NamedTuple):
     history: History
 
 
-@click.command("losses")
-@click.argument("path", metavar="RUN", type=click.Path(path_type=Path))
-@click.option(
-    "--against", type=click.Path(path_type=Path), help="The run to compare with, such as one without failures."
-)
-@click.option(
-    "-o",
-    "--output",
-    type=OutputFile(".svg"),
-    default="loss.svg",
-    show_default=True,
-    help="Where to write the picture.",
-)
-def command(path: Path, against: Path | None, output: Path) -> None:
-    """Draw the losses of RUN, the directory of a run, with its failures and rejoins.
+def draw_runs(path: Path, against: Path | None, output: Path) -> bool:
+    """Draw the losses of a run with its failures and rejoins, over those of another one if that is given.
 
-    With --against, the largest difference from another run is printed, relative to that run's loss. The exit status is
-    1 if the two have no iteration in common.
+    Prints the largest difference from the other run, relative to its loss; gives whether the two can be compared.
 
-    \b
-    recycle losses run --against undisturbed -o loss.svg
+    Raises:
+        UserError: a run cannot be read, or has no losses.
     """
-    console = make_console()
-    run = load_losses(path)
+    run, console = load_losses(path), report_console(output)
     names = [path.name, against.name if against else ""]
     if against and names[0] == names[1]:
         names = [str(path), str(against)]
     curves = {names[0]: run.curve}
-    status = 0
+    comparable = True
     if against:
         reference = load_losses(against)
         curves = {names[1]: reference.curve, names[0]: run.curve}
         difference = compare_losses(run.curve, reference.curve)
+        comparable = difference is not None
         if difference is None:
             click.echo(f"recycle: {path} and {against} have no iteration in common", err=True)
-            status = 1
         else:
             console.print(
                 f"largest difference {difference.largest:.2g} at iteration {difference.step:g} "
@@ -73,7 +56,7 @@ def command(path: Path, against: Path | None, output: Path) -> None:
     title = f"{names[0]} over {names[1]}" if against else names[0]
     write_whole(output, draw_losses(title, curves, marks_of(run.history), names[:1] if against else ()).encode())
     console.print(f"written to {output}", markup=False)
-    sys.exit(status)
+    return comparable
 
 
 def load_losses(path: Path) -> Losses:

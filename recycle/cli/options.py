@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from recycle.cli.parameters import DURATION, NUMBERS, SERVERS, Count
+from recycle.cli.parameters import DURATION, SERVERS, Count
 from recycle.errors import IllegalPlan, UserError
 from recycle.job import Job, Server
 from recycle.jobfile import load_job
@@ -21,36 +21,14 @@ from recycle.plan.routing import ROUTING_RULES
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-JOB_FLAGS = {
+SHAPE = {
     "pipelines": ("-D", "pipelines, the data-parallel degree"),
     "stages": ("-P", "stages per pipeline"),
     "micro_batches": ("-M", "micro-batches per pipeline and iteration"),
-    "placement": (
-        "--placement",
-        "the chunks of each server: standard, v-shaped, interleaved:N, consecutive:N; costs are then per chunk",
-    ),
-    "overlap_reduction": ("--overlap-reduction", "reduce gradients while their servers compute others"),
-    "forward": ("--forward-cost", "time of F"),
-    "input_gradient": ("--input-gradient-cost", "time of I"),
-    "weight_gradient": ("--weight-gradient-cost", "time of W"),
-    "optimizer": ("--optimizer-cost", "time of the optimizer step"),
-    "reduction": ("--reduction-cost", "time of the gradients' reduction"),
-    "latency": ("--latency", "time that a transfer to the next stage takes"),
-    "held": ("--held", "memory that a micro-batch holds from its F on"),
-    "released_at_input_gradient": ("--released-at-input-gradient", "the part of it that is free after I"),
-    "limit": (
-        "--limit",
-        "memory of each server; default: for as many micro-batches as there are stages, and the state",
-    ),
-    "state": ("--state", "the part of the limit that parameters and moments take"),
 }
-
-
-SHAPE = ("pipelines", "stages", "micro_batches", "placement")
-"""The flags of a job that every verb's help has; what costs and memory are is said by one verb for all."""
+"""The keys of a job file that are options too: what they are called, and what they are."""
 
 JOB_HEADING = "Options that describe a job, or change what its file says"
-REFERENCE = "plan"
 
 
 class GroupedOption(click.Option):
@@ -76,49 +54,70 @@ class JobCommand(click.Command):
             if isinstance(each, click.Option):
                 groups.setdefault(each.heading if isinstance(each, GroupedOption) else "Options", []).append(each)
         of_job = groups.pop(JOB_HEADING)
-        if self.name != REFERENCE:
-            of_job = [each for each in of_job if each.name in SHAPE]
         for title, group in (*groups.items(), (JOB_HEADING, of_job)):
             records = [record for each in group if (record := each.get_help_record(ctx)) is not None]
             with formatter.section(title):
                 formatter.write_dl(records)
-        if self.name != REFERENCE:
-            with formatter.indentation():
-                formatter.write_text(f"Costs and memory (--forward-cost, --limit ...): see recycle {REFERENCE} --help.")
 
 
-WHOLE: dict[str, Any] = {"type": int, "metavar": "NUMBER"}
-SWITCH: dict[str, Any] = {"is_flag": True, "default": None}
-KINDS = {
-    "pipelines": WHOLE,
-    "stages": WHOLE,
-    "micro_batches": WHOLE,
-    "placement": {"metavar": "FORM"},
-    "overlap_reduction": SWITCH,
-}
-"""What the flags of a job take that are not one number, or one per stage."""
+class Described(NamedTuple):
+    """A job as the command line describes it.
+
+    Attributes:
+        file: that was given; None where options describe the job.
+        shape: what options say, by keys of a job file.
+    """
+
+    file: Path | None
+    shape: dict[str, int]
+
+    def load(self) -> Job:
+        """The job.
+
+        Raises:
+            UserError: there is none.
+        """
+        if self.file is None and not self.shape:
+            raise UserError("no job: give a job file, or at least --pipelines, --stages and --micro-batches")
+        return load_job(self.file, self.shape)
 
 
-def job_options(function: F) -> F:
-    """Add the JOB argument and a flag per key of a job file; the function gets ``job``."""
+def described_job(function: F) -> F:
+    """Add the JOB argument and the options of a job's shape; the function gets ``described``."""
 
     @wraps(function)
     def wrapper(job_file: Path | None, **arguments: Any) -> Any:
-        flags = {key: value for key in JOB_FLAGS if (value := arguments.pop(key)) is not None}
-        if job_file is None and not flags:
-            raise UserError("no job: give a job file, or at least --pipelines, --stages and --micro-batches")
-        return function(job=load_job(job_file, flags), **arguments)
+        shape = {key: value for key in SHAPE if (value := arguments.pop(key)) is not None}
+        return function(described=Described(job_file, shape), **arguments)
 
     decorated: Any = wrapper
-    group: dict[str, Any] = {"cls": GroupedOption, "heading": JOB_HEADING}
-    for key, (flag, text) in reversed(JOB_FLAGS.items()):
-        names = [flag, f"--{key.replace('_', '-')}"] if KINDS.get(key) is WHOLE else [flag]
-        kind = KINDS.get(key, {"type": NUMBERS})
-        decorated = click.option(*names, key, help=f"{text[0].upper()}{text[1:]}.", **group, **kind)(decorated)
+    for key, (letter, text) in reversed(SHAPE.items()):
+        decorated = click.option(
+            letter,
+            f"--{key.replace('_', '-')}",
+            key,
+            type=int,
+            metavar="NUMBER",
+            help=f"{text[0].upper()}{text[1:]}.",
+            cls=GroupedOption,
+            heading=JOB_HEADING,
+        )(decorated)
     decorated = click.argument(
         "job_file", metavar="[JOB]", required=False, type=click.Path(path_type=Path, dir_okay=False)
     )(decorated)
     result: F = decorated
+    return result
+
+
+def job_options(function: F) -> F:
+    """Add the JOB argument and the options of a job's shape; the function gets ``job``."""
+
+    @wraps(function)
+    def wrapper(described: Described, **arguments: Any) -> Any:
+        return function(job=described.load(), **arguments)
+
+    decorated: Any = wrapper
+    result: F = described_job(decorated)
     return result
 
 

@@ -1,9 +1,8 @@
 """What options and arguments hold: how their texts are read, and what the help calls them."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import click
 
@@ -40,26 +39,44 @@ class Parsed(click.ParamType[T]):
             self.fail(str(error), param, ctx)
 
 
+class Timeouts(NamedTuple):
+    """How long a run waits, in seconds.
+
+    Attributes:
+        silence: for a host's next sign of life, until it is declared dead.
+        hang: for a server on a host that lives, until it is declared dead.
+        start: for servers to start, once the first one is ready.
+    """
+
+    silence: float = 3.0
+    hang: float = 15.0
+    start: float = 600.0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``silence=9s,hang=60s``; what is not named is as usual.
+
+        Raises:
+            UserError: a name is unknown, or its value is no duration.
+        """
+        given: dict[str, float] = {}
+        for part in filter(None, text.split(",")):
+            name, _, duration = part.partition("=")
+            if name.strip() not in cls._fields:
+                raise UserError(f"{part!r}: give {', '.join(cls._fields)} with a duration, such as silence=9s,hang=60s")
+            given[name.strip()] = parse_duration(duration)
+        return cls(**given)
+
+
 class Count(click.IntRange):
     """A whole number, at least and at most so much where that is given."""
 
     name = "number"
 
 
-def _numbers(text: str) -> float | list[float]:
-    try:
-        numbers = [float(part) if re.search(r"[.a-z]", part, re.IGNORECASE) else int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise UserError(f"{text!r} is no number, nor a comma-separated list with one per stage") from error
-    return numbers if len(numbers) > 1 else numbers[0]
-
-
 def _servers(text: str) -> tuple[Server, ...]:
     return tuple(Server.parse(part.strip()) for part in text.split(",") if part.strip())
 
-
-NUMBERS = Parsed("n[,n...]", _numbers)
-"""One number for all stages, or a comma-separated one per stage."""
 
 SERVER = Parsed("server", lambda text: Server.parse(text.strip()))
 """A server such as W1_2."""
@@ -75,6 +92,9 @@ RACKS = Parsed("racks", Racks.parse)
 
 OUTLOOK = Parsed("outlook", Outlook.parse)
 """Whether layers move, and how long servers stay as they are; None for ``off``."""
+
+TIMEOUTS = Parsed("timeouts", Timeouts.parse)
+"""How long a run waits for hosts, servers and their start."""
 
 DURATION = Parsed("duration", parse_duration)
 """A duration such as 500ms, 2s, 1m or 5 (seconds), in seconds."""

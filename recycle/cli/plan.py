@@ -7,19 +7,25 @@ import click
 
 from recycle.cli.console import print_json, progress_line, report_console
 from recycle.cli.options import (
+    Described,
     JobCommand,
     dead_option,
     describe_dead,
     describe_job,
     describe_throughput,
+    described_job,
     form_option,
-    job_options,
     json_option,
+    load_legal_plan,
     mode_options,
     search_options,
 )
 from recycle.cli.parameters import DURATION, OutputFile
-from recycle.job import Job, Server
+from recycle.errors import UserError
+from recycle.files import read_bytes
+from recycle.job import Server
+from recycle.kinds import PLAN, kind_of
+from recycle.plan.catalogue import Catalogue, Found
 from recycle.plan.document import save_plan
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Form, Plan
@@ -29,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @click.command("plan", cls=JobCommand)
-@job_options
+@described_job
 @dead_option
 @mode_options
 @search_options
@@ -39,10 +45,15 @@ if TYPE_CHECKING:
     help="Time for the exact solver to prove or improve the plan.",
 )
 @form_option
+@click.option(
+    "--catalogue",
+    type=click.Path(path_type=Path),
+    help="Take the plan for the dead servers from a catalogue, in their names; JOB refuses one of another job.",
+)
 @click.option("-o", "--output", type=OutputFile(".json"), help="Where to write the plan.")
 @json_option
 def command(
-    job: Job,
+    described: Described,
     dead: tuple[Server, ...],
     mode: Mode,
     stop: "StoppingCriterion",
@@ -50,6 +61,7 @@ def command(
     seed: int,
     prove: float | None,
     form: Form,
+    catalogue: Path | None,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -58,12 +70,38 @@ def command(
     JOB is a TOML file (docs/reference/job-file.md lists every key); flags describe a job without one, or change what
     it says. The search ends at its budget, at the proven bound, or at Ctrl-C; the best plan found is kept each time.
 
+    With --catalogue nothing is searched for. Where a live server has to act as a dead peer, and where moving a healthy
+    server to another stage would save time, the report says so. In the place of JOB, a plan of compute form gets its
+    transfers, reductions and optimizer steps.
+
     \b
     recycle plan job.toml --dead W1_2 --budget 2s -o plan.json
-    recycle plan -D 3 -P 4 -M 6 --optimizer-cost 3 --limit 6 --dead W1_0,W2_3 --prove 60s
+    recycle plan -D 3 -P 4 -M 6 --dead W1_0,W2_3 --prove 60s
+    recycle plan --catalogue catalogue.zip --dead W1_2,W0_3 -o plan.json
+    recycle plan compute.json --form lowered -o plan.json
     """
+    from recycle.planner.assemble import lower_plan
     from recycle.planner.make import Effort, make_plan
 
+    if catalogue is not None:
+        whole = Catalogue(catalogue, described.load() if any(described) else None)
+        report_entry(whole, whole.look_up(dead), output, as_json=as_json)
+        return
+    if described.file is not None and kind_of(read_bytes(described.file)) == PLAN:
+        given = load_legal_plan(described.file)
+        if given.form == form:
+            raise UserError(f"{described.file}: this plan is {form} already; give a job file, or another --form")
+        if dead or described.shape:
+            raise UserError(
+                f"{described.file}: this plan has its job and its dead servers; leave the other options out"
+            )
+        if form == "compute":
+            raise UserError(
+                f"{described.file}: its instructions cannot be taken out again; plan the job with --form compute"
+            )
+        finish(lower_plan(given), output, as_json=as_json)
+        return
+    job = described.load()
     if prove:
         budget += f", {prove:g} s for a proof"
     with progress_line("planning") as show:
@@ -74,12 +112,17 @@ def command(
         plan = make_plan(
             job, dead, mode, Effort((stop,), budget, seed, prove or 0.0, until_interrupted=True), form, watch
         )
+    finish(plan, output, as_json=as_json)
+
+
+def finish(plan: Plan, output: Path | None, *, as_json: bool) -> None:
+    """Write a plan, if that is wanted, and report what it is worth."""
     if output is not None:
         save_plan(plan, output)
     if as_json:
         print_json(summary(plan))
-        return
-    report(plan, output)
+    else:
+        report(plan, output)
 
 
 def summary(plan: Plan) -> dict[str, Any]:
@@ -120,3 +163,41 @@ def report(plan: Plan, output: Path | None) -> None:
         console.print(f"written to {output}", markup=False)
     else:
         console.print("Nothing is written: give -o plan.json to keep the plan.")
+
+
+def report_entry(catalogue: Catalogue, found: Found, output: Path | None, *, as_json: bool) -> None:
+    """Write a catalogue's plan, if that is wanted, and report what it is worth."""
+    if output is not None:
+        save_plan(found.plan(), output)
+    index, entry = catalogue.index, found.entry
+    retention = index.baseline / entry.period if entry.period else 1.0
+    if as_json:
+        print_json(
+            {
+                "dead": [str(server) for server in found.dead],
+                "counts": entry.counts,
+                "period": entry.period,
+                "bound": entry.bound,
+                "makespan": entry.makespan,
+                "retention": retention,
+                "roles": {str(server): str(role) for server, role in found.reading.roles.items()},
+                "migration": found.migration.describe(index.job) if found.migration else None,
+            }
+        )
+        return
+    console, job = report_console(output), index.job
+    whole = next(each for each in index.entries if not any(each.counts))
+    console.print(describe_job(job), markup=False)
+    console.print(f"dead       {describe_dead(found.dead)}")
+    console.print(f"period     {job.time_text(entry.period)}, bound {job.time_text(entry.bound)}")
+    console.print(
+        f"throughput {retention:.1%} of fault-free 1F1B (period {job.time_text(index.baseline)}), "
+        f"{whole.period / max(entry.period, 1):.1%} of that with all servers alive "
+        f"(period {job.time_text(whole.period)})"
+    )
+    for server, role in found.reading.roles.items():
+        console.print(f"role       {server} acts as {role}")
+    if found.migration:
+        console.print(f"migration  {found.migration.describe(job)}")
+    if output is not None:
+        console.print(f"written to {output}", markup=False)

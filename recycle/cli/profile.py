@@ -6,9 +6,9 @@ from typing import Literal
 import click
 
 from recycle.cli.console import make_console
-from recycle.cli.model import load_model, quiet
 from recycle.cli.options import JobCommand, describe_job, device_option, job_options
 from recycle.cli.parameters import Count, OutputFile
+from recycle.cli.run.model import load_model, quiet
 from recycle.files import write_whole
 from recycle.job import Job
 from recycle.jobfile import encode_job

@@ -1,6 +1,7 @@
 """``recycle show``."""
 
 import gc
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,10 +10,13 @@ from typing import Any
 import click
 
 from recycle.cli.console import make_console, print_json, report_console
-from recycle.cli.options import json_option
+from recycle.cli.losses import draw_runs
+from recycle.cli.options import json_option, load_legal_plan
 from recycle.cli.parameters import Count, OutputFile
-from recycle.errors import IllegalPlan
+from recycle.errors import IllegalPlan, UserError
 from recycle.files import STANDARD, write_whole
+from recycle.plan.export import export_csv, export_torch
+from recycle.plan.plan import Plan
 from recycle.view.chart import Chart, Grouping
 from recycle.view.compare import describe
 from recycle.view.files import FILE_VIEWS
@@ -55,8 +59,14 @@ def file_options(command: Command) -> Command:
 )
 @click.option("--list", "as_list", is_flag=True, help="One instruction per line, good for diff.")
 @file_options
-@click.option("--strict", is_flag=True, help="Refuse an illegal plan with exit status 1 instead of drawing it.")
-@click.option("--no-color", is_flag=True, help="Letters instead of colours.")
+@click.option(
+    "--losses",
+    type=OutputFile(".svg"),
+    help="Write a picture of a run's losses; with --against, print the largest difference from that run's.",
+)
+@click.option("--csv", type=OutputFile(".csv"), help="Write a plan's timed compute instructions, one per row.")
+@click.option("--torch", type=OutputFile(".csv"), help="Write a plan as a schedule for torch.distributed.pipelining.")
+@click.option("--pipeline", type=int, default=0, show_default=True, help="Which pipeline --torch is made of.")
 @json_option
 def command(
     path: Path,
@@ -64,8 +74,10 @@ def command(
     grouping: Grouping,
     iterations: int | None,
     as_list: bool,
-    strict: bool,
-    no_color: bool,
+    losses: Path | None,
+    csv: Path | None,
+    torch: Path | None,
+    pipeline: int,
     as_json: bool,
     **files: Path | None,
 ) -> None:
@@ -73,14 +85,27 @@ def command(
 
     Without a file to write, it is drawn in the terminal: a row per server, a column per time quantum, and at the end of
     each row its bubble and its peak memory. An illegal plan is drawn with the wrong instructions marked.
+
+    --csv has the columns server, chunk, op, home, micro_batch, start and end, and a row per reduction beside others.
+    --torch has a row per rank, for _PipelineScheduleRuntime; it exists for plans without re-routing. With --losses and
+    --against, the exit status is 1 if the two runs have no iteration in common.
+
+    \b
+    recycle show plan.json --html plan.html
+    recycle show run --losses losses.svg --against undisturbed
     """
     wanted = [(view, target) for view in FILE_VIEWS if (target := files[view.option]) is not None]
+    if csv is not None or torch is not None:
+        export(load_legal_plan(path), csv, torch, pipeline)
+    comparable = True
+    if losses is not None:
+        if len(against) > 1:
+            raise UserError("--losses: it compares a run with one other; give --against once")
+        comparable = draw_runs(path, against[0] if against else None, losses)
+    if any((csv, torch, losses)) and not (wanted or as_list or as_json):
+        sys.exit(not comparable)
     with uncollected():
         subjects = [load_subject(each, iterations) for each in (path, *against)]
-        if strict:
-            for subject in subjects:
-                if subject.violations:
-                    raise IllegalPlan(f"{subject.name} is illegal: {subject.problems[0]}")
         stuck = [each.name for each in subjects if each.timeline is None]
         if stuck and wanted:
             raise IllegalPlan(
@@ -109,19 +134,36 @@ def command(
                 for subject in subjects:
                     print_summary(subject)
         else:
-            print_panels(panels, color=not no_color)
+            print_panels(panels)
             for subject in subjects:
                 print_events(subject)
                 print_summary(subject)
 
 
-def print_panels(panels: Sequence[Panel], *, color: bool) -> None:
+def export(plan: Plan, csv: Path | None, torch: Path | None, pipeline: int) -> None:
+    """Write a plan in forms that other programs read.
+
+    Args:
+        plan: a legal one.
+        csv: where its timed compute instructions go, if anywhere.
+        torch: where its schedule for torch goes, if anywhere.
+        pipeline: which one the schedule is made of.
+    """
+    # Not every plan has a schedule for torch.
+    texts = {torch: export_torch(plan, pipeline) if torch else "", csv: export_csv(plan) if csv else ""}
+    for target, text in texts.items():
+        if target is not None:
+            write_whole(target, text.encode())
+            report_console(target).print(f"written to {target}", markup=False)
+
+
+def print_panels(panels: Sequence[Panel]) -> None:
     """Draw in the terminal; letters where it has no colours."""
     from recycle.view.terminal import Colours, draw
 
-    console = make_console(color=color)
+    console = make_console()
     colours: Colours = "few" if console.color_system in ("standard", "windows") else "full"
-    if not color or console.color_system is None or console.no_color:
+    if console.color_system is None or console.no_color:
         colours = "none"
     drawn = draw([panel.chart for panel in panels], console.width, colours, [panel.pace for panel in panels])
     for panel, lines in zip(panels, drawn, strict=True):

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 import msgspec
 
-from recycle.cli.choices import choose_faults, choose_plan
 from recycle.cli.console import make_console
-from recycle.cli.model import load_model, quiet
 from recycle.cli.options import GroupedOption, JobCommand, device_option, job_options
-from recycle.cli.parameters import DURATION, OUTLOOK, RACKS, REDUNDANCY, SERVERS, Count
-from recycle.cli.shown_run import show_emulation, train_and_show
+from recycle.cli.parameters import DURATION, OUTLOOK, RACKS, REDUNDANCY, SERVERS, TIMEOUTS, Count, Timeouts
+from recycle.cli.run.choices import choose_faults, choose_plan
+from recycle.cli.run.model import load_model, quiet
+from recycle.cli.run.shown_run import train_and_show
 from recycle.control.board.run_folder import require_free, taken
 from recycle.control.membership.open_files import allow_most
 from recycle.control.store.etcd_cluster import VARIABLE, EtcdCluster
@@ -65,8 +65,6 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 )
 @device_option
 @click.option("--nccl", is_flag=True, help="Carry what lies on GPUs by NCCL instead of through host memory.")
-@click.option("--fp16", is_flag=True, help="Compute in half precision, with a dynamic loss scale.")
-@click.option("--emulate", type=DURATION, help="Train nothing: servers sleep, a slot lasting this long.")
 @click.option(
     "--evaluate-every", type=Count(0), default=0, help="Iterations between evaluations on held-out text.", **SAVING
 )
@@ -102,19 +100,12 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
     **SURVIVING,
 )
 @click.option(
-    "--silence",
-    type=DURATION,
-    default="3s",
-    show_default=True,
-    help="Until a host without a sign of life is declared dead, with all its servers.",
-    **SURVIVING,
-)
-@click.option(
-    "--hang",
-    type=DURATION,
-    default="15s",
-    show_default=True,
-    help="Until a server that hangs on a host that lives is declared dead.",
+    "--timeouts",
+    type=TIMEOUTS,
+    default="",
+    metavar="NAME=DURATION,...",
+    help="silence=3s: until a silent host is dead. hang=15s: until a server that hangs is dead. "
+    "start=10m: how long servers may take to start after the first one.",
     **SURVIVING,
 )
 @click.option(
@@ -148,14 +139,6 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 @click.option(
     "--address",
     help="The address or network interface to bind to; default: the one that reaches the first host.",
-    **HOSTS,
-)
-@click.option(
-    "--start-within",
-    type=DURATION,
-    default="10m",
-    show_default=True,
-    help="How long servers may take to start once the first one is ready.",
     **HOSTS,
 )
 @click.option(
@@ -194,9 +177,7 @@ def command(
     mtbf: float | None,
     seed: int,
     catalogue: Path | None,
-    silence: float,
-    hang: float,
-    start_within: float,
+    timeouts: Timeouts,
     address: str | None,
     redundancy: Redundancy | None,
     racks: Racks,
@@ -208,8 +189,6 @@ def command(
     device: Literal["cpu", "cuda"],
     nccl: bool,
     exact: bool,
-    fp16: bool,
-    emulate: float | None,
 ) -> None:
     """Train a GPT on text by a plan for JOB, a process per live server on this machine.
 
@@ -223,13 +202,9 @@ def command(
     recycle train schedules/paper.toml --faults schedules/faults/two-kills-one-join.toml --iterations 60
     recycle train schedules/paper.toml --mtbf 30s --seed 1
     recycle train schedules/paper.toml --dead W1_2 --iterations 100 --evaluate-every 20
-    recycle train schedules/paper.toml --plan schedules/4-staggered.json --emulate 20ms
     """
     # Torch reads what it may log when it is first imported, and that is below.
     quiet()
-    if emulate is not None:
-        show_emulation(choose_plan(job, plan_file, dead), emulate, iterations)
-        return
     if distributed:
         job.require_even("--distributed-optimizer")
     if outlook is not None:
@@ -275,6 +250,7 @@ def command(
         job.require_standard(asked)
     elif racks:
         raise UserError("--racks: it says where --keep-in-memory keeps the state; give that, or leave it out")
+    silence, hang, start_within = timeouts
     cluster = click.get_current_context().with_resource(
         claimed(store, start, str(output.resolve()), silence, start_within, say)
     )
@@ -296,7 +272,7 @@ def command(
         from recycle.planner.source import plan_ahead, waiting_plan
 
         model = load_model(model_file)
-        model = msgspec.structs.replace(model, exact=exact or model.exact, fp16=fp16 or model.fp16)
+        model = msgspec.structs.replace(model, exact=exact or model.exact)
         faults = choose_faults(job, plan, iterations, fault_file, mtbf, seed)
         if cluster is not None and any(fault.kind is Kind.STORE_LOSS for fault in faults.entries):
             raise UserError(
@@ -381,8 +357,8 @@ def attend(folder: Path, meeting: "Rendezvous", *, keeps: bool, goes_on: bool) -
         RunFailed: it did not come to its end.
         UserError: there is no run.
     """
-    from recycle.cli.planning import planning_of
-    from recycle.cli.stand_in import StandIn
+    from recycle.cli.run.planning import planning_of
+    from recycle.cli.run.stand_in import StandIn
     from recycle.control.board.joinfile import last_token
     from recycle.megatron.gpt.arriving import attend_run
     from recycle.runtime.launch.meet.keepers import KeeperSlot

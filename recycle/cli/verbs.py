@@ -9,7 +9,7 @@ from recycle.version import __version__
 
 FIRST = {
     "plan": "Plan a job around its dead servers, and prove how good the plan is.",
-    "show": "Draw a plan or a measured run: terminal, SVG, HTML, trace.",
+    "show": "Draw a plan or a measured run, or its losses: terminal, SVG, HTML, trace, CSV.",
     "explain": "Explain what bounds a plan, what its failures cost, and what would help.",
     "train": "Train a GPT on text by a plan, through failures of servers.",
     "watch": "Watch a run while it goes on, or try failures on a plan, in a browser.",
@@ -19,16 +19,11 @@ FIRST = {
 """What one begins with."""
 
 MORE = {
-    "check": "Prove that a plan is legal, and recompute its figures.",
-    "diff": "Compare two plans.",
-    "export": "Write a plan as CSV, or as a torch.distributed.pipelining schedule.",
-    "lower": "Add transfers, reductions and optimizer steps to a compute plan.",
+    "check": "Prove that a plan is legal, and recompute its figures, or compare it with another plan.",
     "catalogue": "Plan every vector of failure counts ahead of time.",
     "kill": "Kill servers of a run, to see it go on.",
     "join": "Bring a server back into a running training.",
-    "losses": "Draw the loss curve of a run over that of another, and report the largest difference.",
     "profile": "Measure what the stages of a GPT cost on this machine, and write a job file.",
-    "lookup": "Take the plan for some dead servers from a catalogue.",
 }
 
 VERBS = FIRST | MORE
@@ -87,7 +82,7 @@ def group(context: click.Context) -> None:
 
     \b
     Plan a job of 3 pipelines, 4 stages, 6 micro-batches with server W1_2 (pipeline 1, stage 2) dead:
-        recycle plan --pipelines 3 --stages 4 --micro-batches 6 --optimizer-cost 3 --dead W1_2 -o plan.json
+        recycle plan --pipelines 3 --stages 4 --micro-batches 6 --dead W1_2 -o plan.json
         recycle check plan.json
         recycle show plan.json
 

@@ -50,7 +50,9 @@ def test_copies_fit_whether_the_optimizer_is_in_shards_or_not_to_the_bit(tmp_pat
 def test_a_start_that_is_refused_leaves_copies_to_one_that_is_not(tmp_path, start):
     folder = tmp_path / "run"
     iterations = left_in_memory(start, folder) + 5
-    refused = start(words(folder, iterations, "--resume", *KEEP, "--fp16"))
+    half = words(folder, iterations, "--resume", *KEEP)
+    (folder.parent / "model.toml").write_text(f"{MODEL}fp16 = true\n")
+    refused = start(half)
     assert refused.ended() == 2
     assert refused.output.splitlines()[-1].endswith(
         "has in memory: its fp16 is False, and this run's is True: go on with the same, or start a new run in another "

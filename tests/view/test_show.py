@@ -44,7 +44,7 @@ def test_the_default_is_a_drawing_in_the_terminal(run, golden):
 @pytest.mark.parametrize("columns", ["20", "1", "200"])
 def test_any_width(run, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
-    status, out, _ = run("show", STAGGERED, "--no-color")
+    status, out, _ = run("show", STAGGERED)
     assert status == 0
     assert max(map(len, out.splitlines())) <= int(columns)
 
@@ -108,14 +108,6 @@ def test_an_illegal_plan_is_drawn_with_the_message_at_the_head(run, illegal):
     assert "W0_0" in out
 
 
-def test_strict_refuses_it(run, illegal, tmp_path):
-    status, out, err = run("show", illegal, "--strict", "--svg", tmp_path / "a.svg")
-    assert (status, out) == (1, "")
-    assert "the plan says period 1" in err
-    assert len(err.splitlines()) == 1
-    assert not (tmp_path / "a.svg").exists()
-
-
 def test_an_order_that_deadlocks_is_listed_and_no_file_is_made_of_it(run, stuck, tmp_path):
     status, out, _ = run("show", stuck)
     assert status == 0
@@ -168,7 +160,7 @@ def test_a_figure_without_matplotlib_says_what_to_install(run, tmp_path, monkeyp
 def test_small_jobs_without_failures(run, tmp_path, shape):
     path = tmp_path / "small.json"
     save_plan(small(*shape), path)
-    status, out, _ = run("show", path, "--no-color")
+    status, out, _ = run("show", path)
     assert status == 0
     assert "dead none" in out
     assert run("show", path, "--html", tmp_path / "a.html", "--svg", tmp_path / "a.svg")[0] == 0

@@ -354,7 +354,7 @@ def require_program(plan: Plan, server: Server, stages: Sequence[PipelineStage])
         RunError: the plan is not lowered, the server is not in it, or a stage cannot split its backward pass.
     """
     if plan.form != "lowered":
-        raise RunError("plan: its form is 'compute', which has no transfers: run recycle lower on it first")
+        raise RunError("plan: its form is 'compute', which has no transfers: recycle plan FILE -o PLAN.json adds them")
     program = plan.programs.get(server)
     if program is None:
         raise RunError(f"plan: {server} has no instructions in it: it is failed there, or the job has no such server")

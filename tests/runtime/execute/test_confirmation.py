@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 from torch.distributed import HashStore
 
+from harness.emulated_stage import EmulatedUpdate, Sleeper
 from harness.examples import QUICK, paper_job
 from harness.stand_in import Library
 from harness.stand_in_run import CountingStage, is_whole
@@ -17,7 +18,6 @@ from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recorder import Recorder
-from recycle.runtime.emulate.stage import EmulatedUpdate, Sleeper
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.transport import Transport
 from recycle.runtime.execute.worker import Worker

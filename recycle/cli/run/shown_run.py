@@ -12,11 +12,10 @@ from recycle.cli.options import describe_dead, describe_job
 from recycle.errors import RunFailed
 from recycle.faults.menu import Faults
 from recycle.files import write_whole
-from recycle.plan.plan import Plan
 from recycle.record.best_effort import BestEffort
 from recycle.record.recording import InstantLine, Line
 from recycle.view.losses import draw_losses
-from recycle.wording import throughput_text, units
+from recycle.wording import throughput_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,7 +30,7 @@ def train_and_show(run: "Run", faults: Faults, meeting: "Rendezvous | None") -> 
     Raises:
         RunFailed: the run did not come to its end.
     """
-    from recycle.cli.planning import planning_of
+    from recycle.cli.run.planning import planning_of
     from recycle.megatron.gpt.training import train
     from recycle.runtime.launch.process.local import ProcessFailed
     from recycle.runtime.net.gloo.releases import untried_release
@@ -74,7 +73,7 @@ def shown(run: "Run", console: "Console", began: float | None = None) -> Iterato
     Yields:
         What takes all that is recorded.
     """
-    from recycle.cli.progress import TrainingProgress
+    from recycle.cli.run.progress import TrainingProgress
     from recycle.record.totals import StepTotal, Totals
     from recycle.runtime.launch.supervise.tensorboard import TensorBoard
     from recycle.runtime.recover.view_reports import now
@@ -124,18 +123,3 @@ def tell_where(console: "Console", output: Path) -> None:
 
 def ignore(*_: object) -> None:
     """Take events that are not shown."""
-
-
-def show_emulation(plan: Plan, slot: float, iterations: int) -> None:
-    """Run a plan with sleeping servers, and say what the wall clock showed."""
-    from recycle.runtime.emulate.run import emulate
-
-    result = emulate(plan, slot, iterations)
-    spans = result.timeline.spans
-    first = [span for span in spans if span.instruction.op.is_compute]
-    length = max(span.end for span in spans) - min(span.start for span in first)
-    console = make_console()
-    unit = plan.job.time_unit
-    console.print(f"planned    makespan {plan.job.time_text(plan.makespan)}, period {plan.job.time_text(plan.period)}")
-    console.print(f"measured   {length / slot / 1e6:.2f} {units(unit)} for {iterations} iterations")
-    console.print(f"oversleep  {result.oversleep * 1000:.2f} ms on average")

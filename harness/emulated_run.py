@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from harness.emulated_stage import EmulatedStage, EmulatedUpdate, Sleeper
 from recycle.control.membership.view import View
 from recycle.holding import placed
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder, measured_timeline
 from recycle.record.timeline import Span, Timeline
-from recycle.runtime.emulate.stage import EmulatedStage, EmulatedUpdate, Sleeper
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.launch.process.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect

@@ -54,8 +54,7 @@ def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:
     if plan.job.placements != job.placements:
         planned, asked = (placement_text(each.chunks) for each in (plan.job, job))
         raise UserError(
-            f"{path}: the plan is for placement {planned}, and the job's is {asked}: make a plan for this job, or give "
-            f"--placement {planned}"
+            f"{path}: the plan is for placement {planned}, and the job's is {asked}: make a plan for this job"
         )
     if dead and plan.dead != job.dead_servers(dead):
         raise UserError(

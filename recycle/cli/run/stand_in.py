@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from recycle.cli.console import make_console
-from recycle.cli.shown_run import shown, tell_where
+from recycle.cli.run.shown_run import shown, tell_where
 from recycle.record.following import RecordingFollower
 
 LOOK = 0.2

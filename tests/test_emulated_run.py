@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.emulated_run import emulate
 from harness.examples import QUICK, overlapped, placed_job, uneven_job
 from recycle.job import Server
 from recycle.plan.document import load_plan
@@ -13,9 +14,8 @@ from recycle.plan.instruction import Op
 from recycle.plan.memory import peak_memory
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
-from recycle.runtime.emulate.run import emulate
 
-SCHEDULES = Path(__file__).resolve().parents[3] / "schedules"
+SCHEDULES = Path(__file__).resolve().parents[1] / "schedules"
 
 
 def paper_plan(name):

@@ -1,1 +1,0 @@
-"""Servers that sleep what their plan says."""
