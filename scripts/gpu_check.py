@@ -167,6 +167,16 @@ def staged(_: argparse.Namespace) -> str:
     return train_staged(device())
 
 
+def own(_: argparse.Namespace) -> str:
+    """What the ranks of a server call in torch's own groups; on GPUs, over NCCL."""
+    require("msgspec")
+    from scripts.gpu_parts import call_own_ranks
+
+    if device() == "cuda" and (missing := share_gpus(2)) is not None:
+        raise Skipped(missing)
+    return call_own_ranks(device())
+
+
 def kills(arguments: argparse.Namespace) -> str:
     """Kills over a transport that stays on the host."""
     require("msgspec")
@@ -241,6 +251,7 @@ def share_gpus(ranks: int) -> str | None:
 
 PARTS = {
     "find": Part(find, "what is here", 60),
+    "own": Part(own, "do ranks of a server get from torch's own groups what they should?", 120),
     "stages": Part(stages, "are stages on this device those of the CPU, and split as fused?", 120),
     "flag": Part(flag, "does the flag carry Megatron's training code through a kill?", 300),
     "exact": Part(exact, "do kills change a bit of what recycle train trains?", 300),

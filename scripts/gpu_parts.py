@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 import torch
-from torch.distributed import PrefixStore, Store, TCPStore
+from torch.distributed import AllreduceOptions, PrefixStore, Store, TCPStore
 
-from recycle.control.membership.view import View
+from recycle.control.membership.participant import Participant
+from recycle.control.membership.view import Member, ServerRank, View
 from recycle.job import Job, Server
 from recycle.jobfile import load_job
 from recycle.plan.mode import Mode
@@ -31,6 +32,7 @@ from recycle.runtime.execute.worker import Worker
 from recycle.runtime.launch.process.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions, TransportKind
+from recycle.runtime.net.own_ranks import OwnRanks
 from recycle.runtime.net.staged.network import StagedNetwork
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.method import Method
@@ -170,6 +172,46 @@ class Round(NamedTuple):
 
     number: int
     victim: int
+
+
+def call_own_ranks(kind: DeviceKind) -> str:
+    """What two ranks of a server call in torch's own groups, waited for at once and later; on GPUs, over NCCL.
+
+    Raises:
+        RuntimeError: a call brings something else than it should.
+    """
+    transport: TransportKind = "nccl" if kind == "cuda" else "staged"
+    both = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+
+    def body(member: LocalProcess) -> None:
+        device, rank = take_device(kind, member.rank), ServerRank(member.rank, 2)
+        participant = Participant(Member(Server(0, 0), 0), rank)
+        # On a CPU too, everything is copied as if it lay on a device.
+        own = OwnRanks(
+            member.store, participant, NetworkOptions(PATIENCE, PATIENCE, transport=transport), lambda _: True
+        )
+        other, mine = 1 - rank.number, both[rank.number].to(device)
+
+        def call(name: str, *arguments: Any) -> Any:
+            return own.start((0, 1), lambda: None, name, arguments, {})
+
+        for later in (False, True):
+            options = AllreduceOptions()
+            options.asyncOp = later
+            total, swapped, received = mine.clone(), torch.empty_like(mine), torch.empty_like(mine)
+            call("allreduce", [total], options).wait()
+            call("alltoall_base", swapped, mine, [], []).wait()
+            # Over NCCL, two that both send first may wait for each other.
+            ring = [("send", mine), ("recv", received)][:: 1 if rank.number == 0 else -1]
+            for each in [call(name, [tensor], other, 0) for name, tensor in ring]:
+                each.wait()
+            found = [each.cpu() for each in (total, swapped, received)]
+            expected = [both.sum(0), both[:, rank.number], both[other]]
+            if not all(map(torch.equal, found, expected)):
+                raise RuntimeError(f"rank {rank.number} of a server has {found}, and should have {expected}")
+
+    launch(2, body)
+    return f"2 ranks of a server on {kind} over {transport}: all as it should be"
 
 
 class Mourner:

@@ -45,6 +45,7 @@ def test_each_part_is_a_row_of_a_table():
     ("part", "found"),
     [
         ("stages", "on cpu: at most "),
+        ("own", "2 ranks of a server on cpu over staged: "),
         ("exact", "2 x 2 servers on cpu, 16 iterations: 2 failures, "),
         ("executor", "4 layers of 64 x 64 on cpu, 8 micro-batches: plain Megatron "),
         ("profile", "F, I, W, held, after I of two stages: "),

@@ -88,14 +88,17 @@ def test_a_plan_has_the_losses_of_stock_megatron_over_nccl():
 
 
 @pytest.mark.parametrize("transport", [(), ("--nccl",)])
-def test_a_run_with_a_kill_has_the_losses_of_one_on_a_cpu(tmp_path, transport):
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_with_a_kill_has_the_losses_of_one_on_a_cpu(tmp_path, ranks, transport):
+    """Also where servers have several ranks, which call each other in torch's own groups."""
     (tmp_path / "model.toml").write_text(TINY)
     (tmp_path / "faults.toml").write_text('[[fault]]\nkind = "kill"\nserver = "W1_1"\nstep = 3\n')
     shape = ["-D", "2", "-P", "2", "-M", "4", "--model", f"{tmp_path}/model.toml", "--iterations", "6", "--exact"]
+    shape += ["--tensor-parallel", str(ranks)]
     faults = ["--faults", f"{tmp_path}/faults.toml", "--device", "cuda", *transport]
     losses = []
     for name, more in (("cpu", []), ("cuda", faults)):
-        _, said = pretend("recycle", "train", *shape, *more, "-o", f"{tmp_path}/{name}")
+        _, said = pretend("recycle", "train", *shape, *more, "-o", f"{tmp_path}/{name}", PRETENDED_GPUS=str(4 * ranks))
         losses.append(sorted(set(re.findall(r"iteration (\d+)/6: loss (\S+),", said))))
     assert len(losses[0]) == 6
     assert losses[0] == losses[1]

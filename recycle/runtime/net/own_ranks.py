@@ -18,7 +18,7 @@ from recycle.runtime.device import host_copy, room_in_host_memory
 from recycle.runtime.net.gloo.groups import EXPIRED, SLICE, make_connected_backend
 from recycle.runtime.net.nccl.groups import make_device_backend
 from recycle.runtime.net.network import NetworkOptions
-from recycle.runtime.net.process_groups import METHODS
+from recycle.runtime.net.process_groups import METHODS, finished
 from recycle.runtime.net.staged.crossing import Crosses, is_on_device
 from recycle.runtime.plain_words import lost
 
@@ -127,8 +127,9 @@ class OwnRanks:
         try:
             start = getattr(self._backend(kind, numbers), METHODS[name])
             if kind == "nccl":
-                work: Work = start(*arguments, **keywords)
-                return work
+                # Of what is waited for at once, torch puts the wait into the stream itself, and returns nothing.
+                done: Work | None = start(*arguments, **keywords)
+                return finished(None) if done is None else done
             begin = partial(_start_all_gather if name == "allgather" else _start, start, keywords)
             inner, finish = self._through_host(name, arguments) if crosses else (arguments, _nothing)
             work, spread = begin(*inner)

@@ -86,9 +86,15 @@ def _do(call: Carried, name: str, *arguments: Any, **keywords: Any) -> Any:
     work = call(name, *arguments, **keywords)
     if work is not None:
         return work
+    return finished(arguments[0] if arguments else None)
+
+
+def finished(result: Any) -> dist.Work:
+    """A call that is over, with what it brought."""
     done: Any = torch.futures.Future()
-    done.set_result(arguments[0] if arguments else None)
-    return _create_work_from_future(done)
+    done.set_result(result)
+    work: dist.Work = _create_work_from_future(done)
+    return work
 
 
 def make_replaceable_groups(take_over: Callable[[ReplaceableGroup], None] | None = None) -> list[ReplaceableGroup]:

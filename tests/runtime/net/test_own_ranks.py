@@ -1,17 +1,22 @@
 """What the ranks of a server call in groups that are their own is done as torch does it, wherever the tensors lie."""
 
 from datetime import timedelta
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.distributed import AllreduceOptions, BroadcastOptions, ReduceOp, ReduceScatterOptions
+from torch.distributed import AllreduceOptions, BroadcastOptions, HashStore, ReduceOp, ReduceScatterOptions
 
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member, ServerRank
 from recycle.job import Server
+from recycle.megatron.shared.torch_calls import OwnCalls
 from recycle.runtime.launch.process.local import launch
+from recycle.runtime.net import own_ranks
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.net.own_ranks import OwnRanks
+from recycle.runtime.net.stop_line import StopLine
 
 SIZE = 3
 ALL = tuple(range(SIZE))
@@ -70,3 +75,20 @@ def test_calls_bring_what_torch_says_and_nothing_they_are_given_changes(crosses)
         assert version._version == started
 
     launch(SIZE, body)
+
+
+def test_a_call_that_waits_in_the_stream_itself_is_over_and_is_not_made_again(monkeypatch):
+    """Torch's groups of NCCL's return nothing then, which elsewhere means that somebody else carries it out."""
+    calls = []
+    backend = SimpleNamespace(allreduce=lambda *given: calls.append(given))
+    monkeypatch.setattr(own_ranks, "make_device_backend", lambda *_: backend)
+    participant = Participant(Member(Server(0, 1), 0), ServerRank(0, 2))
+    own = OwnRanks(HashStore, participant, NetworkOptions(transport="nccl"), lambda _: True)
+    line = StopLine(lambda: None, own.start, lambda _: None, 1.0)
+    carried = SimpleNamespace(carry_out=lambda *given: calls.append(given))
+    with line.list():
+        work = OwnCalls(partial(line.start, (0, 1)), carried).carry_out(
+            "allreduce", [torch.ones(2)], AllreduceOptions()
+        )
+    assert work.is_completed()
+    assert len(calls) == 1
