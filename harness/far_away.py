@@ -23,16 +23,24 @@ def far_away(port: int, seconds: float) -> Iterator[int]:
 
     async def open_() -> asyncio.Server:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with contextlib.suppress(asyncio.CancelledError, OSError):
-                there_reader, there_writer = await asyncio.open_connection("127.0.0.1", port)
-                await asyncio.gather(_carry(reader, there_writer, seconds), _carry(there_reader, writer, seconds))
+            writers = [writer]
+            try:
+                with contextlib.suppress(asyncio.CancelledError, OSError):
+                    there, to_there = await asyncio.open_connection("127.0.0.1", port)
+                    writers.append(to_there)
+                    await asyncio.gather(_carry(reader, to_there, seconds), _carry(there, writer, seconds))
+            finally:
+                for each in writers:
+                    each.transport.abort()
 
         return await asyncio.start_server(serve, "127.0.0.1", 0)
 
     async def close(server: asyncio.Server) -> None:
         server.close()
-        for each in asyncio.all_tasks() - {asyncio.current_task()}:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for each in left:
             each.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     server = asyncio.run_coroutine_threadsafe(open_(), loop).result()
     try:
