@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.interrupted import until_interrupted
+from benchmarks.shared import until_interrupted
 from harness.flag_runs import (
     STANDSTILL,
     Kills,

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.interrupted import until_interrupted
+from benchmarks.shared import until_interrupted
 from harness.hostile_kinds import KINDS
 from harness.hostile_runs import ITERATIONS, SERVERS, UGLY, Run, loss_problems, recorded, words_of, write_inputs
 from harness.hostile_scenes import Kind, Scene

@@ -4,8 +4,8 @@ import re
 
 from recycle.errors import UserError
 
-_TEXT = re.compile(r"(\d{1,10}(?:\.\d{1,30})?)\s*(ms|s|m|h)?", re.ASCII)
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TEXT = re.compile(r"(\d{1,10}(?:\.\d{1,30})?)\s*(ms|s|m|h|d)?", re.ASCII)
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def parse_duration(text: str) -> float:

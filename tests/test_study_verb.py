@@ -5,8 +5,12 @@ import re
 import pytest
 from click.testing import CliRunner
 
+from harness.examples import paper_job
 from recycle.cli.verbs import group
 from recycle.errors import UserError
+from recycle.faults.outages import load_outages
+from recycle.faults.random_faults import random_faults
+from recycle.study.failures import FailureHistory
 
 JOB = ("-D", "3", "-P", "4", "-M", "6", "--optimizer-cost", "3", "--limit", "6")
 
@@ -27,47 +31,51 @@ def trace(tmp_path):
 
 
 def test_a_table_of_policies(trace):
-    result = study("--trace", trace, "--policy", "ours,oobleck,fault-scaled", "--seeds", 1)
+    result = study("--trace", trace, "--policy", "recycle,oobleck,fault-scaled", "--seeds", 1)
     assert result.exit_code == 0
-    assert re.search(r"^ours +0\.9\d+ +0\.9\d+ +0\.9\d+ +12 ", result.stdout, re.MULTILINE)
+    assert re.search(r"^recycle +0\.9\d+ +0\.9\d+ +0\.9\d+ +12 ", result.stdout, re.MULTILINE)
     assert "fault-scaled (model only)" in result.stdout
-    assert "20 days, 8 times servers failed" in result.stdout
+    assert "20 days, servers failed 8 times in the mean of 1 sample" in result.stdout
 
 
 def test_json_has_buckets_that_add_up(trace):
-    policies = json.loads(study("--trace", trace, "--seeds", 2, "--json").stdout)
+    policies = json.loads(study("--trace", trace, "--seeds", 2, "--json").stdout)["policies"]
     assert len(policies) >= 13
     for each in policies:
-        assert sum(each["buckets"].values()) == pytest.approx(each["servers"] * 20 * 86_400, abs=1)
-        assert each["low"] <= each["value"] <= each["high"]
+        assert sum(each["shares"].values()) == pytest.approx(1, abs=1e-9)
+        assert each["goodput_low"] <= each["goodput"] <= each["goodput_high"]
 
 
 def test_the_page_and_its_tables(trace, tmp_path):
     out = tmp_path / "out"
     for _ in range(2):
-        study("--trace", trace, "--policy", "ours,ours+placements,spares:2", "--seeds", 1, "-o", out)
+        study("--trace", trace, "--policy", "recycle,recycle+move-layers,spares:2", "--seeds", 1, "-o", out)
         page = (out / "index.html").read_text()
     assert page.count("<svg") == 4
-    assert "ours+placements <span class=m>(model only)</span>" in page
+    assert "recycle+move-layers" in page
     assert page == (out / "index.html").read_text()
     with (out / "policies.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [row["policy"] for row in rows] == ["ours", "ours+placements", "spares:2"]
+    assert [row["policy"] for row in rows] == ["recycle", "recycle+move-layers", "spares:2"]
     assert [row["servers_paid"] for row in rows] == ["12", "12", "14"]
     with (out / "timeline.csv").open() as file:
-        spans = [row for row in csv.DictReader(file) if row["policy"] == "ours"]
+        spans = [row for row in csv.DictReader(file) if row["policy"] == "recycle"]
     assert float(spans[0]["start"]) == 0
     assert float(spans[-1]["end"]) == 20 * 86_400
     with (out / "retention.csv").open() as file:
-        assert next(csv.DictReader(file)) == {"policy": "ours", "dead": "0", "rate": "1.0"}
+        assert next(csv.DictReader(file)) == {"policy": "recycle", "dead": "0", "rate": "1.0"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--policy", "magic"), "policy 'magic': there is none; choose from ours, "),
+        (("--policy", "magic"), "policy 'magic': there is none; choose from recycle, "),
         (("--layers", 3), "layers is 3: 4 stages need at least 4"),
-        (("--speed", 0), "speed is 0"),
+        (("--repair", "4h"), "--repair: a trace has its own repairs; give --mtbf-of-job too"),
+        (("--mtbf-of-job", "7h"), "--mtbf-of-job: give --repair too"),
+        (("--mtbf-of-job", "7h", "--repair", "4h", "--servers", 4), "--servers and --mtbf-of-job: give a trace or"),
+        (("--price", "2.5"), "--price 2.5: give it for an hour of a GPU or of a server, such as 2.5/gpuh"),
+        (("--price", "2.5/gpuh"), "--price 2.5/gpuh: give --gpus-per-server too"),
     ],
 )
 def test_what_cannot_be_used(arguments, message):
@@ -79,3 +87,96 @@ def test_an_empty_trace(tmp_path):
     (tmp_path / "trace.csv").write_text("")
     with pytest.raises(UserError, match="it is empty: give a trace with at least one failure"):
         study("--trace", tmp_path / "trace.csv")
+
+
+LEAD = (
+    "--mtbf-of-job",
+    "7.5h",
+    "--repair",
+    "4h",
+    "--checkpoint-interval",
+    "30m",
+    "--checkpoint-cost",
+    "20s",
+    "--restart",
+    "5m",
+)
+
+
+def test_the_questions_of_an_infrastructure_lead(tmp_path):
+    arguments = (*LEAD, "--gpus-per-server", 8, "--price", "2.5/gpuh", "--policy", "recycle,checkpoints,spares:1")
+    result = study(*arguments, "-o", tmp_path / "out")
+    (sentence,) = [line for line in result.stdout.splitlines() if line.startswith("recycle keeps")]
+    for part in (
+        ") of the training that is paid for",
+        "GPU-hours (",
+        "in money) a year, restarts from checkpoints lose",
+        "spare",
+    ):
+        assert part in sentence
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert sentence.split(" keeps ")[1][:20] in page
+    assert "12 of 8 GPUs: 96 GPUs" in page
+    found = json.loads(study(*arguments, "--json").stdout)
+    assert found["sentence"] == sentence
+    for each in found["policies"]:
+        # All columns of a row are of the same samples, and follow from each other.
+        lost = (1 - each["goodput"]) * each["servers"] * 8766
+        assert each["lost_gpu_hours"] == pytest.approx(8 * lost)
+        assert each["lost_money"] == pytest.approx(20 * lost)
+        assert each["shares"]["useful"] <= 1
+    given = {each["name"]: each["typical"] for each in found["constants"] if each["source"] == "given"}
+    assert given == {"checkpoint-interval": 1800, "checkpoint-cost": 20, "restart": 300}
+    # A year with a failure every 7.5 h has 1,169; three such years are within a tenth of that.
+    assert found["policies"][0]["failures"] == pytest.approx(1169, rel=0.1)
+    # A row is the same beside others: spares fail by a seed of their own.
+    (alone,) = json.loads(study(*LEAD, "--policy", "recycle", "--json").stdout)["policies"]
+    assert alone["goodput"] == found["policies"][0]["goodput"]
+    (as_it_is,) = [each for each in found["choices"] if each["topic"] == "spare servers" and each["is_present"]]
+    assert as_it_is["goodput"] == pytest.approx(alone["goodput"], abs=1e-12)
+
+
+def test_a_trace_is_of_as_many_servers_as_it_is_said_to_be(tmp_path):
+    path = tmp_path / "mine.csv"
+
+    def failures(servers, *arguments):
+        lines = "".join(f"n{node},{node + 1},{node + 1.5}\n" for node in range(servers))
+        path.write_text(f"node,start_days,end_days\n{lines}")
+        found = json.loads(study("--trace", path, *arguments, "--policy", "dropping", "--seeds", 1, "--json").stdout)
+        return found["policies"][0]["failures"]
+
+    assert failures(8) == 8  # of the job's twelve
+    assert failures(8, "--servers", 12) == 8
+    assert failures(8, "--servers", 8) > 8
+    with pytest.raises(
+        UserError, match=r"it names 13 servers that failed, and does not say of how many; give --servers"
+    ):
+        failures(13)
+    assert failures(13, "--servers", 13) == 12
+
+
+def test_random_failures_are_those_of_a_run(tmp_path):
+    job = paper_job()
+    faults = random_faults(job, 3600.0, 5, 86_400.0, 600.0)
+    path = tmp_path / "faults.toml"
+    path.write_text(
+        "".join(
+            f'[[fault]]\nkind = "{each.kind.value}"\nserver = "{each.servers[0]}"\nat = "{each.at}s"\n'
+            for each in faults.entries
+        )
+    )
+    recorded = load_outages(str(path), job)
+    drawn = FailureHistory.random(3600.0, 12, 600.0).sample(12, 4, 5)
+    mine = [each for each in drawn.entries if each.start < 86_400 and each.node < 12]
+    ended = [each for each in recorded.entries if each.end < recorded.seconds]
+    assert len(ended) > 10
+    for one, other in zip(ended, mine, strict=False):
+        assert one.node == other.node
+        assert one[1:] == pytest.approx(other[1:], abs=2e-3)
+
+
+def test_a_page_needs_matplotlib_before_anything_is_computed(monkeypatch, tmp_path):
+    monkeypatch.setattr("recycle.cli.study.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="plots need matplotlib: pip install matplotlib, or leave -o out"):
+        study("--seeds", 64, "-o", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -74,13 +74,17 @@ def test_a_run_is_watched_through_a_kill(start, browser, tmp_path):
     wait_until(lambda: text(browser, "live-iteration") == "8")
     loss = load_totals(folder)[-1].loss
     wait_until(lambda: text(browser, "live-loss") == f"{loss:.4f}")
-    assert text(browser, "live-servers") == "11 of 12 live"
+    # The run has ended, and no process of it is shown as if it lived.
+    wait_until(lambda: text(browser, "live-state").startswith("ended, at "))
+    wait_until(lambda: text(browser, "live-servers") == "0 of 12 live")
     dead = browser.execute_script("return document.querySelector('#servers .dead').innerText")
-    assert dead.startswith("W1_1")
+    assert dead
     processes = [line for line in load_lines(folder) if isinstance(line, ProcessLine) and line.name != "launcher"]
     assert len(processes) == 12
     for process in processes:
-        assert f"pid {process.pid} on {process.host}" in text(browser, "servers")
+        assert f"pid {process.pid}" in text(browser, "servers")
+    assert processes[0].host in text(browser, "servers")
+    assert browser.execute_script("return document.querySelectorAll('#curves .failure').length") == 2
     shown = "return [...document.querySelectorAll('#copies > span')].map((each) => each.innerText)"
     host = processes[0].host
     # The last version that is kept is that with which the last iteration began.

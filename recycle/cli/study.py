@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,132 +10,191 @@ import click
 
 from recycle.cli.console import make_console, print_json, progress_line
 from recycle.cli.options import JobCommand, describe_job, job_options, json_option
-from recycle.cli.parameters import DURATION, Count
+from recycle.cli.parameters import DURATION, Count, Parsed
 from recycle.errors import UserError
 from recycle.job import Job
 from recycle.wording import plural
 
 if TYPE_CHECKING:
-    from recycle.study.compare import PolicyComparison, StudySetting
+    from recycle.study.answer import Answer
+    from recycle.study.compare import StudySetting
+    from recycle.study.failures import FailureHistory
+
+SHIPPED = "language-model-cluster"
+
+
+def _constant(text: str) -> tuple[str, float]:
+    from recycle.study.constants import parse_constant
+
+    return parse_constant(text)
 
 
 @click.command("study", cls=JobCommand)
 @job_options
 @click.option(
-    "--trace",
-    default="language-model-cluster",
-    show_default=True,
-    help="A trace or fault file, or one that comes along: language-model-cluster, shared-gpus.",
+    "--trace", help=f"A trace or fault file, or one that comes along: {SHIPPED}, shared-gpus.  [default: {SHIPPED}]"
 )
-@click.option("--speed", type=float, default=1.0, show_default=True, help="Replay the trace so many times faster.")
+@click.option("--servers", type=Count(1), help="Servers that the trace is of, if it does not say.")
+@click.option("--mtbf-of-job", type=DURATION, help="Instead of a trace: mean time between two failures of the job.")
+@click.option("--repair", type=DURATION, help="With it: mean time from a server's failure to its return.")
 @click.option("--policy", "policies", default="", metavar="NAME[,NAME...]", help="What is compared; default: all.")
 @click.option("--iteration", type=DURATION, help="Of a fault-free iteration.")
 @click.option("--layers", type=Count(1), help="Of the model; default: eight per stage.")
-@click.option("--seeds", type=Count(1, 100), default=3, show_default=True, help="Deals of the trace.")
+@click.option("--checkpoint-interval", type=DURATION, help="Training between two checkpoints; default: Young's.")
+@click.option("--checkpoint-cost", type=DURATION, help="Standing still for a checkpoint.")
+@click.option("--restart", type=DURATION, help="From a failure to training again, by a restart from a checkpoint.")
+@click.option(
+    "--constant",
+    "constants",
+    type=Parsed("name=value", _constant),
+    multiple=True,
+    help="Another constant of the models; the page lists them.",
+)
+@click.option("--gpus-per-server", type=Count(1, 1024), help="Count GPU-hours.")
+@click.option("--price", metavar="MONEY/gpuh", help="Of an hour of a GPU, or of a server as 20/serverh.")
+@click.option("--seeds", type=Count(1, 100), default=3, show_default=True, help="Samples of the failures.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder for the page and CSV.")
 @json_option
 @click.option(
     "--sweep",
     "axes",
     metavar="AXIS=N[,N...] ...",
-    help="A map over mtbf (of a server, as 240d), servers and micro-batches instead of one comparison.",
+    help="A map over mtbf-of-server (as 240d), servers and micro-batches instead of one comparison.",
 )
-@click.option("--advise", "wants_advice", is_flag=True, help="What the job's own choices are worth, instead.")
 def command(
     job: Job,
-    trace: str,
-    speed: float,
+    trace: str | None,
+    servers: int | None,
+    mtbf_of_job: float | None,
+    repair: float | None,
     policies: str,
     iteration: float | None,
     layers: int | None,
+    checkpoint_interval: float | None,
+    checkpoint_cost: float | None,
+    restart: float | None,
+    constants: tuple[tuple[str, float], ...],
+    gpus_per_server: int | None,
+    price: str | None,
     seeds: int,
     output: Path | None,
     as_json: bool,
     axes: str | None,
-    wants_advice: bool,
 ) -> None:
-    """Replay failures over JOB with different ways of surviving, and compare the training that is left.
+    """Replay failures over JOB with different ways of surviving, and say what training, GPU-hours and money are lost.
 
     \b
-    recycle study job.toml --trace language-model-cluster --policy ours,oobleck,checkpoints -o out/
+    recycle study job.toml --trace language-model-cluster --policy recycle,oobleck,checkpoints -o out/
+    recycle study job.toml --mtbf-of-job 7.5h --repair 4h --gpus-per-server 8 --price 2.5/gpuh -o out/
     recycle study job.toml --sweep "servers=100,1000 micro-batches=6,64" -o out/
-    recycle study job.toml --advise
     """
-    from recycle.study.compare import compare
+    from recycle.study.answer import answer
+    from recycle.study.bill import Bill
+    from recycle.study.compare import StudySetting, iteration_seconds
+    from recycle.study.constants import constant_sets
+    from recycle.study.rates import Ground
+    from recycle.study.registry import ALL, parse_policies
 
-    setting = _setting(job, trace, speed, policies, iteration, layers, seeds)
-    if axes is not None and wants_advice:
-        raise UserError("--sweep and --advise: leave one of them out")
+    named = {"checkpoint-interval": checkpoint_interval, "checkpoint-cost": checkpoint_cost, "restart": restart}
+    given = {name: value for name, value in named.items() if value is not None} | dict(constants)
+    constant_sets(given)
+    bill = Bill.parse(gpus_per_server, price)
+    names = parse_policies(policies) or ALL
+    job.require_standard("a study")
+    if output is not None and axes is None:
+        _require_plots()
+    history = _history(job, trace, servers, mtbf_of_job, repair)
+    ground = Ground(
+        job,
+        iteration_seconds(job) if iteration is None else iteration,
+        layers or 8 * job.depth,
+        history.failures_per_second(job.pipelines * job.depth),
+    )
+    setting = StudySetting(ground, history, names, seeds, given)
     if axes is not None:
         _sweep(setting, axes, output, as_json)
         return
-    if wants_advice:
-        _advise(setting, as_json)
-        return
-    with progress_line("dealing the trace") as show:
-        comparisons = compare(setting, show)
+    with progress_line("sampling failures") as show:
+        found = answer(setting, bill, show)
     if output is not None:
-        _write(output, setting, comparisons)
+        _write(output, found)
     if as_json:
-        print_json([_without_spans(each) for each in comparisons])
+        print_json(found.as_json())
         return
-    _print(setting, comparisons)
+    _print(found)
     if output is not None:
         make_console().print(f"written to {output / 'index.html'}", markup=False)
     sys.exit(0)
 
 
-def _setting(
-    job: Job, trace: str, speed: float, policies: str, iteration: float | None, layers: int | None, seeds: int
-) -> "StudySetting":
+def _history(
+    job: Job, trace: str | None, servers: int | None, mtbf_of_job: float | None, repair: float | None
+) -> "FailureHistory":
     from recycle.faults.outages import load_outages
-    from recycle.study.compare import StudySetting, iteration_seconds
-    from recycle.study.rates import Ground
-    from recycle.study.registry import ALL, parse_policies
+    from recycle.study.failures import FailureHistory
 
-    names = parse_policies(policies) or ALL
-    job.require_standard("a study")
-    outages = load_outages(trace, job, speed)
-    size = job.pipelines * job.depth
-    failures = outages.failures_per_second * size / outages.nodes
-    seconds = iteration_seconds(job) if iteration is None else iteration
-    return StudySetting(Ground(job, seconds, layers or 8 * job.depth, failures), outages, names, seeds)
+    if mtbf_of_job is None:
+        if repair is not None:
+            raise UserError("--repair: a trace has its own repairs; give --mtbf-of-job too, or leave it out")
+        return FailureHistory.recorded(load_outages(trace or SHIPPED, job, servers=servers))
+    for flag, value in (("--trace", trace), ("--servers", servers)):
+        if value is not None:
+            raise UserError(f"{flag} and --mtbf-of-job: give a trace or a mean time")
+    if repair is None:
+        raise UserError("--mtbf-of-job: give --repair too, the mean time until a server is back, such as 4h")
+    return FailureHistory.random(mtbf_of_job, job.pipelines * job.depth, repair)
 
 
-def _print(setting: "StudySetting", comparisons: "Sequence[PolicyComparison]") -> None:
-    outages = setting.outages
-    at_end = f"; {plural(outages.at_end, 'failure')} at its very end counted as none" if outages.at_end else ""
-    make_console().print(
-        f"{describe_job(setting.ground.job)}, {setting.ground.iteration:g} s an iteration; {outages.name}: "
-        f"{outages.seconds / 86_400:.4g} days, {len(comparisons[0].outcome.failures)} times servers failed{at_end}",
+def _print(found: "Answer") -> None:
+    setting, bill = found.setting, found.bill
+    history = setting.history
+    at_end = history.outages.at_end if history.outages else 0
+    said = f"; {plural(at_end, 'failure')} at its very end counted as none" if at_end else ""
+    console = make_console()
+    console.print(
+        f"{describe_job(setting.ground.job)}, {setting.ground.iteration:g} s an iteration; {history.name}: "
+        f"{history.seconds / 86_400:.4g} days, servers failed {found.policies[0].failures:.4g} times in the mean of "
+        f"{plural(setting.seeds, 'sample')}{said}",
         style="bold",
         markup=False,
     )
-    rows = [["policy", "value", "low", "high", "servers", "hours lost", "most of it"]]
-    for each in comparisons:
-        outcome = each.outcome
-        lost = sorted(
-            ((seconds, bucket.value) for bucket, seconds in outcome.buckets.items() if bucket.value != "useful"),
-            reverse=True,
-        )
+    rows = [["policy", "goodput", "low", "high", "servers", f"{bill.unit} lost a year", "low", "high"]]
+    rows[0] += ["money", "low", "high"] if bill.price else []
+    rows[0] += ["most of it"]
+    for each in found.policies:
+        lost = (each.lost, each.lost_with(each.high), each.lost_with(each.low))
+        shares = sorted(((share, bucket.value) for bucket, share in each.shares.items()), reverse=True)
         rows.append(
             [
                 each.policy + (" (model only)" if each.model_only else ""),
-                f"{each.mean:.4f}",
-                f"{each.low:.4f}",
-                f"{each.high:.4f}",
-                str(outcome.paid),
-                f"{outcome.lost_hours:,.0f}",
-                ", ".join(f"{name} {seconds / (outcome.paid * outcome.seconds):.1%}" for seconds, name in lost[:2]),
+                *(f"{goodput:.4f}" for goodput in (each.goodput, each.low, each.high)),
+                str(each.outcome.paid),
+                *(f"{bill.hours(hours):,.0f}" for hours in lost),
+                *(f"{bill.money(hours):,.0f}" for hours in lost if bill.price),
+                ", ".join([f"{name} {share:.1%}" for share, name in shares if name != "useful"][:2]),
             ]
         )
-    _print_columns(rows, left=(0, 6))
-    make_console().print("value: useful samples per server-hour paid for, over those of the fault-free job")
+    _print_columns(rows, left=(0, len(rows[0]) - 1))
+    console.print("goodput: useful training per server-hour paid for, over that of the job without failures\n")
+    rows = [["by recycle", "choice", "goodput", f"{bill.unit} lost a year", "saved a year", ""]]
+    rows += [
+        [
+            each.topic,
+            each.choice,
+            f"{each.goodput:.4f}",
+            f"{bill.hours(each.lost):,.0f}",
+            "" if each.is_present else f"{bill.hours(each.saved):+,.0f}",
+            "as it is" if each.is_present else "",
+        ]
+        for each in found.choices
+    ]
+    _print_columns(rows, left=(0, 1, 5))
+    console.print(f"\n{found.sentence}", style="bold", markup=False)
 
 
 def _sweep(setting: "StudySetting", text: str, output: Path | None, as_json: bool) -> None:
     from recycle.files import write_whole
-    from recycle.study.registry import NO_RIVALS
+    from recycle.study.registry import OWN
     from recycle.study.sweep import parse_axes, sweep, sweep_table
 
     with progress_line("map") as show:
@@ -145,47 +205,42 @@ def _sweep(setting: "StudySetting", text: str, output: Path | None, as_json: boo
     if as_json:
         print_json(cells)
         return
-    ours = [name for name in setting.policies if name in NO_RIVALS]
-    rows = [["mtbf", "servers", "micro-batches", *ours, "best rival", "", "not ahead of, with their best constants"]]
+    own = [name for name in setting.policies if name in OWN]
+    rows = [
+        [
+            "mtbf of a server",
+            "servers",
+            "micro-batches",
+            *own,
+            "best rival",
+            "",
+            "not ahead of, with their best constants",
+        ]
+    ]
     for cell in cells:
         behind = [
-            f"{name}: {', '.join(cell.loses(name))}" for name in ours if name != "fault-scaled" and cell.loses(name)
+            f"{name}: {', '.join(cell.loses(name))}" for name in own if name != "fault-scaled" and cell.loses(name)
         ]
         rows.append(
             [
                 f"{cell.mtbf / 86_400:g} d" if cell.mtbf else "trace",
                 str(cell.servers),
                 str(cell.micro_batches),
-                *(cell.text(name) for name in ours),
+                *(cell.text(name) for name in own),
                 cell.rival,
                 cell.text(cell.rival) if cell.rival else "",
                 "; ".join(behind),
             ]
         )
-    _print_columns(rows, left=(len(ours) + 3, len(ours) + 5))
+    _print_columns(rows, left=(len(own) + 3, len(own) + 5))
 
 
-def _advise(setting: "StudySetting", as_json: bool) -> None:
-    from recycle.study.advise import advise
+def _require_plots() -> None:
+    """The page is drawn last, and what is missing for it is said first."""
+    if find_spec("matplotlib") is None:
+        from recycle.study.plots import MISSING
 
-    with progress_line("advice") as show:
-        choices = advise(setting, show)
-    if as_json:
-        print_json(choices)
-        return
-    rows = [["what", "choice", "lost a year", "saved a year", ""]]
-    rows += [
-        [
-            each.topic,
-            each.choice,
-            f"{each.lost:,.0f}",
-            "" if each.is_present else f"{each.saved:+,.0f}",
-            "as it is" if each.is_present else "model only" if each.model_only else "",
-        ]
-        for each in choices
-    ]
-    _print_columns(rows, left=(0, 1, 4))
-    make_console().print("in server-hours that are paid for and leave no training, by re-routing")
+        raise UserError(MISSING)
 
 
 def _make_folder(folder: Path) -> None:
@@ -207,7 +262,7 @@ def _print_columns(rows: "Sequence[Sequence[str]]", left: "Sequence[int]") -> No
         console.print("  ".join(cells).rstrip(), markup=False, style=None if number else "bold")
 
 
-def _write(folder: Path, setting: "StudySetting", comparisons: "Sequence[PolicyComparison]") -> None:
+def _write(folder: Path, found: "Answer") -> None:
     from recycle.files import write_whole
     from recycle.study.compare import retention
     from recycle.study.page import page
@@ -215,21 +270,7 @@ def _write(folder: Path, setting: "StudySetting", comparisons: "Sequence[PolicyC
 
     _make_folder(folder)
     with progress_line("retention") as show:
-        curves = retention(setting)
-        write_tables(folder, comparisons, curves)
+        curves = retention(found.setting)
+        write_tables(folder, found, curves)
         show("plots")
-        write_whole(folder / "index.html", page(setting, comparisons, curves).encode())
-
-
-def _without_spans(each: "PolicyComparison") -> dict[str, object]:
-    outcome = each.outcome
-    return {
-        "policy": each.policy,
-        "model_only": each.model_only,
-        "value": each.mean,
-        "low": each.low,
-        "high": each.high,
-        "servers": outcome.paid,
-        "lost_server_hours": outcome.lost_hours,
-        "buckets": {bucket.value: seconds for bucket, seconds in outcome.buckets.items()},
-    }
+        write_whole(folder / "index.html", page(found, curves).encode())

@@ -49,7 +49,7 @@ def command(path: Path, port: int, address: str, in_browser: bool) -> None:
     recycle watch catalogue.zip
     """
     # A run's folder comes some seconds after its command.
-    is_run = path.is_dir() or (not path.exists() and not path.suffix)
+    is_run = path.is_dir() or (not path.exists() and path.suffix not in (".json", ".zip"))
     awaited = is_run and not (path / "events").is_dir()
     routes = watch_run(path) if is_run else try_plans(path)
     server = PageServer(address, port, routes)

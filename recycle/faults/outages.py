@@ -1,6 +1,5 @@
 """Outages: when each place of a cluster was without a live server. What studies replay, and what generators make."""
 
-import math
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -80,7 +79,9 @@ class Outages(msgspec.Struct, frozen=True):
         entries: list[NodeOutage] = []
         for first in range(0, nodes, self.nodes):
             size = min(self.nodes, nodes - first)
-            places = dict(zip(random.sample(range(self.nodes), size), range(first, first + size), strict=True))
+            # All are drawn, so that the first ones are the same however many are taken.
+            drawn = random.sample(range(self.nodes), self.nodes)[:size]
+            places = dict(zip(drawn, range(first, first + size), strict=True))
             shift = random.uniform(0, self.seconds) if first else 0.0
             for node, start, end in self.entries:
                 if node in places:
@@ -89,13 +90,14 @@ class Outages(msgspec.Struct, frozen=True):
         return Outages(self.name, nodes, self.seconds, by_start, at_end=self.at_end)
 
 
-def load_outages(source: str, job: Job | None = None, speed: float = 1.0) -> Outages:
+def load_outages(source: str, job: Job | None = None, servers: int | None = None) -> Outages:
     """Read a trace of any known form, a trace of servers, a fault file, or one that comes with the package.
 
     Args:
         source: a path, or the name of a trace of the package.
-        job: whose servers a trace may name; None to refuse such traces.
-        speed: by how much faster it is replayed.
+        job: whose servers a trace may name, and whose servers a trace is of that names no more and does not say of how
+            many it is; None for a trace of those that it names.
+        servers: that the trace is of, where it does not say.
 
     Raises:
         UserError: it cannot be read.
@@ -111,10 +113,14 @@ def load_outages(source: str, job: Job | None = None, speed: float = 1.0) -> Out
         rows = _rows_of_faults(content) if source.endswith(".toml") else read_rows(content)
         facts = comments(content)
         if not any(is_server(name) for row in rows for name in row.names):
-            return _outages(source, rows, facts, speed)
+            return _outages(source, rows, _with_servers(rows, facts, job, servers))
         if job is None:
             raise FaultError("it is of servers: give the job that they are of")
-        outages = _outages(source, _of_places(rows, job), facts, speed)
+        if servers is not None:
+            raise FaultError(
+                f"{servers} servers: its names are those of this job's servers; leave out how many they are"
+            )
+        outages = _outages(source, _of_places(rows, job), facts | {"nodes": job.pipelines * job.depth})
         return msgspec.structs.replace(outages, is_of_servers=True)
     except FaultError as error:
         raise FaultError(f"{source}: {error}") from error
@@ -152,22 +158,41 @@ def _of_places(rows: Sequence[TraceRow], job: Job) -> list[TraceRow]:
     return numbered
 
 
-def _outages(source: str, rows: Sequence[TraceRow], facts: dict[str, float], speed: float) -> Outages:
+def _with_servers(
+    rows: Sequence[TraceRow], facts: dict[str, float], job: Job | None, servers: int | None
+) -> dict[str, float]:
+    """With how many servers a trace is of: what it says, what is given, or what follows from what it names."""
+    if servers is not None:
+        if facts.get("nodes", servers) != servers:
+            raise FaultError(
+                f"{servers} servers are given, and the trace says {facts['nodes']:g}; leave one of them out"
+            )
+        return facts | {"nodes": servers}
+    # Where servers are added at the start, or counted, all of them are there.
+    if "nodes" in facts or job is None or not rows or rows[0].change == ADD:
+        return facts
+    named, size = len({name for row in rows for name in row.names}), job.pipelines * job.depth
+    if named > size:
+        raise FaultError(
+            f"it names {named} servers that failed, and does not say of how many; give --servers, or a line # nodes N"
+        )
+    return facts | {"nodes": size}
+
+
+def _outages(source: str, rows: Sequence[TraceRow], facts: dict[str, float]) -> Outages:
     if all(row.change == ADD for row in rows):
         found = "it is empty" if not rows else f"its {len(rows)} lines add servers or nodes, and none removes one"
         raise FaultError(f"{found}: give a trace with at least one failure")
-    if not (math.isfinite(speed) and speed > 0):
-        raise FaultError(f"speed is {speed:g}: give a number above 0")
     places = _NodePlaces()
     latest = 0.0
     for row in rows:
-        time = float(row.time) / 1000 / speed
+        time = float(row.time) / 1000
         if time < latest:
             raise FaultError(f"line {row.line}: its time is before that of the line above; sort the lines by time")
         latest = time
         for name in row.names:
             places.change(name, row.change, time)
-    seconds = facts["days"] * 86_400 / speed if "days" in facts else latest
+    seconds = facts["days"] * 86_400 if "days" in facts else latest
     if seconds < latest < seconds + ROUNDED:
         seconds = latest
     said = facts.get("nodes", places.count)

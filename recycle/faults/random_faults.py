@@ -2,13 +2,17 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from random import Random
+from typing import TypeVar
 
 from recycle.faults.errors import FaultError
 from recycle.faults.menu import Fault, Faults, Kind
+from recycle.faults.outages import NodeOutage, Outages
 from recycle.holding import units_of
 from recycle.job import Job, Server
+
+T = TypeVar("T")
 
 MOST = 100_000
 
@@ -36,35 +40,77 @@ def random_faults(
     Raises:
         FaultError: a time has no sense.
     """
-    _require_positive(mtbf_seconds, "mtbf")
-    _require_positive(duration, "duration")
     if mean_time_to_repair is not None:
         _require_positive(mean_time_to_repair, "mean time to repair")
-    if duration / mtbf_seconds > MOST:
-        raise FaultError(f"mtbf is {mtbf_seconds:g} s in a run of {duration:g} s: at most {MOST} kills; make it longer")
-    random = Random(seed)
-    repairs = dict.fromkeys(dead, math.inf)
-    held = Counter(unit for server in job.servers() if server not in repairs for unit in units_of(job, server))
-    faults: list[Fault] = []
-    time = 0.0
-    while time < duration:
-        time += random.expovariate(1 / mtbf_seconds)
-        for repaired, server in sorted((at, server) for server, at in repairs.items() if at < min(time, duration)):
-            del repairs[server]
-            held.update(units_of(job, server))
-            faults.append(Fault(Kind.JOIN, (server,), at=_round(repaired)))
-        candidates = [
+    units = {server: units_of(job, server) for server in job.servers()}
+    held = Counter(unit for server in units if server not in dead for unit in units[server])
+
+    def candidates(down: Collection[Server]) -> Sequence[Server]:
+        lost = Counter(unit for server in down for unit in units[server])
+        return [
             server
-            for server in job.servers()
-            if server not in repairs and all(held[unit] > 1 for unit in units_of(job, server))
+            for server in units
+            if server not in down and server not in dead and all(held[unit] - lost[unit] > 1 for unit in units[server])
         ]
-        if time < duration and candidates:
-            victim = random.choice(candidates)
-            held.subtract(units_of(job, victim))
-            faults.append(Fault(Kind.KILL, (victim,), at=_round(time)))
-            wait = math.inf if mean_time_to_repair is None else random.expovariate(1 / mean_time_to_repair)
-            repairs[victim] = time + wait
+
+    events: list[tuple[float, bool, Server]] = []
+    for server, at, back in _failures(candidates, mtbf_seconds, mean_time_to_repair, duration, seed):
+        events.append((at, True, server))
+        if back < duration:
+            events.append((back, False, server))
+    kinds = {True: Kind.KILL, False: Kind.JOIN}
+    faults = (Fault(kinds[dies], (server,), at=_round(time)) for time, dies, server in sorted(events))
     return Faults(tuple(faults), at_random=True)
+
+
+def random_outages(places: int, between_failures: float, repair: float, seconds: float, seed: int) -> Outages:
+    """The same random failures and repairs as outages of places; any of them may fail, the last of a stage too.
+
+    Args:
+        places: how many there are.
+        between_failures: mean seconds between two failures of all of them together.
+        repair: mean seconds from a failure to the return.
+        seconds: how long the trace lasts.
+        seed: of times and places.
+
+    Raises:
+        FaultError: a time has no sense.
+    """
+    _require_positive(repair, "mean time to repair")
+
+    def candidates(down: Collection[int]) -> Sequence[int]:
+        return [place for place in range(places) if place not in down]
+
+    entries = (
+        NodeOutage(place, _round(at), min(_round(back), seconds))
+        for place, at, back in _failures(candidates, between_failures, repair, seconds, seed)
+    )
+    lasting = tuple(each for each in entries if each.start < each.end)
+    return Outages(f"random failures of seed {seed}", places, seconds, lasting)
+
+
+def _failures(
+    candidates: Callable[[Collection[T]], Sequence[T]],
+    between: float,
+    repair: float | None,
+    seconds: float,
+    seed: int,
+) -> Iterator[tuple[T, float, float]]:
+    """Who fails when, and is back when: in studies as in runs."""
+    _require_positive(between, "mtbf")
+    _require_positive(seconds, "duration")
+    if seconds / between > MOST:
+        raise FaultError(f"mtbf is {between:g} s, over {seconds:g} s: at most {MOST} failures; make it longer")
+    random = Random(seed)
+    down: dict[T, float] = {}
+    time = random.expovariate(1 / between)
+    while time < seconds:
+        down = {each: back for each, back in down.items() if back >= time}
+        if found := candidates(down):
+            failed = random.choice(found)
+            down[failed] = time + (math.inf if repair is None else random.expovariate(1 / repair))
+            yield failed, time, down[failed]
+        time += random.expovariate(1 / between)
 
 
 def _round(time: float) -> float:

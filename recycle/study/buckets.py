@@ -67,11 +67,10 @@ class Outcome(msgspec.Struct, frozen=True):
     spans: tuple[RunSpan, ...]
 
     @property
-    def value(self) -> float:
+    def goodput(self) -> float:
         """Useful samples per server-hour paid for, over those of the fault-free job: what policies are compared by."""
         return self.progress * self.job / (self.seconds * self.paid)
 
-    @property
-    def lost_hours(self) -> float:
-        """Server-hours paid for without training that is left."""
-        return (1 - self.value) * self.seconds * self.paid / 3600
+    def without_spans(self) -> "Outcome":
+        """The same without the run over time, which takes much memory."""
+        return msgspec.structs.replace(self, spans=())

@@ -1,6 +1,6 @@
-"""Policies over one trace: each one's outcome, and how far it depends on chance and on constants."""
+"""Policies over the same samples of failures: what each keeps and loses, by chance and by constants."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from statistics import fmean
 
@@ -10,9 +10,10 @@ from recycle.faults.outages import Outages
 from recycle.job import Job
 from recycle.planner.assemble import unlimited_baseline
 from recycle.processors import pool, processors
-from recycle.study.buckets import Outcome
+from recycle.study.buckets import Bucket, Outcome
 from recycle.study.cluster import Cluster
-from recycle.study.constants import MEASURED, TYPICAL, Measured
+from recycle.study.constants import Constants, constant_sets
+from recycle.study.failures import FailureHistory
 from recycle.study.rates import Ground, Rates
 from recycle.study.registry import make_policy
 from recycle.study.simulator import simulate
@@ -20,6 +21,8 @@ from recycle.wording import MICROSECONDS, microseconds
 
 SLOT_SECONDS = 10.0
 """Of an iteration, for jobs whose time unit is none of a clock."""
+
+YEAR_HOURS = 8_766.0
 
 POINTS, DRAWS = 9, 3
 MOST_DEAD = 0.3
@@ -30,37 +33,54 @@ class StudySetting(msgspec.Struct, frozen=True):
 
     Attributes:
         ground: the job.
-        outages: the trace, as it was read.
+        history: the failures.
         policies: names.
-        seeds: how often the trace is dealt to the job's servers.
+        seeds: how many samples of the history there are.
+        given: constants that are not taken as measured, by name.
     """
 
     ground: Ground
-    outages: Outages
+    history: FailureHistory
     policies: tuple[str, ...]
     seeds: int
+    given: Mapping[str, float] = msgspec.field(default_factory=dict)
+
+    @property
+    def sets(self) -> tuple[Constants, ...]:
+        """The constants that policies are modelled with, the typical ones last."""
+        return constant_sets(self.given)
 
 
 class PolicyComparison(msgspec.Struct, frozen=True):
-    """A policy in a comparison.
+    """A policy in a comparison. All figures are of the same samples; means are with the typical constants.
 
     Attributes:
         policy: its name.
         model_only: whether it models what is not built.
-        source: where its constants come from.
-        outcome: of the first seed, with the typical constants.
-        low: the least value over seeds and constants.
+        source: what its throughput and its pauses are from.
+        outcome: of the first sample, with the typical constants: what is drawn over time.
+        goodput: useful training per server-hour paid for, over that of the fault-free job; the mean.
+        low: the least over samples and constants.
         high: the greatest.
-        mean: over seeds, with the typical constants.
+        lost: server-hours a year that are paid for and leave no training; the mean.
+        shares: of the server-time that is paid for, in each bucket; the mean.
+        failures: how often servers failed, the mean.
     """
 
     policy: str
     model_only: bool
     source: str
     outcome: Outcome
+    goodput: float
     low: float
     high: float
-    mean: float
+    lost: float
+    shares: Mapping[Bucket, float]
+    failures: float
+
+    def lost_with(self, goodput: float) -> float:
+        """Server-hours a year that another goodput would lose."""
+        return (1 - goodput) * self.outcome.paid * YEAR_HOURS
 
 
 def iteration_seconds(job: Job) -> float:
@@ -70,16 +90,16 @@ def iteration_seconds(job: Job) -> float:
     return SLOT_SECONDS
 
 
-def dealt(setting: StudySetting, seed: int) -> Outages:
-    """The trace for the job's servers and spares, dealt by a seed."""
+def sampled(setting: StudySetting, seed: int) -> Outages:
+    """The failures of the job's servers and of as many spares as any policy has, by a seed."""
     job = setting.ground.job
     rates = Rates(job, setting.ground.layers)
     spares = max(make_policy(name, setting.ground, rates).spares for name in setting.policies)
-    return setting.outages.resampled(job.pipelines * job.depth + spares, seed)
+    return setting.history.sample(job.pipelines * job.depth, spares, seed)
 
 
 def compare(setting: StudySetting, advance: Callable[[str], None] = lambda _: None) -> tuple[PolicyComparison, ...]:
-    """Every policy on the same dealt traces, seeds in parallel.
+    """Every policy on the same samples, samples in parallel.
 
     Args:
         setting: what is compared.
@@ -89,29 +109,34 @@ def compare(setting: StudySetting, advance: Callable[[str], None] = lambda _: No
     results = []
     for number, result in enumerate(_in_parallel(setting, workers), 1):
         results.append(result)
-        advance(f"{number} of {setting.seeds} deals of the trace")
+        advance(f"{number} of {setting.seeds} samples")
     rates = Rates(setting.ground.job, setting.ground.layers)
     comparisons = []
     for place, name in enumerate(setting.policies):
-        outcomes = [result[place] for result in results]
-        values = [value for _, value_list in outcomes for value in value_list]
+        outcomes = [result[place][0] for result in results]
+        values = [value for result in results for value in result[place][1]]
         policy = make_policy(name, setting.ground, rates)
+        goodput = fmean(each.goodput for each in outcomes)
+        paid = outcomes[0].paid * outcomes[0].seconds
         comparisons.append(
             PolicyComparison(
                 policy=name,
                 model_only=policy.model_only,
                 source=policy.source,
-                outcome=outcomes[0][0],
+                outcome=outcomes[0],
+                goodput=goodput,
                 low=min(values),
                 high=max(values),
-                mean=fmean(outcome.value for outcome, _ in outcomes),
+                lost=(1 - goodput) * outcomes[0].paid * YEAR_HOURS,
+                shares={bucket: fmean(each.buckets[bucket] for each in outcomes) / paid for bucket in Bucket},
+                failures=fmean(len(each.failures) for each in outcomes),
             )
         )
     return tuple(comparisons)
 
 
 def retention(setting: StudySetting) -> dict[str, list[tuple[int, float]]]:
-    """Throughput against the number of dead servers, each policy's mean over drawn sets of them."""
+    """Throughput of each policy with so many dead servers, the mean over random sets of them."""
     job = setting.ground.job
     rates = Rates(job, setting.ground.layers)
     size = job.pipelines * job.depth
@@ -120,14 +145,15 @@ def retention(setting: StudySetting) -> dict[str, list[tuple[int, float]]]:
     curves = {}
     for name in setting.policies:
         curves[name] = [
-            (number, fmean(_rate(name, setting.ground, rates, dead) for dead in sets[number])) for number in numbers
+            (number, fmean(_rate(name, setting, rates, dead) for dead in sets[number])) for number in numbers
         ]
     return curves
 
 
-def _rate(name: str, ground: Ground, rates: Rates, dead: list[int]) -> float:
-    policy = make_policy(name, ground, rates)
-    cluster = Cluster(ground.job.pipelines, ground.job.depth, policy.spares)
+def _rate(name: str, setting: StudySetting, rates: Rates, dead: list[int]) -> float:
+    job = setting.ground.job
+    policy = make_policy(name, setting.ground, rates, setting.sets[-1])
+    cluster = Cluster(job.pipelines, job.depth, policy.spares)
     for server in dead:
         cluster.change(server, True)
     reaction = policy.react(cluster, bool(dead))
@@ -137,25 +163,24 @@ def _rate(name: str, ground: Ground, rates: Rates, dead: list[int]) -> float:
 
 def _in_parallel(setting: StudySetting, workers: int) -> Iterator[list[tuple[Outcome, list[float]]]]:
     if workers == 1:
-        yield from (_deal(setting, seed) for seed in range(setting.seeds))
+        yield from (_sample(setting, seed) for seed in range(setting.seeds))
         return
     with pool(workers) as executor:
-        yield from executor.map(_deal, [setting] * setting.seeds, range(setting.seeds))
+        yield from executor.map(_sample, [setting] * setting.seeds, range(setting.seeds))
 
 
-def _deal(setting: StudySetting, seed: int) -> list[tuple[Outcome, list[float]]]:
-    """Per policy, its outcome with the typical constants and its values with all; other constants on the first deal."""
-    outages = dealt(setting, seed)
-    rates = Rates(setting.ground.job, setting.ground.layers)
-    others = [measured for measured in MEASURED if measured is not TYPICAL] if seed == 0 else []
+def _sample(setting: StudySetting, seed: int) -> list[tuple[Outcome, list[float]]]:
+    """Per policy, its outcome with the typical constants, and its goodput with each set of constants."""
+    outages = sampled(setting, seed)
+    job = setting.ground.job
+    rates = Rates(job, setting.ground.layers)
     results = []
     for name in setting.policies:
-        outcome = _outcome(setting, name, outages, rates, TYPICAL)
-        values = [_outcome(setting, name, outages, rates, measured).value for measured in others]
-        results.append((outcome, [outcome.value, *values]))
+        outcomes = [
+            simulate(make_policy(name, setting.ground, rates, each), job.pipelines, job.depth, outages)
+            for each in setting.sets
+        ]
+        results.append(
+            (outcomes[-1] if seed == 0 else outcomes[-1].without_spans(), [each.goodput for each in outcomes])
+        )
     return results
-
-
-def _outcome(setting: StudySetting, name: str, outages: Outages, rates: Rates, measured: Measured) -> Outcome:
-    job = setting.ground.job
-    return simulate(make_policy(name, setting.ground, rates, measured), job.pipelines, job.depth, outages)

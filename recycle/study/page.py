@@ -1,61 +1,147 @@
-"""The page of a study: one HTML file with its table, its plots and where its constants come from."""
+"""The page of a study: one HTML file with its sentence, tables, plots, and where each figure comes from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
-from recycle.study.compare import PolicyComparison, StudySetting
+from recycle.study.answer import Answer
 from recycle.study.plots import bucket_bars, lost_hours, over_time, retention_lines
 from recycle.study.tables import Curves
 
 STYLE = """
 body { font: 15px system-ui, sans-serif; max-width: 960px; margin: 2em auto; padding: 0 1em; color: #222 }
-table { border-collapse: collapse; width: 100% } td, th { padding: 3px 8px; border-bottom: 1px solid #ddd }
+body { background: #fff }
+div.t { overflow-x: auto } table { border-collapse: collapse; width: 100% }
+td, th { padding: 3px 8px; border-bottom: 1px solid #ddd; text-align: left }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
-.m { color: #777 } svg { max-width: 100%; height: auto }
+.a { font-size: 1.15em } .m { color: #666 } svg { max-width: 100%; height: auto }
 """
 CAPTIONS = {
-    "Throughput over time": "Green is throughput as a share of the fault-free job's; red ticks are failures.",
-    "Where the time went": "Every second of every server that is paid for is in one bucket.",
-    "Retention": "Throughput against the number of dead servers, over drawn sets of them.",
-    "Cost": "Server-hours that leave no training; the bars are intervals over deals of the trace and constants.",
+    "Throughput over time": "The first sample: green is the share of fault-free throughput, red ticks are failures.",
+    "Where the time went": "Every second of every server that is paid for is in one bucket; the mean of the samples.",
+    "Retention": "Throughput against the number of dead servers, over random sets of them.",
+    "Cost": "What a year loses; the bars are intervals over samples and constants.",
 }
 
 
-def page(setting: StudySetting, comparisons: Sequence[PolicyComparison], curves: Curves) -> str:
+def page(found: Answer, curves: Curves) -> str:
     """The whole page."""
-    job, outages = setting.ground.job, setting.outages
-    head = (
-        f"{job.name}: {job.pipelines} pipelines x {job.depth} stages x {job.micro_batches} micro-batches, "
-        f"{setting.ground.iteration:g} s an iteration; {outages.name}: {outages.nodes} places, "
-        f"{outages.seconds / 86_400:.3g} days, {setting.seeds} deals"
-    )
-    plots = (over_time(comparisons), bucket_bars(comparisons), retention_lines(curves), lost_hours(comparisons))
+    setting, policies = found.setting, found.policies
+    job = setting.ground.job
+    plots = (over_time(policies), bucket_bars(policies), retention_lines(curves), lost_hours(policies, found.bill))
     figures = "\n".join(
         f"<h2>{title}</h2><p>{caption}</p>{plot}"
         for (title, caption), plot in zip(CAPTIONS.items(), plots, strict=True)
     )
-    sources = "\n".join(f"<li><b>{escape(each.policy)}</b>: {escape(each.source)}</li>" for each in comparisons)
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Study: {escape(job.name)}</title><style>{STYLE}</style></head><body>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>Study: {escape(job.name)}</title><style>{STYLE}</style></head><body>
 <h1>What failures cost</h1>
-<p>{escape(head)}</p>
-{_table(comparisons)}
-<p class="m">Value: useful samples per server-hour paid for, over those of the fault-free job. Model only: not built in
-this project, or no policy at all.</p>
+<p class="a">{escape(found.sentence)}</p>
+<h2>What was asked</h2>{_asked(found)}
+<h2>Ways of surviving</h2>{_policies(found)}
+<p class="m">Goodput: useful training per server-hour paid for, over that of the job without failures. In brackets: the
+least and the greatest over samples and constants. All figures of a row are of the same samples.</p>
+<h2>The job's own choices</h2>{_choices(found)}
+<p class="m">By <b>recycle</b>, the mean of the samples, against the throughput of the job as it is. A negative loss
+is of a job that trains more than this one would without failures. Another batch is another training.</p>
 {figures}
-<h2>Constants</h2><ul>{sources}</ul>
+<h2>Throughput by the planner</h2>{_throughput(found)}
+<h2>How each way is modelled</h2>{_sources(found)}
+<h2>Constants</h2>{_constants(found)}
 </body></html>
 """
 
 
-def _table(comparisons: Sequence[PolicyComparison]) -> str:
-    rows = "\n".join(
-        f"<tr><td>{escape(each.policy)}{' <span class=m>(model only)</span>' if each.model_only else ''}</td>"
-        f'<td class="n">{each.mean:.4f}</td><td class="n">{each.low:.4f} to {each.high:.4f}</td>'
-        f'<td class="n">{each.outcome.paid}</td><td class="n">{each.outcome.lost_hours:,.0f}</td></tr>'
-        for each in comparisons
+def _asked(found: Answer) -> str:
+    setting, bill = found.setting, found.bill
+    ground, history = setting.ground, setting.history
+    job = ground.job
+    servers = job.pipelines * job.depth
+    rows = [
+        ["job", f"{job.name}: {job.pipelines} pipelines x {job.depth} stages x {job.micro_batches} micro-batches"],
+        ["servers", f"{servers:,}" + (f" of {bill.gpus} GPUs: {servers * bill.gpus:,} GPUs" if bill.gpus else "")],
+        ["iteration without failures", f"{ground.iteration:g} s"],
+        ["layers", str(ground.layers)],
+        ["failures", f"{history.name}, {history.seconds / 86_400:.4g} days, {setting.seeds} samples"],
+    ]
+    if history.outages is None:
+        between = history.between_failures / 3600
+        rows += [
+            ["between failures of the job", f"{between / servers:.4g} h; of one server {between / 24:,.4g} days"],
+            ["repair", f"{history.repair / 3600:.4g} h, the mean of an exponential distribution"],
+        ]
+    else:
+        per_day = history.failures_per_second(servers) * 86_400
+        rows += [["servers of the trace", str(history.outages.nodes)], ["failures of the job", f"{per_day:.3g} a day"]]
+    if bill.price:
+        rows += [["price", f"{bill.price:g} for an hour of a server"]]
+    return _table([], rows)
+
+
+def _policies(found: Answer) -> str:
+    bill = found.bill
+    header = ["policy", "*goodput", "*servers", f"*{bill.unit} lost a year", *(["*money a year"] if bill.price else [])]
+    rows = []
+    for each in found.policies:
+        least, most = each.lost_with(each.high), each.lost_with(each.low)
+        row = [
+            each.policy + (" (model only)" if each.model_only else ""),
+            f"{each.goodput:.4f} ({each.low:.4f} to {each.high:.4f})",
+            str(each.outcome.paid),
+            f"{bill.hours(each.lost):,.0f} ({bill.hours(least):,.0f} to {bill.hours(most):,.0f})",
+        ]
+        if bill.price:
+            row.append(f"{bill.money(each.lost):,.0f} ({bill.money(least):,.0f} to {bill.money(most):,.0f})")
+        rows.append(row)
+    return _table(header, rows)
+
+
+def _choices(found: Answer) -> str:
+    bill = found.bill
+    header = [
+        "what",
+        "choice",
+        "*goodput",
+        f"*{bill.unit} lost a year",
+        "*saved",
+        *(["*money saved"] if bill.price else []),
+    ]
+    rows = []
+    for each in found.choices:
+        row = [each.topic, each.choice, f"{each.goodput:.4f}", f"{bill.hours(each.lost):,.0f}"]
+        row.append("as it is" if each.is_present else f"{bill.hours(each.saved):+,.0f}")
+        if bill.price:
+            row.append("" if each.is_present else f"{bill.money(each.saved):+,.0f}")
+        rows.append(row)
+    return _table(header, rows)
+
+
+def _throughput(found: Answer) -> str:
+    rows = [[each.dead, f"{each.throughput:.4f}", each.basis] for each in found.throughput]
+    return _table(["dead", "*of fault-free 1F1B", "from"], rows)
+
+
+def _sources(found: Answer) -> str:
+    return _table(["policy", "model"], [[each.policy, each.source] for each in found.policies])
+
+
+def _constants(found: Answer) -> str:
+    rows = []
+    for each in found.constants:
+        typical = "computed" if each.typical is None else f"{each.typical:,.4g}"
+        spread = "" if each.low == each.high or each.low is None else f"{each.low:,.4g} to {each.high:,.4g}"
+        rows.append([each.name, typical, spread, each.source])
+    return _table(["--constant", "*typical", "*of the intervals", "from"], rows)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Of text; columns whose header begins with a star are of numbers."""
+    kinds = [' class="n"' if each.startswith("*") else "" for each in header]
+    top = "".join(f"<th{kind}>{escape(each.lstrip('*'))}</th>" for kind, each in zip(kinds, header, strict=True))
+    body = "\n".join(
+        "<tr>"
+        + "".join(f"<td{kinds[place] if kinds else ''}>{escape(cell)}</td>" for place, cell in enumerate(row))
+        + "</tr>"
+        for row in rows
     )
-    return (
-        '<table><tr><th>policy</th><th class="n">value</th><th class="n">interval</th><th class="n">servers paid</th>'
-        f'<th class="n">server-hours lost</th></tr>\n{rows}</table>'
-    )
+    return f'<div class="t"><table>{f"<tr>{top}</tr>" if top else ""}\n{body}</table></div>'

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from recycle.errors import UserError
+from recycle.study.bill import Bill
 from recycle.study.buckets import Bucket
 from recycle.study.compare import PolicyComparison
 from recycle.study.tables import Curves
@@ -24,6 +25,8 @@ COLORS = {
     Bucket.DEAD: "#404040",
 }
 MOST_MARKS = 400
+
+MISSING = "plots need matplotlib: pip install matplotlib, or leave -o out"
 
 
 def over_time(comparisons: Sequence[PolicyComparison]) -> str:
@@ -52,9 +55,7 @@ def bucket_bars(comparisons: Sequence[PolicyComparison]) -> str:
         names = [each.policy for each in comparisons][::-1]
         left = [0.0] * len(names)
         for bucket in Bucket:
-            shares = [
-                each.outcome.buckets[bucket] / (each.outcome.paid * each.outcome.seconds) for each in comparisons
-            ][::-1]
+            shares = [each.shares[bucket] for each in comparisons][::-1]
             axis.barh(names, shares, left=left, color=COLORS[bucket], label=bucket.value)
             left = [before + share for before, share in zip(left, shares, strict=True)]
         axis.set_xlim(0, 1)
@@ -80,18 +81,18 @@ def retention_lines(curves: Curves) -> str:
     return _figure(draw, height=4)
 
 
-def lost_hours(comparisons: Sequence[PolicyComparison]) -> str:
-    """Server-hours that are paid for and leave no training, with the interval over deals and constants."""
+def lost_hours(comparisons: Sequence[PolicyComparison], bill: Bill) -> str:
+    """Hours a year that are paid for and leave no training, with the interval over samples and constants."""
 
     def draw(axes: "Sequence[Axes]") -> None:
         (axis,) = axes
         ranked = comparisons[::-1]
-        paid = [each.outcome.paid * each.outcome.seconds / 3600 for each in ranked]
-        lost = [(1 - each.mean) * hours for each, hours in zip(ranked, paid, strict=True)]
-        low = [(each.high - each.mean) * hours for each, hours in zip(ranked, paid, strict=True)]
-        high = [(each.mean - each.low) * hours for each, hours in zip(ranked, paid, strict=True)]
+        lost = [bill.hours(each.lost) for each in ranked]
+        # A mean may be off its samples by the last digit.
+        low = [max(0.0, bill.hours(each.lost - each.lost_with(each.high))) for each in ranked]
+        high = [max(0.0, bill.hours(each.lost_with(each.low) - each.lost)) for each in ranked]
         axis.barh([each.policy for each in ranked], lost, xerr=[low, high], color=COLORS[Bucket.REDONE], capsize=2)
-        axis.set_xlabel("server-hours lost")
+        axis.set_xlabel(f"{bill.unit} lost a year")
 
     return _figure(draw, height=0.35 * len(comparisons) + 0.8)
 
@@ -101,7 +102,7 @@ def _figure(draw: "Callable[[Sequence[Axes]], None]", height: float, rows: int =
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UserError("plots need matplotlib: pip install 'recycle-pipeline[figures]', or leave -o out") from error
+        raise UserError(MISSING) from error
     # A fixed salt and no date, so that equal studies make equal pages.
     with mpl.rc_context({"svg.hashsalt": "recycle", "svg.fonttype": "none", "font.size": 9}):
         figure = Figure(figsize=(9, height), layout="constrained")

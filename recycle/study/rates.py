@@ -16,7 +16,7 @@ from recycle.placing.layers import Model, layers_of
 from recycle.placing.templates import Templates, make_templates
 from recycle.plan.normalise import Counts, canonical_dead
 from recycle.planner.assemble import unlimited_baseline
-from recycle.planner.fleets import STAGGERED, proven_period
+from recycle.planner.fleets import STAGGERED, plan_fleet, proven_period
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.bounds import lower_bound
 from recycle.planner.model.problem import make_problem
@@ -25,6 +25,10 @@ from recycle.planner.model.stopping import MaxMoves
 MOST_TASKS = 5_000
 """Jobs with more tasks are judged by the proven bound, and by how far plans of their like are above it."""
 
+MOVES = 500
+"""Of the search for a plan."""
+
+ONCE = Effort((MaxMoves(1),), "1 move")
 SAMPLE_PIPELINES = 8
 ROUNDS = 60
 FEWER = 8
@@ -75,7 +79,7 @@ class Rates:
         self._fewer: dict[int, float] = {}
         self._bounds: dict[tuple[int, ...], int] = {}
 
-    def rerouted(self, counts: Counts, moves: int = 500) -> float:
+    def rerouted(self, counts: Counts, moves: int = MOVES) -> float:
         """By a plan around so many dead servers of each stage; every stage has a live one.
 
         Args:
@@ -98,16 +102,21 @@ class Rates:
         return self._templates[live]
 
     def placed(self, live: int) -> float:
-        """By the best fleet on so many servers that loses no layer with any one of them, as the planner scores it.
+        """By the best fleet on so many servers that loses no layer with any one of them.
 
-        Of many servers an equal part of them is taken, with its part of the micro-batches.
+        Its plan says so. Of many servers an equal part of them is taken, with its part of the micro-batches, and of
+        jobs with many tasks the proven bound, lengthened as that of re-routing.
         """
         if live not in self._placed:
             job, parts = self.job, -(-live // MOST_SERVERS)
             total = job.pipelines * job.micro_batches // parts
             score = proven_period(self._model, STAGGERED)
             fleet = choose_fleet(self._cuts, live // parts, total, score, failures=min(1, job.pipelines - 1))
-            period = math.inf if fleet is None else fleet.period * (1 + self._gap) / self.layers
+            period = math.inf
+            if fleet is not None:
+                is_planned = parts == 1 and not self.is_bounded
+                length = plan_fleet(self._model, fleet, ONCE).period if is_planned else fleet.period * (1 + self._gap)
+                period = length / self.layers
             self._placed[live] = min(self._most, self._baseline / period)
         return self._placed[live]
 
@@ -129,6 +138,21 @@ class Rates:
             total = self.job.pipelines * self.job.micro_batches
             self._fewer[pipelines] = min(1.0, self._whole / self._time([(self.job.depth, pipelines)], total))
         return self._fewer[pipelines]
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether throughput is by proven bounds, because plans have too many tasks."""
+        return self.job.pipelines * self.job.depth * self.job.micro_batches * 3 > MOST_TASKS
+
+    def basis(self, counts: Counts) -> str:
+        """What the throughput with so many dead servers follows from, in words."""
+        baseline, unit = self.job.time_text(self._baseline), self.job.time_text
+        if not self.is_bounded:
+            return f"plan of {unit(round(self._period(counts, MOVES)))}, fault-free 1F1B {baseline}"
+        return (
+            f"proven bound of {unit(self._bound(counts))}, {self._gap:.1%} longer as plans of a smaller such job are, "
+            f"fault-free 1F1B {baseline}"
+        )
 
     @cached_property
     def _model(self) -> Model:
@@ -162,7 +186,7 @@ class Rates:
 
     def _period(self, counts: Counts, moves: int) -> float:
         job = self.job
-        if job.pipelines * job.depth * job.micro_batches * 3 > MOST_TASKS:
+        if self.is_bounded:
             return self._bound(counts) * (1 + self._gap)
         dead = canonical_dead(job, counts)
         return make_plan(job, dead, STAGGERED, Effort((MaxMoves(moves),), f"{moves} moves")).period

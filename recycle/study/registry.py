@@ -4,18 +4,18 @@ import re
 from collections.abc import Callable
 
 from recycle.errors import UserError
-from recycle.study.constants import TYPICAL, Measured
+from recycle.study.constants import TYPICAL, Constants
 from recycle.study.policies.bamboo import Bamboo
 from recycle.study.policies.dropping import Dropping
 from recycle.study.policies.oobleck import Oobleck
-from recycle.study.policies.ours import Published, Rerouting, WithMemory, WithPlacements
+from recycle.study.policies.rerouting import Published, Rerouting, WithMemory, WithPlacements
 from recycle.study.policies.restarts import Checkpoints, Gemini, Varuna
 from recycle.study.policies.scaled import FaultScaled
 from recycle.study.policies.spares import Spares
 from recycle.study.policy import Policy
 from recycle.study.rates import Ground, Rates
 
-Maker = Callable[[Ground, Rates, Measured], Policy]
+Maker = Callable[[Ground, Rates, Constants], Policy]
 
 MAKERS: dict[str, Maker] = {
     Rerouting.name: Rerouting,
@@ -34,21 +34,21 @@ NAMES = (*MAKERS, "spares:K", "spares:K:warm")
 ALL = (*MAKERS, "spares:4", "spares:4:warm")
 """What is compared if nothing is chosen."""
 
-NO_RIVALS = (Rerouting.name, WithPlacements.name, WithMemory.name, FaultScaled.name)
+OWN = (Rerouting.name, WithPlacements.name, WithMemory.name, FaultScaled.name)
 
 _SPARES = re.compile(r"spares:([0-9]{1,4})(:warm)?")
 
 
-def make_policy(name: str, ground: Ground, rates: Rates, measured: Measured = TYPICAL) -> Policy:
+def make_policy(name: str, ground: Ground, rates: Rates, constants: Constants = TYPICAL) -> Policy:
     """A fresh policy.
 
     Raises:
         UserError: there is none of that name.
     """
     if spares := _SPARES.fullmatch(name):
-        return Spares(ground, rates, measured, int(spares[1]), spares[2] is not None)
+        return Spares(ground, rates, constants, int(spares[1]), spares[2] is not None)
     if name in MAKERS:
-        return MAKERS[name](ground, rates, measured)
+        return MAKERS[name](ground, rates, constants)
     raise UserError(f"policy {name!r}: there is none; choose from {', '.join(NAMES)}")
 
 

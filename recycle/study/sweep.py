@@ -3,7 +3,7 @@
 import csv
 import io
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import as_completed
 from statistics import fmean
 from typing import NamedTuple
@@ -13,15 +13,15 @@ import msgspec
 from recycle.duration import parse_duration
 from recycle.errors import UserError
 from recycle.faults.generator import calibrated, generate
-from recycle.faults.outages import Outages, load_outages
+from recycle.faults.outages import load_outages
 from recycle.processors import pool, processors
-from recycle.study.compare import StudySetting, dealt
-from recycle.study.constants import MEASURED, TYPICAL
+from recycle.study.compare import StudySetting, sampled
+from recycle.study.failures import FailureHistory
 from recycle.study.rates import Ground, Rates
-from recycle.study.registry import NO_RIVALS, make_policy
+from recycle.study.registry import OWN, make_policy
 from recycle.study.simulator import simulate
 
-AXES = ("mtbf", "servers", "micro-batches")
+AXES = ("mtbf-of-server", "servers", "micro-batches")
 
 
 class Axes(NamedTuple):
@@ -45,35 +45,37 @@ class Cell(msgspec.Struct, frozen=True):
         mtbf: seconds between failures of one server; 0 for the trace's own.
         servers: of the job.
         micro_batches: per pipeline.
-        values: of each policy, the mean over deals with the typical constants.
-        low: of each policy, the least over deals and over the constants of the models that rivals were measured with.
+        goodput: of each policy, the mean over samples with the typical constants.
+        low: of each policy, the least over samples and constants.
         high: likewise, the greatest.
     """
 
     mtbf: float
     servers: int
     micro_batches: int
-    values: dict[str, float]
+    goodput: dict[str, float]
     low: dict[str, float]
     high: dict[str, float]
 
     @property
     def rival(self) -> str:
         """The best of the rivals with the typical constants; empty if none is compared."""
-        rivals = [name for name in self.values if name not in NO_RIVALS]
-        return max(rivals, key=lambda name: self.values[name], default="")
+        rivals = [name for name in self.goodput if name not in OWN]
+        return max(rivals, key=lambda name: self.goodput[name], default="")
 
     def loses(self, name: str) -> tuple[str, ...]:
         """The rivals that one of ours is not ahead of, with the constants that favour them the most."""
-        return tuple(rival for rival in self.values if rival not in NO_RIVALS and self.high[rival] >= self.values[name])
+        return tuple(rival for rival in self.goodput if rival not in OWN and self.high[rival] >= self.goodput[name])
 
     def text(self, name: str) -> str:
-        """A policy's value with its interval."""
-        return f"{self.values[name]:.4f} ({self.low[name]:.4f} to {self.high[name]:.4f})"
+        """A policy's goodput with its interval."""
+        return f"{self.goodput[name]:.4f} ({self.low[name]:.4f} to {self.high[name]:.4f})"
 
 
 def parse_axes(text: str) -> Axes:
-    """Read ``mtbf=100d,400d servers=100,1000 micro-batches=6,64``; axes are separated by spaces, semicolons or commas.
+    """Read ``mtbf-of-server=100d,400d servers=100,1000 micro-batches=6,64``.
+
+    Axes are separated by spaces, semicolons or commas.
 
     Raises:
         UserError: an axis is unknown, or a value cannot be read.
@@ -88,7 +90,7 @@ def parse_axes(text: str) -> Axes:
         if value:
             values.setdefault(axis, []).append(value)
     return Axes(
-        mtbf=tuple(map(_seconds, values.get("mtbf", []))),
+        mtbf=tuple(map(_seconds, values.get("mtbf-of-server", []))),
         servers=tuple(_whole("servers", value) for value in values.get("servers", [])),
         micro_batches=tuple(_whole("micro-batches", value) for value in values.get("micro-batches", [])),
     )
@@ -124,11 +126,11 @@ def sweep_table(cells: Sequence[Cell]) -> bytes:
     """As CSV, a line per place and policy."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["mtbf_seconds", "servers", "micro_batches", "policy", "value", "low", "high"])
+    writer.writerow(["mtbf_seconds", "servers", "micro_batches", "policy", "goodput", "low", "high"])
     for cell in cells:
-        for name, value in cell.values.items():
+        for name, goodput in cell.goodput.items():
             place = (cell.mtbf, cell.servers, cell.micro_batches)
-            writer.writerow([*place, name, value, cell.low[name], cell.high[name]])
+            writer.writerow([*place, name, goodput, cell.low[name], cell.high[name]])
     return text.getvalue().encode()
 
 
@@ -137,45 +139,40 @@ def _cell(setting: StudySetting, mtbf: float, servers: int, micro_batches: int) 
     job = msgspec.structs.replace(old, pipelines=servers // old.depth, micro_batches=micro_batches)
     servers = job.pipelines * job.depth
     rates = Rates(job, setting.ground.layers)
-    values: dict[str, list[float]] = {name: [] for name in setting.policies}
+    # An iteration is longer in the proportion of its micro-batches.
+    seconds = setting.ground.iteration * (micro_batches + job.depth - 1) / (old.micro_batches + old.depth - 1)
+    means: dict[str, list[float]] = {name: [] for name in setting.policies}
     spread: dict[str, list[float]] = {name: [] for name in setting.policies}
-    for seed, outages in enumerate(_traces(setting, mtbf, servers)):
-        # An iteration is longer in the proportion of its micro-batches.
-        seconds = setting.ground.iteration * (micro_batches + job.depth - 1) / (old.micro_batches + old.depth - 1)
-        failures = outages.failures_per_second * servers / outages.nodes
-        ground = Ground(job, seconds, setting.ground.layers, failures)
-        deal = dealt(StudySetting(ground, outages, setting.policies, 1), seed)
+    for seed in range(setting.seeds):
+        history = setting.history if not mtbf else _generated(setting, mtbf, servers, seed)
+        ground = Ground(job, seconds, setting.ground.layers, history.failures_per_second(servers))
+        failures = sampled(StudySetting(ground, history, setting.policies, 1), seed)
         for name in setting.policies:
-            for measured in MEASURED if seed == 0 else (TYPICAL,):
-                policy = make_policy(name, ground, rates, measured)
-                value = simulate(policy, job.pipelines, job.depth, deal).value
-                spread[name].append(value)
-                if measured is TYPICAL:
-                    values[name].append(value)
+            outcomes = [
+                simulate(make_policy(name, ground, rates, each), job.pipelines, job.depth, failures).goodput
+                for each in setting.sets
+            ]
+            spread[name] += outcomes
+            means[name].append(outcomes[-1])
     return Cell(
         mtbf=mtbf,
         servers=servers,
         micro_batches=micro_batches,
-        values={name: fmean(each) for name, each in values.items()},
+        goodput={name: fmean(each) for name, each in means.items()},
         low={name: min(each) for name, each in spread.items()},
         high={name: max(each) for name, each in spread.items()},
     )
 
 
-def _traces(setting: StudySetting, mtbf: float, servers: int) -> Iterator[Outages]:
-    for seed in range(setting.seeds):
-        if mtbf:
-            model = calibrated(load_outages("language-model-cluster"))
-            model = msgspec.structs.replace(model, rate=86_400 / mtbf)
-            yield generate(model, servers + 64, setting.outages.seconds, seed)
-        else:
-            yield setting.outages
+def _generated(setting: StudySetting, mtbf: float, servers: int, seed: int) -> FailureHistory:
+    model = msgspec.structs.replace(calibrated(load_outages("language-model-cluster")), rate=86_400 / mtbf)
+    return FailureHistory.recorded(generate(model, servers + 64, setting.history.seconds, seed))
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text[:-1]) * 86_400 if text[-1:] == "d" and _is_whole(text[:-1]) else parse_duration(text)
+    seconds = parse_duration(text)
     if not seconds > 0:
-        raise UserError(f"--sweep: mtbf is {text}: give a time above 0, such as 240d")
+        raise UserError(f"--sweep: mtbf-of-server is {text}: give a time above 0, such as 240d")
     return seconds
 
 

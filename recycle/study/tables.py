@@ -6,37 +6,43 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from recycle.files import write_whole
+from recycle.study.answer import Answer
 from recycle.study.buckets import Bucket
-from recycle.study.compare import PolicyComparison
 
 Curves = Mapping[str, Sequence[tuple[int, float]]]
 
 
-def write_tables(folder: Path, comparisons: Sequence[PolicyComparison], curves: Curves) -> None:
-    """Write ``policies.csv``, ``timeline.csv`` and ``retention.csv``.
+def write_tables(folder: Path, found: Answer, curves: Curves) -> None:
+    """Write ``policies.csv``, ``choices.csv``, ``timeline.csv`` and ``retention.csv``.
 
     Raises:
         UserError: they cannot be written.
     """
+    policies, bill = found.policies, found.bill
     buckets = [bucket.value for bucket in Bucket]
+    losses = [
+        f"lost_{what}_a_year{end}" for what in ("server_hours", "gpu_hours", "money") for end in ("", "_low", "_high")
+    ]
+    rows = []
+    for each in policies:
+        lost = (each.lost, each.lost_with(each.high), each.lost_with(each.low))
+        rows.append(
+            [
+                *(each.policy, each.model_only, each.goodput, each.low, each.high, each.outcome.paid),
+                *lost,
+                *(bill.hours(hours) if bill.gpus else "" for hours in lost),
+                *(bill.money(hours) if bill.price else "" for hours in lost),
+                each.failures,
+                *(each.shares[bucket] for bucket in Bucket),
+            ]
+        )
+    header = ["policy", "model_only", "goodput", "low", "high", "servers_paid", *losses, "failures", *buckets]
+    write_whole(folder / "policies.csv", _csv(header, rows))
     write_whole(
-        folder / "policies.csv",
+        folder / "choices.csv",
         _csv(
-            ["policy", "model_only", "value", "low", "high", "servers_paid", "lost_server_hours", "failures", *buckets],
-            (
-                [
-                    each.policy,
-                    each.model_only,
-                    each.mean,
-                    each.low,
-                    each.high,
-                    each.outcome.paid,
-                    each.outcome.lost_hours,
-                    len(each.outcome.failures),
-                    *(each.outcome.buckets[bucket] for bucket in Bucket),
-                ]
-                for each in comparisons
-            ),
+            ["what", "choice", "is_present", "goodput", "lost_server_hours_a_year", "saved_server_hours_a_year"],
+            ([each.topic, each.choice, each.is_present, each.goodput, each.lost, each.saved] for each in found.choices),
         ),
     )
     write_whole(
@@ -45,7 +51,7 @@ def write_tables(folder: Path, comparisons: Sequence[PolicyComparison], curves: 
             ["policy", "start", "end", "rate", "bucket", "live"],
             (
                 [each.policy, span.start, span.end, span.rate, span.bucket.value, span.live]
-                for each in comparisons
+                for each in policies
                 for span in each.outcome.spans
             ),
         ),

@@ -75,6 +75,7 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, address: str, port: int, routes: Mapping[str, Route]) -> None:
         self.routes = routes
         self.address = address
+        self._names = {name.lower() for name in (socket.gethostname(), socket.getfqdn())}
         self._lock = threading.Lock()
         self._since: dict[socket.socket, float] = {}
         try:
@@ -90,6 +91,14 @@ class PageServer(ThreadingHTTPServer):
     def url(self) -> str:
         """Where a browser finds the page."""
         return f"http://{self.address}:{self.server_port}{self._secret}/"
+
+    @property
+    def known(self) -> str:
+        """By which addresses a browser may ask for the page, without its secret."""
+        names = ("localhost", socket.gethostname().lower())
+        return (
+            f"{' or '.join(f'http://{name}:{self.server_port}/' for name in names)}, or the address that was printed."
+        )
 
     def route(self, path: str) -> str:
         """What a path asks for; empty where it does not begin as this server's do."""
@@ -136,7 +145,7 @@ class PageServer(ThreadingHTTPServer):
         """Whether a request names this server: a page of somebody else's, whose name leads here, must read nothing."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
-            if name not in ("localhost", self.address):
+            if name not in ("localhost", self.address, *self._names):
                 ipaddress.ip_address(name)
         except ValueError:
             return False
@@ -157,8 +166,14 @@ class _Handler(BaseHTTPRequestHandler):
             return
         path = self.server.route(parts.path)
         route = self.server.routes.get(path)
-        if route is None or not self.server.is_meant(self.headers.get("Host", "")) or self._is_foreign(path):
-            self.send_error(404 if route is None else 403)
+        if route is None:
+            self.send_error(404)
+            return
+        if not self.server.is_meant(self.headers.get("Host", "")):
+            self.send_error(403, explain=f"This name is not known here. Open {self.server.known}")
+            return
+        if self._is_foreign(path):
+            self.send_error(403)
             return
         asked = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         try:

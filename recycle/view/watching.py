@@ -1,18 +1,21 @@
 """A run that is going on, as its page gets it: figures, servers, events, and the time line of the last iterations."""
 
+import math
+import time
 from pathlib import Path
 
 import msgspec
 
 from recycle.job import Job
 from recycle.plan.document import load_plan
-from recycle.record.following import RecordingFollower
-from recycle.record.history import History
+from recycle.record.following import OtherRunError, RecordingFollower
+from recycle.record.history import Change, History, RunEvent, ViewRecovery
 from recycle.record.measured import held_memory
-from recycle.record.processes import Processes
+from recycle.record.processes import Processes, is_gone
 from recycle.record.reading import timeline_of
 from recycle.record.recording import (
     CopyLine,
+    DeathLine,
     EvaluationLine,
     IterationLine,
     Line,
@@ -27,6 +30,7 @@ from recycle.view.copies import KnownCopies, live_by_stage
 from recycle.view.history import tell
 from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import PLAN, Subject
+from recycle.wording import microseconds, seconds_text
 
 SHOWN = 3
 """Iterations of the time line."""
@@ -50,6 +54,22 @@ class ServerState(msgspec.Struct, frozen=True):
     state: str
     pid: int | None
     host: str
+    step: int
+
+
+class NewsItem(msgspec.Struct, frozen=True):
+    """Something that happened.
+
+    Attributes:
+        at: when, in words from the run's begin.
+        kind: ``failure``, ``recovery``, ``return``, or ``other``.
+        text: what.
+        step: the iteration that it came in, from 1; 0 where that is not known.
+    """
+
+    at: str
+    kind: str
+    text: str
     step: int
 
 
@@ -83,6 +103,9 @@ class RunState(msgspec.Struct, frozen=True):
         deaths: how many servers died.
         events: what happened, the last at the end.
         copies: where the state of each stage is.
+        ended: whether no process of the run is left.
+        silent: seconds since any process wrote something.
+        since: when that was, as a clock of this machine shows it; empty before the first line.
     """
 
     version: int
@@ -95,8 +118,11 @@ class RunState(msgspec.Struct, frozen=True):
     losses: tuple[float, ...]
     rates: tuple[float, ...]
     deaths: int
-    events: tuple[str, ...]
+    events: tuple[NewsItem, ...]
     copies: tuple[StagePlaces, ...]
+    ended: bool
+    silent: float
+    since: str
 
 
 class WatchedRun:
@@ -108,7 +134,12 @@ class WatchedRun:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._follower = RecordingFollower(folder)
+        self._version = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._follower = RecordingFollower(self.folder)
+        self._first = math.inf
         self._history = History()
         self._totals = Totals(self._take)
         self._copies = KnownCopies()
@@ -120,19 +151,25 @@ class WatchedRun:
         self._others: list[Line] = []
         self._waiting: list[Line] = []
         self._known: Job | None = None
-        self._version = 0
 
     def look(self) -> None:
-        """Take in what was written since the last time.
+        """Take in what was written since the last time. Another run in the folder is followed from its begin.
 
         Raises:
             UserError: a recording cannot be read.
         """
-        lines = [*self._waiting, *self._follower.look()]
+        try:
+            come = self._follower.look()
+        except OtherRunError:
+            self._begin()
+            self._version += 1
+            come = self._follower.look()
+        lines = [*self._waiting, *come]
         self._version += len(lines) - len(self._waiting)
         # The first view comes before all that is counted in it, in whichever file it stands.
         views = [line for line in lines if isinstance(line, ViewLine)]
         for view in sorted(views, key=lambda view: view.epoch):
+            self._first = min(self._first, view.time)
             self._totals.add(view)
             self._history.add(view)
         self._waiting = []
@@ -158,8 +195,11 @@ class WatchedRun:
             tuple(total.loss for total in made),
             rates,
             len(history.deaths),
-            tuple(tell(event, history.servers, history.time_unit) for event in history.events),
+            tuple(self._news(moment, event) for moment, event in history.timed),
             self._places(),
+            self._has_ended(),
+            time.time() - self._follower.heard if self._follower.heard else 0.0,
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(heard)) if (heard := self._follower.heard) else "",
         )
 
     def panel(self) -> Panel:
@@ -173,6 +213,25 @@ class WatchedRun:
                 line = msgspec.structs.replace(line, samples=held_memory(line, job))
         [panel] = make_panels([Subject(self.folder.name, None, line, job=job)], "stage")
         return panel
+
+    def _news(self, moment: float, event: RunEvent) -> NewsItem:
+        history, kind, step = self._history, "other", 0
+        match event:
+            case DeathLine():
+                kind = "failure"
+                step = next((each.view.step + 1 for each in history.changes if each.view.epoch == event.epoch), 0)
+            case Change():
+                kind, step = ("recovery" if event.deaths else "return"), event.view.step + 1
+            case ViewRecovery():
+                kind, step = "recovery", event.step + 1
+            case _:
+                pass
+        seconds = max(0.0, (moment - min(self._first, moment)) * microseconds(history.time_unit) / 1e6)
+        return NewsItem(seconds_text(seconds), kind, tell(event, history.servers, history.time_unit), step)
+
+    def _has_ended(self) -> bool:
+        processes = list(self._processes.all())
+        return bool(processes) and all(map(is_gone, processes))
 
     def _take_in(self, line: Line) -> None:
         match line:
@@ -222,6 +281,8 @@ class WatchedRun:
             else:
                 state = "starting" if view is None else "live"
             process = self._processes.of(name)
+            if process is not None and is_gone(process):
+                state = "dead"
             pid, host = (process.pid, process.host) if process else (None, "")
             states.append(ServerState(name, state, pid, host, self._finished.get(name, 0)))
         return tuple(states)

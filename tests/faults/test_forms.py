@@ -15,6 +15,7 @@ from recycle.faults.file import load_faults
 from recycle.faults.outages import Outages, load_outages
 from recycle.faults.rows import MILLISECONDS
 from recycle.study.compare import StudySetting, compare
+from recycle.study.failures import FailureHistory
 from recycle.study.rates import Ground
 
 EPOCH = 1_720_000_000.0
@@ -88,8 +89,9 @@ def read(folder: Path, name: str, content: str) -> Outages:
 
 
 def values(outages: Outages) -> list[float]:
-    setting = StudySetting(Ground(JOB, 12.0, 16, outages.failures_per_second), outages, ("dropping", "fault-scaled"), 1)
-    return [each.mean for each in compare(setting)]
+    history = FailureHistory.recorded(outages)
+    ground = Ground(JOB, 12.0, 16, outages.failures_per_second)
+    return [each.goodput for each in compare(StudySetting(ground, history, ("dropping", "fault-scaled"), 1))]
 
 
 def same(one: Outages, other: Outages) -> bool:

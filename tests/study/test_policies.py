@@ -8,7 +8,7 @@ from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
 from recycle.study.buckets import Bucket
 from recycle.study.cluster import Cluster
-from recycle.study.constants import MEASURED
+from recycle.study.constants import SOURCES, constant_sets, parse_constant
 from recycle.study.policy import Return
 from recycle.study.rates import STAGGERED, Ground, Rates
 from recycle.study.registry import ALL, NAMES, make_policy, parse_policies
@@ -38,42 +38,42 @@ def outcome_of(name, *entries, seconds=100_000.0):
 @pytest.mark.parametrize("name", [name for name in ALL if name not in ("bamboo", "varuna") and ":" not in name])
 def test_without_failures_a_policy_costs_its_snapshots_only(name):
     outcome = outcome_of(name)
-    lost = 1 - outcome.value
+    lost = 1 - outcome.goodput
     assert lost == pytest.approx(outcome.buckets[Bucket.SNAPSHOT] / (12 * 100_000), abs=1e-9)
 
 
 def test_spares_are_paid_for():
     assert outcome_of("spares:4").paid == 16
-    assert outcome_of("spares:4").value < outcome_of("checkpoints").value
+    assert outcome_of("spares:4").goodput < outcome_of("checkpoints").goodput
 
 
 def test_rerouting_keeps_what_the_planner_says():
-    reaction = policy("ours").react(cluster_of(2), died=True)
+    reaction = policy("recycle").react(cluster_of(2), died=True)
     assert [phase.bucket for phase in reaction.phases] == [Bucket.REPLANNING, Bucket.USEFUL]
     assert reaction.back is Return.SAFE_POINT
     # One server of the third stage costs nothing (DESIGN section 4: period 30 is that of the fault-free job).
     assert reaction.phases[-1].rate == 1.0
     # One of the last stage: 31 at limit 6.
-    assert policy("ours").react(cluster_of(3), died=True).phases[-1].rate == pytest.approx(30 / 31)
+    assert policy("recycle").react(cluster_of(3), died=True).phases[-1].rate == pytest.approx(30 / 31)
 
 
 def test_a_stage_without_a_server_is_read_from_disk_or_from_memory():
     cluster = cluster_of(0, 4, 8)
-    for name, back in (("ours", Return.CHECKPOINT), ("ours+memory", Return.SAFE_POINT)):
+    for name, back in (("recycle", Return.CHECKPOINT), ("recycle+memory", Return.SAFE_POINT)):
         reaction = policy(name).react(cluster, died=True)
         assert (reaction.phases[0].bucket, reaction.back) == (Bucket.RESTARTING, back)
         assert 0 < reaction.phases[-1].rate <= 1
 
 
 def test_layers_move_where_the_decision_says_that_it_pays():
-    reaction = policy("ours+placements").react(cluster_of(3, 7), died=True)
+    reaction = policy("recycle+move-layers").react(cluster_of(3, 7), died=True)
     buckets = [phase.bucket for phase in reaction.phases]
     assert buckets == [Bucket.REPLANNING, Bucket.USEFUL, Bucket.MOVING, Bucket.USEFUL]
     # Four layers of 0.6 GB to a server at 10 GB/s.
     assert reaction.phases[1].seconds == pytest.approx(0.24)
     assert reaction.phases[1].rate < reaction.phases[3].rate
     # With a failure every ten seconds a pause of as long gains nothing.
-    hasty = make_policy("ours+placements", Ground(JOB, 10.0, 16, 0.1), RATES)
+    hasty = make_policy("recycle+move-layers", Ground(JOB, 10.0, 16, 0.1), RATES)
     assert [phase.bucket for phase in hasty.react(cluster_of(3, 7), died=True).phases] == buckets[:2]
 
 
@@ -81,8 +81,8 @@ def test_placements_are_never_worse_than_rerouting():
     for dead in ((0,), (0, 4), (0, 1, 2), (0, 4, 5, 9)):
         cluster = cluster_of(*dead)
         assert (
-            policy("ours+placements").react(cluster, died=True).phases[-1].rate
-            >= policy("ours").react(cluster, died=True).phases[-1].rate
+            policy("recycle+move-layers").react(cluster, died=True).phases[-1].rate
+            >= policy("recycle").react(cluster, died=True).phases[-1].rate
         )
 
 
@@ -123,8 +123,8 @@ def test_constants_that_favour_a_rival_favour_it():
     outages = Outages("test", 12, 1e5, trace)
     for name in ("oobleck", "checkpoints"):
         small, large = (
-            simulate(policy(name, measured=measured), JOB.pipelines, JOB.depth, outages).value
-            for measured in (MEASURED[0], MEASURED[-1])
+            simulate(policy(name, constants=constants), JOB.pipelines, JOB.depth, outages).goodput
+            for constants in (constant_sets()[0], constant_sets()[-1])
         )
         assert small > large
 
@@ -147,13 +147,50 @@ def test_a_large_job_is_judged_by_its_bound_about_as_by_a_plan(counts):
 
 @pytest.mark.parametrize("name", ["magic", "spares", "spares:x"])
 def test_an_unknown_policy(name):
-    with pytest.raises(UserError, match=f"policy '{name}': there is none; choose from ours, "):
+    with pytest.raises(UserError, match=f"policy '{name}': there is none; choose from recycle, "):
         make_policy(name, GROUND, RATES)
     with pytest.raises(UserError, match=f"policy '{name}': there is none"):
-        parse_policies(f"ours,{name}")
+        parse_policies(f"recycle,{name}")
 
 
 def test_every_policy_says_where_its_constants_are_from():
-    assert parse_policies("ours, oobleck,ours") == ("ours", "oobleck")
+    assert parse_policies("recycle, oobleck,recycle") == ("recycle", "oobleck")
     for name in NAMES[:-2]:
         assert policy(name).source
+
+
+def test_every_constant_can_be_set_and_says_where_it_is_from():
+    assert set(constant_sets()[-1].items()) == set(SOURCES)
+    for name in SOURCES:
+        sets = constant_sets({name: 0.5})
+        assert {each.items()[name] for each in sets} == {0.5}
+    # With all that was measured given, nothing is left to be uncertain about.
+    assert len(constant_sets(dict.fromkeys(SOURCES, 0.5))) == 1
+    assert len(constant_sets()) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("restart=5m", 300),
+        ("checkpoint-interval = 1d", 86_400),
+        ("layer-size=600MB", 6e8),
+        ("bandwidth=2GBps", 2e9),
+        ("bamboo-share=0.4", 0.4),
+    ],
+)
+def test_a_constant_as_people_write_it(text, value):
+    assert parse_constant(text)[1] == value
+
+
+@pytest.mark.parametrize("text", ["restart", "reboot=5m", "restart=soon", "layer-size=big", "bamboo-share=4GB"])
+def test_what_is_no_constant(text):
+    with pytest.raises(UserError, match=r"give NAME=VALUE|is no duration|is no amount"):
+        parse_constant(text)
+
+
+def test_checkpoints_are_made_when_they_are_asked_for():
+    given = constant_sets({"checkpoint-interval": 1800.0, "checkpoint-cost": 20.0, "restart": 300.0})[-1]
+    checkpoints = policy("checkpoints", constants=given)
+    assert (checkpoints.interval, checkpoints.cost) == (1800.0, 20.0)
+    assert checkpoints.react(cluster_of(0), died=True).phases[0].seconds == 300.0

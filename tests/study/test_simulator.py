@@ -45,7 +45,7 @@ def spent(outcome):
 def test_nothing_happens():
     outcome = run(Scripted())
     assert spent(outcome) == {"useful": 200.0}
-    assert (outcome.progress, outcome.value, outcome.failures) == (100.0, 1.0, ())
+    assert (outcome.progress, outcome.goodput, outcome.failures) == (100.0, 1.0, ())
 
 
 def test_a_death_throws_away_what_is_not_safe():
@@ -108,6 +108,6 @@ def test_every_second_of_every_server_is_in_one_bucket(outages, name, iteration)
     down = sum(entry.end - entry.start for entry in outages.entries if entry.node < outcome.paid)
     assert outcome.buckets[Bucket.DEAD] == pytest.approx(down, abs=1)
     assert -1e-6 <= outcome.progress <= outages.seconds * (1 + 1e-9)
-    assert outcome.value <= 1 + 1e-9
+    assert outcome.goodput <= 1 + 1e-9
     assert all(one.end == later.start for one, later in pairwise(outcome.spans))
     assert math.isclose(sum(span.end - span.start for span in outcome.spans), outages.seconds)

@@ -45,6 +45,7 @@ def get(server, path, host=None):
 def test_an_address_is_answered_with_what_it_asks(server):
     assert get(server, "/?what=more") == (200, b"asked more")
     assert get(server, "/", f"localhost:{server.server_port}") == (200, b"asked nothing")
+    assert get(server, "/", f"{socket.gethostname()}:{server.server_port}")[0] == 200
     assert get(server, "/elsewhere")[0] == 404
 
 
@@ -56,7 +57,10 @@ def test_what_a_user_should_know_is_an_answer(server):
 
 @pytest.mark.parametrize("host", ["example.org", "example.org:80", "", "127.0.0.1.example.org", "[example"])
 def test_a_page_of_somebody_else_reads_nothing(server, host):
-    assert get(server, "/", host)[0] == 403
+    status, content = get(server, "/", host)
+    assert status == 403
+    assert b"asked" not in content
+    assert b"Open http://localhost:" in content
 
 
 def test_a_port_that_is_taken_is_named(server):

@@ -1,6 +1,13 @@
+import os
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+
 import pytest
 
 from harness.examples import paper_plan
+from recycle.errors import UserError
 from recycle.plan.document import save_plan
 from recycle.record.recording import CopyLine, ProcessLine
 from recycle.record.totals import load_totals
@@ -56,7 +63,9 @@ def test_in_the_end_the_figures_are_those_of_the_recordings(tmp_path, whole, sha
     assert last.rates == pytest.approx([18 / total.seconds for total in totals])
     assert last.deaths == 1
     assert last.live == 12
-    assert any(text.startswith("W1_2 died: was killed by signal 9") for text in last.events)
+    assert any(
+        each.text.startswith("W1_2 died: was killed by signal 9") and each.kind == "failure" for each in last.events
+    )
     assert run.panel().timeline.iterations == SHOWN
     assert run.panel().timeline.first == 4 - SHOWN
 
@@ -109,3 +118,55 @@ def test_a_run_that_goes_on_in_its_folder_has_new_processes(tmp_path, whole):
         append(tmp_path / "events" / "W0_0.jsonl", ProcessLine("W0_0", pid, "here"))
     run.look()
     assert run.state().servers[0].pid == 18
+
+
+def test_a_process_that_is_gone_is_dead_and_a_run_without_any_has_ended(tmp_path, whole):
+    save_plan(paper_plan(failed=()), tmp_path / "plan.json")
+    here = socket.gethostname()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    run, _ = watched(tmp_path, {"launcher.jsonl": whole["launcher.jsonl"]}, 1)
+    append(tmp_path / "events" / "W0_0.jsonl", ProcessLine("W0_0", ended.pid, here))
+    append(tmp_path / "events" / "W0_1.jsonl", ProcessLine("W0_1", os.getpid(), here))
+    run.look()
+    state = run.state()
+    assert [each.state for each in state.servers[:2]] == ["dead", "live"]
+    assert not state.ended
+    assert state.silent < 600
+    append(tmp_path / "events" / "W0_1.jsonl", ProcessLine("W0_1", ended.pid, here))
+    run.look()
+    assert run.state().ended
+
+
+def test_a_link_that_leads_to_another_run_shows_that(tmp_path, whole):
+    for name, share in (("one", 1), ("two", 0.4)):
+        write(tmp_path / name, whole, share)
+        save_plan(paper_plan(failed=()), tmp_path / name / "plan.json")
+    link = tmp_path / "run"
+    link.symlink_to("one")
+    run = WatchedRun(link)
+    run.look()
+    first = run.state()
+    link.unlink()
+    link.symlink_to("two")
+    run.look()
+    alone = WatchedRun(tmp_path / "two")
+    alone.look()
+    assert run.state().version > first.version
+    assert run.state().step == alone.state().step < first.step
+
+
+@pytest.mark.parametrize("spoilt", [b"\0" * 40 + b"\n", b"{\n", b""])
+def test_one_bad_read_loses_nothing(tmp_path, whole, spoilt):
+    save_plan(paper_plan(failed=()), tmp_path / "plan.json")
+    run, _ = watched(tmp_path, whole, 0.3)
+    write(tmp_path, whole, 0.6)
+    file = sorted((tmp_path / "events").iterdir())[-1]
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2] + spoilt)
+    with suppress(UserError):
+        run.look()
+    run, (last,) = run, watched(tmp_path, whole, 1)[1]
+    run.look()
+    state = run.state()
+    assert (state.step, state.losses, state.events) == (last.step, last.losses, last.events)

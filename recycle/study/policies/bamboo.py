@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from recycle.study.buckets import Bucket
 from recycle.study.cluster import Cluster
-from recycle.study.constants import BAMBOO_RENDEZVOUS, BAMBOO_SHARE, TYPICAL, Measured
+from recycle.study.constants import TYPICAL, Constants
 from recycle.study.policy import Policy, Reaction, Return, pause, train
 from recycle.study.rates import Ground, Rates
 
@@ -15,27 +15,29 @@ class Bamboo(Policy):
     Args:
         ground: what is trained.
         rates: of the job.
-        measured: whose pauses are taken.
+        constants: what a reconfiguration takes.
     """
 
     name = "bamboo"
     source: ClassVar[str] = (
-        "throughput: 0.32 of the fault-free job's (BERT on Oobleck's testbed, the better of the two models that fit); "
-        "pause 76 to 450 s, restart 30 s more: inputs of the simulator in Oobleck's artifact"
+        "throughput: bamboo-share of whole pipelines; bamboo-pause per change, and bamboo-rendezvous more where two "
+        "neighbours are dead"
     )
 
-    def __init__(self, ground: Ground, rates: Rates, measured: Measured = TYPICAL) -> None:
+    def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL) -> None:
         self.interval = ground.iteration
         self._rates = rates
-        self._pause = measured.bamboo_pause
+        self._constants = constants
 
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:
         """Reconfigure to whole pipelines."""
         pipelines = min(cluster.live // cluster.depth, cluster.pipelines)
         used = pipelines * cluster.depth
-        training = train(BAMBOO_SHARE * self._rates.whole(pipelines), used)
+        training = train(self._constants.bamboo_share * self._rates.whole(pipelines), used)
         if died and cluster.has_dead_neighbours():
-            restart = pause(Bucket.RESTARTING, self._pause + BAMBOO_RENDEZVOUS, cluster.live)
+            restart = pause(
+                Bucket.RESTARTING, self._constants.bamboo_pause + self._constants.bamboo_rendezvous, cluster.live
+            )
             return Reaction((restart, training), Return.CHECKPOINT)
         back = Return.SAFE_POINT if died else Return.NOWHERE
-        return Reaction((pause(Bucket.MOVING, self._pause, cluster.live), training), back)
+        return Reaction((pause(Bucket.MOVING, self._constants.bamboo_pause, cluster.live), training), back)

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from recycle.study.buckets import Bucket
 from recycle.study.cluster import Cluster
-from recycle.study.constants import TYPICAL, Measured
+from recycle.study.constants import TYPICAL, Constants
 from recycle.study.policy import Policy, Reaction, Return, pause, train
 from recycle.study.rates import Ground, Rates
 
@@ -15,17 +15,15 @@ class Dropping(Policy):
     Args:
         ground: what is trained.
         rates: of the job; nothing is taken from them.
-        measured: whose pause is taken.
+        constants: what a reconfiguration takes.
     """
 
     name = "dropping"
-    source: ClassVar[str] = (
-        "throughput: whole pipelines over all, with a smaller batch; pause: as Oobleck, for torchft publishes none"
-    )
+    source: ClassVar[str] = "throughput: whole pipelines over all, with a smaller batch; oobleck-pause per failure"
 
-    def __init__(self, ground: Ground, rates: Rates, measured: Measured = TYPICAL) -> None:
+    def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL) -> None:
         self.interval = ground.iteration
-        self._pause = measured.oobleck_pause
+        self._pause = constants.oobleck_pause
 
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:
         """Leave pipelines with a dead server out."""

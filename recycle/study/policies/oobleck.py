@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from recycle.study.buckets import Bucket
 from recycle.study.cluster import Cluster
-from recycle.study.constants import TYPICAL, Measured
+from recycle.study.constants import TYPICAL, Constants
 from recycle.study.policy import Policy, Reaction, Return, pause, train
 from recycle.study.rates import Ground, Rates
 
@@ -15,19 +15,19 @@ class Oobleck(Policy):
     Args:
         ground: what is trained.
         rates: of the job.
-        measured: whose pause is taken.
+        constants: what a reconfiguration takes.
     """
 
     name = "oobleck"
     source: ClassVar[str] = (
-        "throughput: templates on the live servers (whole layers, fused 1F1B, micro-batches shared out); pause: "
-        "2 to 10 s, measured in its artifact; stops below half of the servers"
+        "throughput: templates on the live servers (whole layers, fused 1F1B, micro-batches shared out); oobleck-pause "
+        "per change; stops below half of the servers"
     )
 
-    def __init__(self, ground: Ground, rates: Rates, measured: Measured = TYPICAL) -> None:
+    def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL) -> None:
         self.interval = ground.iteration
         self._rates = rates
-        self._pause = measured.oobleck_pause
+        self._pause = constants.oobleck_pause
 
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:
         """Reconfigure at every change; wait where too few servers are left."""

@@ -5,14 +5,7 @@ from typing import ClassVar
 
 from recycle.study.buckets import Bucket
 from recycle.study.cluster import Cluster
-from recycle.study.constants import (
-    GEMINI_DETECT,
-    GEMINI_SERIALISE,
-    GEMINI_WARM_UP,
-    TYPICAL,
-    VARUNA_ITERATIONS,
-    Measured,
-)
+from recycle.study.constants import TYPICAL, Constants
 from recycle.study.policy import Policy, Reaction, Return, pause, train
 from recycle.study.rates import Ground, Rates
 
@@ -23,21 +16,21 @@ class Checkpoints(Policy):
     Args:
         ground: what is trained.
         rates: of the job.
-        measured: what a checkpoint and a restart take.
+        constants: what a checkpoint and a restart take.
     """
 
     name = "checkpoints"
     source: ClassVar[str] = (
-        "checkpoint 11 to 120 s, restart 76 to 701 s: measured for Varuna in Oobleck's artifact; interval: Young's "
-        "square root of 2 c / failure rate"
+        "throughput: whole pipelines; checkpoint-cost every checkpoint-interval, and restart per failure"
     )
 
-    def __init__(self, ground: Ground, rates: Rates, measured: Measured = TYPICAL) -> None:
-        self.cost = measured.checkpoint
+    def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL) -> None:
+        self.cost = constants.checkpoint_cost
         rate = max(ground.failures_per_second, 1e-9)
-        self.interval = max(ground.iteration, math.sqrt(2 * measured.checkpoint / rate))
+        young = math.sqrt(2 * constants.checkpoint_cost / rate)
+        self.interval = max(ground.iteration, constants.checkpoint_interval or young)
         self._rates = rates
-        self._restart = measured.varuna_restart
+        self._restart = constants.restart
         self._pipelines: int | None = None
 
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:
@@ -64,13 +57,13 @@ class Varuna(Checkpoints):
 
     name = "varuna"
     source: ClassVar[str] = (
-        "checkpoint every ten iterations of the model that it was measured with; costs as checkpoints; throughput: the "
-        "best pipelines of one depth on the live servers"
+        "a checkpoint every varuna-interval; costs as checkpoints; throughput: the best pipelines of one depth on the "
+        "live servers"
     )
 
-    def __init__(self, ground: Ground, rates: Rates, measured: Measured = TYPICAL) -> None:
-        super().__init__(ground, rates, measured)
-        self.interval = VARUNA_ITERATIONS * measured.iteration
+    def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL) -> None:
+        super().__init__(ground, rates, constants)
+        self.interval = constants.varuna_interval
 
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:
         """Restart at every change, to use every server."""
@@ -90,15 +83,15 @@ class Gemini(Checkpoints):
 
     name = "gemini"
     source: ClassVar[str] = (
-        "a snapshot every iteration without cost, one and a half iterations lost, restart 420 s: 15 s to detect, 162 s "
-        "to serialise, more than 4 minutes to warm up (its paper, without waiting for a replacement)"
+        "a snapshot every iteration without cost, one and a half iterations lost, and gemini-restart per failure, "
+        "without waiting for a replacement"
     )
 
-    def __init__(self, ground: Ground, rates: Rates, measured: Measured = TYPICAL) -> None:
-        super().__init__(ground, rates, measured)
+    def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL) -> None:
+        super().__init__(ground, rates, constants)
         self.cost = 0.0
         self.interval = self._iteration = ground.iteration
-        self._restart = GEMINI_DETECT + GEMINI_SERIALISE + GEMINI_WARM_UP
+        self._restart = constants.gemini_restart
 
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:
         """As restarts from checkpoints, with one more iteration redone: that whose snapshot was on its way."""

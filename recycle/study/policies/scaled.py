@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from recycle.study.cluster import Cluster
-from recycle.study.constants import TYPICAL, Measured
+from recycle.study.constants import TYPICAL, Constants
 from recycle.study.policy import Policy, Reaction, train
 from recycle.study.rates import Ground, Rates
 
@@ -16,14 +16,14 @@ class FaultScaled(Policy):
     Args:
         ground: what is trained.
         rates: of the job; nothing is taken from them.
-        measured: likewise.
+        constants: likewise.
     """
 
     name = "fault-scaled"
     source: ClassVar[str] = "live servers over all servers"
     model_only: ClassVar[bool] = True
 
-    def __init__(self, ground: Ground, rates: Rates, measured: Measured = TYPICAL) -> None:
+    def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL) -> None:
         self.interval = ground.iteration
 
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from recycle.study.buckets import Bucket
 from recycle.study.cluster import Cluster
-from recycle.study.constants import GEMINI_DETECT, TYPICAL, Measured
+from recycle.study.constants import TYPICAL, Constants
 from recycle.study.policies.restarts import Checkpoints
 from recycle.study.policy import Phase, Reaction
 from recycle.study.rates import Ground, Rates
@@ -16,23 +16,22 @@ class Spares(Checkpoints):
     Args:
         ground: what is trained.
         rates: of the job.
-        measured: what a checkpoint and a restart take.
+        constants: what a checkpoint and a restart take.
         spares: how many.
         warm: whether they run already, so that a restart only detects the failure and loads the checkpoint.
     """
 
     source: ClassVar[str] = (
-        "costs as checkpoints; a warm spare takes 15 s to detect the failure (Gemini) and the time of a checkpoint to "
-        "load it"
+        "costs as checkpoints; a warm spare takes detect, and checkpoint-cost to load the checkpoint"
     )
 
     def __init__(
-        self, ground: Ground, rates: Rates, measured: Measured = TYPICAL, spares: int = 1, warm: bool = False
+        self, ground: Ground, rates: Rates, constants: Constants = TYPICAL, spares: int = 1, warm: bool = False
     ) -> None:
-        super().__init__(ground, rates, measured)
+        super().__init__(ground, rates, constants)
         self.name = f"spares:{spares}{':warm' if warm else ''}"
         self.spares = spares
-        self._warm = GEMINI_DETECT + measured.checkpoint if warm else self._restart
+        self._warm = constants.detect + constants.checkpoint_cost if warm else self._restart
 
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:
         """A restart; a short one where warm spares made the job whole. A repaired spare changes nothing."""

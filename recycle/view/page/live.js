@@ -3,26 +3,28 @@
 import { make } from './head.js';
 
 const PAUSE = 500; // milliseconds between two looks at a run
-const [WIDE, HIGH] = [260, 52]; // pixels of a curve
-const LABEL = 18; // of these above it, for its name
+const [WIDE, HIGH] = [300, 96]; // pixels of a curve
+const [LABEL, BELOW, LEFT] = [18, 16, 42]; // of these above it, for its name, and below and left of it, for its axes
 const SVG = document.documentElement.namespaceURI.replace('1999/xhtml', '2000/svg');
 
 const ask = (address) => fetch(address).then((answer) => answer.json());
 
 // Look at the run again and again; ``show`` gets the time line whenever it has changed.
 export function watchRun(show) {
-  let version = -1;
+  let version = '';
   const places = lay(['figures', 'curves', 'servers', 'copies', 'news']);
   const look = () => ask('state').then((state) => {
     if (state.error) throw new Error(state.error);
-    if (state.version === version) return null;
-    version = state.version;
+    sayFigures(places.figures, state);
+    const seen = `${state.version} ${state.ended}`;
+    if (seen === version) return null;
+    version = seen;
     tell(places, state);
     return ask('timeline').then(show);
   }).catch((error) => {
     places.figures.replaceChildren();
     make('strong', `not live: ${error.message}`, places.figures);
-    version = -1;
+    version = '';
   }).then(() => setTimeout(look, PAUSE));
   look();
 }
@@ -65,13 +67,22 @@ function lay(names) {
   }));
 }
 
-function tell({ figures, curves, servers, copies, news }, state) {
+const STILL = 15; // seconds of silence that are told
+
+function sayFigures(figures, state) {
   figures.replaceChildren();
+  if (state.ended) {
+    make('strong', `ended, at ${state.since}`, figures).id = 'live-state';
+  } else if (state.silent > STILL) {
+    const place = make('strong', `nothing written since ${state.since}`, figures);
+    place.id = 'live-state';
+    place.className = 'wrong';
+  }
   const said = [
     ['iteration', state.step || 'none yet'],
     ['loss', state.loss === null ? '' : state.loss.toFixed(4)],
     ['throughput', state.rate === null ? '' : `${state.rate.toPrecision(3)} micro-batches/s`],
-    ['servers', `${state.live} of ${state.servers.length} live`],
+    ['servers', `${state.servers.filter((each) => each.state === 'live').length} of ${state.servers.length} live`],
     ['deaths', state.deaths],
   ];
   for (const [name, value] of said) {
@@ -79,14 +90,15 @@ function tell({ figures, curves, servers, copies, news }, state) {
     make('span', `${name} `, figure);
     make('strong', String(value), figure).id = `live-${name}`;
   }
-  curves.replaceChildren(drawCurve('loss', state.steps, state.losses), drawCurve('throughput', state.steps, state.rates));
-  servers.replaceChildren();
-  for (const server of state.servers) {
-    const item = make('span', '', servers);
-    item.className = server.state;
-    make('strong', server.server, item);
-    make('span', server.pid === null ? server.state : `${server.state}, pid ${server.pid} on ${server.host}`, item);
-  }
+}
+
+function tell({ curves, servers, copies, news }, state) {
+  const marks = state.events.filter((each) => each.kind === 'failure' && each.step).map((each) => each.step);
+  curves.replaceChildren(
+    drawCurve('loss', '', state.steps, state.losses, marks),
+    drawCurve('throughput', 'micro-batches/s', state.steps, state.rates, marks),
+  );
+  sayServers(servers, state.servers);
   copies.replaceChildren();
   for (const { stage, text, last } of state.copies) {
     const item = make('span', '', copies);
@@ -96,11 +108,33 @@ function tell({ figures, curves, servers, copies, news }, state) {
     make('span', text, item);
   }
   news.replaceChildren();
-  for (const text of state.events.slice(-6).reverse()) make('div', text, news);
+  news.tabIndex = 0;
+  news.setAttribute('role', 'log');
+  for (const { at, kind, text } of [...state.events].reverse()) {
+    const item = make('div', '', news);
+    item.className = kind;
+    make('span', at, item).className = 'at';
+    make('span', text, item);
+  }
 }
 
-// A small curve, with its last value's iteration in the title.
-function drawCurve(name, steps, values) {
+// Servers, by the host that they are on.
+function sayServers(place, all) {
+  place.replaceChildren();
+  for (const host of [...new Set(all.map((each) => each.host))].sort()) {
+    const group = make('div', '', place);
+    if (host) make('em', host, group);
+    for (const { server, state, pid } of all.filter((each) => each.host === host)) {
+      const item = make('span', '', group);
+      item.className = state;
+      make('strong', server, item);
+      make('span', pid === null ? state : `${state}, pid ${pid}`, item);
+    }
+  }
+}
+
+// A curve with its least and greatest value, its first and last iteration, and a mark at each failure.
+function drawCurve(name, unit, steps, values, failures) {
   const picture = document.createElementNS(SVG, 'svg');
   picture.setAttribute('width', WIDE);
   picture.setAttribute('height', HIGH);
@@ -108,13 +142,37 @@ function drawCurve(name, steps, values) {
   title.textContent = `${name} until iteration ${steps.at(-1) ?? 0}`;
   const label = document.createElementNS(SVG, 'text');
   label.setAttribute('y', 11);
-  label.textContent = name;
+  label.textContent = unit ? `${name}, ${unit}` : name;
+  picture.setAttribute('role', 'img');
+  picture.setAttribute('aria-label', title.textContent);
   const least = Math.min(...values);
   const room = Math.max(...values) - least || 1;
+  const across = (place) => LEFT + (place * (WIDE - LEFT - 4)) / Math.max(1, values.length - 1);
+  const write = (text, x, y, anchor) => {
+    const place = document.createElementNS(SVG, 'text');
+    for (const [key, value] of Object.entries({ x, y, 'text-anchor': anchor })) place.setAttribute(key, value);
+    place.textContent = text;
+    picture.append(place);
+  };
+  if (values.length) {
+    write((least + room).toPrecision(3), LEFT - 4, LABEL + 8, 'end');
+    write(least.toPrecision(3), LEFT - 4, HIGH - BELOW, 'end');
+    write(String(steps[0]), LEFT, HIGH - 2, 'start');
+    write(`iteration ${steps.at(-1)}`, WIDE - 2, HIGH - 2, 'end');
+  }
+  for (const failure of failures) {
+    const place = steps.indexOf(failure);
+    if (place < 0) continue;
+    const mark = document.createElementNS(SVG, 'line');
+    mark.setAttribute('class', 'failure');
+    const [x, top, bottom] = [across(place).toFixed(1), LABEL, HIGH - BELOW];
+    for (const [key, value] of Object.entries({ x1: x, x2: x, y1: top, y2: bottom })) mark.setAttribute(key, value);
+    picture.append(mark);
+  }
   const line = document.createElementNS(SVG, 'polyline');
   const places = values.map((value, place) => {
-    const x = (place * (WIDE - 4)) / Math.max(1, values.length - 1) + 2;
-    return [x.toFixed(1), (HIGH - 3 - ((HIGH - LABEL) * (value - least)) / room).toFixed(1)].join(',');
+    const down = ((HIGH - LABEL - BELOW - 3) * (value - least)) / room;
+    return [across(place).toFixed(1), (HIGH - BELOW - down).toFixed(1)].join(',');
   });
   line.setAttribute('points', places.join(' '));
   picture.append(title, line, label);

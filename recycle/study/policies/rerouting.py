@@ -3,11 +3,11 @@
 import math
 from typing import ClassVar
 
-from recycle.placing.decision import BANDWIDTH, LAYER_BYTES, Move, decide
+from recycle.placing.decision import Move, decide
 from recycle.plan.normalise import Counts
 from recycle.study.buckets import Bucket
 from recycle.study.cluster import Cluster
-from recycle.study.constants import TYPICAL, Measured
+from recycle.study.constants import TYPICAL, Constants
 from recycle.study.policy import Phase, Policy, Reaction, Return, pause, train
 from recycle.study.rates import Ground, Rates
 
@@ -18,23 +18,23 @@ class Rerouting(Policy):
     Args:
         ground: what is trained.
         rates: of the job.
-        measured: what a change of servers takes, and a restart where a stage lost all its servers.
+        constants: what a change of servers takes, and a restart where a stage lost all its servers.
         spares: servers that take a dead one's place.
     """
 
-    name = "ours"
+    name = "recycle"
     source: ClassVar[str] = (
-        "plans and their periods: this project's planner; pause: 2 to 10 s, as Oobleck's, where runs with a dozen "
-        "servers need 0.1 s; restarts, where all servers of a stage are dead: as Varuna"
+        "throughput: plans of this project's planner; recycle-pause per failure, and an iteration; restart and "
+        "disk-interval where all servers of a stage are dead"
     )
 
-    def __init__(self, ground: Ground, rates: Rates, measured: Measured = TYPICAL, spares: int = 0) -> None:
+    def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL, spares: int = 0) -> None:
         self.interval = ground.iteration
         self.spares = spares
         self._ground = ground
         self._rates = rates
-        self._pause = measured.oobleck_pause
-        self._restart = measured.varuna_restart
+        self.checkpoint_interval = constants.checkpoint_interval or constants.disk_interval
+        self._constants = constants
 
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:
         """Redo the iteration by the plan around the dead; a joiner waits for the next one, and nobody waits for it."""
@@ -46,8 +46,12 @@ class Rerouting(Policy):
         if not died:
             return Reaction(training)
         if lost:
-            return Reaction((pause(Bucket.RESTARTING, self._restart, cluster.live), *training), self._after_loss())
-        return Reaction((pause(Bucket.REPLANNING, self._pause, cluster.live), *training), Return.SAFE_POINT)
+            return Reaction(
+                (pause(Bucket.RESTARTING, self._constants.restart, cluster.live), *training), self._after_loss()
+            )
+        return Reaction(
+            (pause(Bucket.REPLANNING, self._constants.recycle_pause, cluster.live), *training), Return.SAFE_POINT
+        )
 
     def _after_loss(self) -> Return:
         return Return.CHECKPOINT
@@ -60,13 +64,13 @@ class Rerouting(Policy):
 
 
 class WithPlacements(Rerouting):
-    """Re-routing at once, and layers moved in the background to where the live servers are. A model of what runs do."""
+    """Re-routing at once, and layers moved in the background to where the live servers are, as runs do if told to."""
 
-    name = "ours+placements"
-    model_only: ClassVar[bool] = True
+    name = "recycle+move-layers"
     source: ClassVar[str] = (
-        "as ours; where the decision says that it pays, a stage's layers of 0.6 GB each are copied to every server at "
-        "10 GB/s while training goes on, and then the best pipelines of unequal depth, scored by the planner's bounds"
+        "as recycle; where the decision of runs says that it pays, a stage's layers of layer-size each are copied to "
+        "every server at bandwidth while training goes on, and after recycle-pause it goes on by the planner's plan of "
+        "the best pipelines of unequal depth"
     )
 
     def _training(self, cluster: Cluster, counts: Counts) -> tuple[Phase, ...]:
@@ -74,21 +78,24 @@ class WithPlacements(Rerouting):
         moved = self._rates.placed(used)
         if not rate or not moved:
             return (train(rate, used),)
+        pausing = self._constants.recycle_pause
         seconds, layers = self._ground.iteration, -(-self._ground.layers // cluster.depth)
-        size = layers * LAYER_BYTES
-        move = Move(seconds / rate, seconds / moved, used * size, size, BANDWIDTH, self._pause)
+        size = round(layers * self._constants.layer_size)
+        move = Move(seconds / rate, seconds / moved, used * size, size, self._constants.bandwidth, pausing)
         # As many servers come back as fail.
         until = 0.5 / self._ground.failures_per_second if self._ground.failures_per_second else math.inf
         if not decide(move, until).moves:
             return (train(rate, used),)
-        return Phase(move.copying, rate, used), pause(Bucket.MOVING, self._pause, used), train(moved, used)
+        return Phase(move.copying, rate, used), pause(Bucket.MOVING, pausing, used), train(moved, used)
 
 
 class WithMemory(WithPlacements):
     """The same, and a stage without a live server comes back from host memory."""
 
-    name = "ours+memory"
-    source: ClassVar[str] = "as ours+placements; where a stage lost all its servers, no more than an iteration is lost"
+    name = "recycle+memory"
+    source: ClassVar[str] = (
+        "as recycle+move-layers; where a stage lost all its servers, no more than an iteration is lost"
+    )
 
     def _after_loss(self) -> Return:
         return Return.SAFE_POINT
@@ -97,10 +104,10 @@ class WithMemory(WithPlacements):
 class Published(Rerouting):
     """ReCycle as published: plans of a list scheduler, without search."""
 
-    name = "recycle"
+    name = "recycle-paper"
     source: ClassVar[str] = (
-        "plans: list scheduler without search, under the same limits; pause: as Oobleck, for none of its own is known "
-        "here; restarts: as Varuna"
+        "throughput: plans of the list scheduler without search, under the same limits; pauses as recycle, for none "
+        "of its own is known here"
     )
 
     def _rate(self, counts: Counts) -> float:

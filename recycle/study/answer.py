@@ -1,0 +1,171 @@
+"""What a study answers: one sentence, and the tables that it follows from."""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from recycle.study.bill import Bill
+from recycle.study.buckets import Bucket
+from recycle.study.choices import BATCH, MEMORY, SHAPE, SPARE, Choice, weigh_choices
+from recycle.study.compare import PolicyComparison, StudySetting, compare
+from recycle.study.constants import SOURCES
+from recycle.study.policies.rerouting import Rerouting
+from recycle.study.rates import Rates
+
+SHORT = {
+    SHAPE: "{} on these servers",
+    BATCH: "{} micro-batches per pipeline",
+    MEMORY: "memory for {} micro-batches",
+}
+"""What choices are called in the sentence."""
+
+
+class UsedConstant(msgspec.Struct, frozen=True):
+    """A constant of the models.
+
+    Attributes:
+        name: by which it is set.
+        typical: its value; None for one that is computed from others.
+        low: the least of the values that intervals are over.
+        high: the greatest.
+        source: what it is, with year and hardware; ``given`` if it was given.
+    """
+
+    name: str
+    typical: float | None
+    low: float | None
+    high: float | None
+    source: str
+
+
+class PlannedThroughput(msgspec.Struct, frozen=True):
+    """A throughput that the study is built on.
+
+    Attributes:
+        dead: which servers are dead, in words.
+        throughput: of re-routing, as a share of fault-free 1F1B.
+        basis: the plan or the bound that it follows from.
+    """
+
+    dead: str
+    throughput: float
+    basis: str
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A study's answer.
+
+    Attributes:
+        setting: what was asked.
+        bill: how hours are counted.
+        policies: compared over the same samples.
+        choices: of the job, with what they are worth; empty if they were not asked for.
+        constants: of the models.
+        throughput: of re-routing with a dead server in each stage.
+    """
+
+    setting: StudySetting
+    bill: Bill
+    policies: tuple[PolicyComparison, ...]
+    choices: tuple[Choice, ...]
+    constants: tuple[UsedConstant, ...]
+    throughput: tuple[PlannedThroughput, ...]
+
+    @property
+    def sentence(self) -> str:
+        """The answer in words."""
+        best = next((each for each in self.policies if each.policy == Rerouting.name), self.policies[0])
+        text = (
+            f"{best.policy} keeps {best.goodput:.2%} ({best.low:.2%} to {best.high:.2%}) of the training that is paid "
+            f"for and loses {self.bill.text(best.lost)} a year"
+        )
+        restarts = next((each for each in self.policies if each.policy == "checkpoints" and each is not best), None)
+        if restarts is not None:
+            text += f", restarts from checkpoints lose {self.bill.text(restarts.lost)}"
+        return text + (f"; {self._spares()}; {self._others()}." if self.choices else ".")
+
+    def _spares(self) -> str:
+        spares = max((each for each in self.choices if each.topic == SPARE), key=lambda each: each.saved)
+        if spares.is_present:
+            return "no spare server pays off"
+        number = "1 spare server pays" if spares.choice == "1" else f"{spares.choice} spare servers pay"
+        return f"{number} off and save {self.bill.text(spares.saved)}"
+
+    def _others(self) -> str:
+        """The best of the other shapes, batches and amounts of memory, each."""
+        said = []
+        for topic, text in SHORT.items():
+            best = max((each for each in self.choices if each.topic == topic), key=lambda each: each.saved)
+            if not best.is_present and best.saved > 0:
+                said.append(f"{text.format(best.choice)} would save {self.bill.hours(best.saved):,.0f}")
+        return ", ".join(said) if said else "no other shape, batch or memory that was tried loses less"
+
+    def as_json(self) -> Mapping[str, object]:
+        """What scripts read; throughput over time is left out."""
+        return {
+            "sentence": self.sentence,
+            "policies": [self._policy(each) for each in self.policies],
+            "choices": self.choices,
+            "constants": self.constants,
+            "throughput": self.throughput,
+        }
+
+    def _policy(self, each: PolicyComparison) -> Mapping[str, object]:
+        losses = {"low": each.lost_with(each.high), "": each.lost, "high": each.lost_with(each.low)}
+        named = {f"_{name}" if name else "": lost for name, lost in losses.items()}
+        hours = {f"lost_server_hours{name}": lost for name, lost in named.items()}
+        gpus = {f"lost_gpu_hours{name}": self.bill.hours(lost) for name, lost in named.items() if self.bill.gpus}
+        money = {f"lost_money{name}": self.bill.money(lost) for name, lost in named.items() if self.bill.price}
+        return {
+            "policy": each.policy,
+            "model_only": each.model_only,
+            "goodput": each.goodput,
+            "goodput_low": each.low,
+            "goodput_high": each.high,
+            "servers": each.outcome.paid,
+            **hours,
+            **gpus,
+            **money,
+            "failures": each.failures,
+            "shares": {bucket.value: each.shares[bucket] for bucket in Bucket},
+        }
+
+
+def answer(
+    setting: StudySetting, bill: Bill, advance: Callable[[str], None] = lambda _: None, *, with_choices: bool = True
+) -> Answer:
+    """Answer a study.
+
+    Args:
+        setting: what is asked.
+        bill: how hours are counted.
+        advance: told how far it is.
+        with_choices: whether it says what the job's choices are worth.
+    """
+    policies = compare(setting, advance)
+    choices = weigh_choices(setting, advance) if with_choices else ()
+    return Answer(setting, bill, policies, choices, used_constants(setting), planned_throughput(setting))
+
+
+def used_constants(setting: StudySetting) -> tuple[UsedConstant, ...]:
+    """Every constant of the models with its values, and where it is from."""
+    sets = setting.sets
+    found = []
+    for name, typical in sets[-1].items().items():
+        values = [value for each in sets if (value := each.items()[name]) is not None]
+        source = "given" if name in setting.given else SOURCES[name]
+        found.append(UsedConstant(name, typical, min(values, default=None), max(values, default=None), source))
+    return tuple(found)
+
+
+def planned_throughput(setting: StudySetting) -> tuple[PlannedThroughput, ...]:
+    """The throughput of re-routing with no dead server, and with one in each stage."""
+    job = setting.ground.job
+    rates = Rates(job, setting.ground.layers)
+    cases = {"no server": (0,) * job.depth}
+    if job.pipelines > 1:
+        cases |= {
+            f"one of stage {stage}": tuple(int(each == stage) for each in range(job.depth))
+            for stage in range(job.depth)
+        }
+    return tuple(PlannedThroughput(name, rates.rerouted(counts), rates.basis(counts)) for name, counts in cases.items())

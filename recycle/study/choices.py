@@ -1,0 +1,182 @@
+"""What the job's own choices are worth: spare servers, another shape, micro-batches, memory, the order of ranks."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import as_completed
+from contextlib import suppress
+
+import msgspec
+
+from recycle.errors import JobError
+from recycle.faults.outages import Outages
+from recycle.job import Job
+from recycle.placing.layers import layers_of
+from recycle.planner.assemble import unlimited_baseline
+from recycle.processors import pool, processors
+from recycle.study.compare import YEAR_HOURS, StudySetting
+from recycle.study.policies.rerouting import Rerouting
+from recycle.study.rates import Rates
+from recycle.study.simulator import simulate
+
+SPARE = "spare servers"
+SHAPE = "pipelines x stages x micro-batches on these servers"
+BATCH = "micro-batches per pipeline (another batch)"
+MEMORY = "memory, in micro-batches at the first stage"
+RANK_ORDER = "rank order, where a host has two servers"
+
+SPARES = (0, 1, 2, 3, 4, 6, 8)
+CAPACITIES = (-2, -1, 0, 1, 2, 4)
+
+
+class Alternative(msgspec.Struct, frozen=True):
+    """One way to set something.
+
+    Attributes:
+        topic: what is set.
+        choice: how.
+        job: with it set so.
+        is_present: whether the job has it so.
+        spares: servers in reserve.
+        apart: how far two servers of one host are from each other, by pipeline and then stage; 0 for a server a host.
+        scale: units of the job's time in one of the job as it is.
+    """
+
+    topic: str
+    choice: str
+    job: Job
+    is_present: bool = False
+    spares: int = 0
+    apart: int = 0
+    scale: int = 1
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What an alternative is worth, by re-routing, the mean over the samples.
+
+    Attributes:
+        topic: what is set.
+        choice: how.
+        is_present: whether the job has it so.
+        goodput: by the fault-free throughput of the job as it is; another shape may have another one.
+        lost: server-hours a year that are paid for and leave no training.
+        saved: server-hours a year that are saved against the present one; negative if it costs.
+    """
+
+    topic: str
+    choice: str
+    is_present: bool
+    goodput: float
+    lost: float
+    saved: float
+
+
+def weigh_choices(setting: StudySetting, advance: Callable[[str], None] = lambda _: None) -> tuple[Choice, ...]:
+    """Every choice with its alternatives, in parallel.
+
+    Args:
+        setting: the job and its failures; its policies are not asked.
+        advance: told how far it is.
+    """
+    alternatives = list(_alternatives(setting))
+    groups: dict[Job, list[Alternative]] = {}
+    for each in alternatives:
+        groups.setdefault(each.job, []).append(each)
+    found: dict[Alternative, tuple[float, float]] = {}
+    with pool(min(len(groups), processors())) as executor:
+        pending = {executor.submit(_weigh, setting, group): group for group in groups.values()}
+        for number, done in enumerate(as_completed(pending), 1):
+            found.update(zip(pending[done], done.result(), strict=True))
+            advance(f"choices for the job: {number} of {len(groups)} jobs")
+    present = next(found[each][1] for each in alternatives if each.is_present)
+    return tuple(
+        Choice(each.topic, each.choice, each.is_present, found[each][0], found[each][1], present - found[each][1])
+        for each in alternatives
+    )
+
+
+def _alternatives(setting: StudySetting) -> Iterator[Alternative]:
+    job, layers = setting.ground.job, setting.ground.layers
+    for number in SPARES:
+        yield Alternative(SPARE, str(number), job, number == 0, spares=number)
+    for other in _shapes(job, layers):
+        text = f"{other.pipelines} x {other.depth} x {other.micro_batches}"
+        scale = 1 if other == job else layers
+        yield Alternative(SHAPE, text, other, other == job, scale=scale)
+    for number in sorted({max(1, job.micro_batches // 2), job.micro_batches, 2 * job.micro_batches}):
+        other = msgspec.structs.replace(job, micro_batches=number)
+        yield Alternative(BATCH, str(number), other, other == job)
+    for more in CAPACITIES:
+        if (capacity := job.stages[0].capacity + more) >= 1:
+            yield Alternative(MEMORY, str(capacity), _with_capacity(job, more), not more)
+    yield Alternative(RANK_ORDER, "a host has one server", job, True)
+    if job.depth > 1:
+        yield Alternative(RANK_ORDER, "stages first: two stages of a pipeline", job, apart=1)
+    if job.pipelines > 1:
+        yield Alternative(RANK_ORDER, "pipelines first: two peers of a stage", job, apart=job.depth)
+
+
+def _shapes(job: Job, layers: int) -> Iterator[Job]:
+    """The job, and those of the same servers, layers and batch with half and twice as many pipelines."""
+    total, servers = job.pipelines * job.micro_batches, job.pipelines * job.depth
+    for pipelines in (job.pipelines / 2, job.pipelines, job.pipelines * 2):
+        if pipelines == job.pipelines:
+            yield job
+            continue
+        depth, micro_batches = servers / pipelines, total / pipelines
+        whole = all(number >= 1 and number == int(number) for number in (pipelines, depth, micro_batches))
+        if whole and layers % depth == 0 and layers % job.depth == 0:
+            # A server may not have the memory for one micro-batch.
+            with suppress(JobError):
+                yield _with_shape(job, layers, int(pipelines), int(depth), int(micro_batches))
+
+
+def _with_shape(job: Job, layers: int, pipelines: int, depth: int, micro_batches: int) -> Job:
+    """Another cut of the same layers. As many units of time are one of the job's, so that costs are whole numbers."""
+    model, each = layers_of(job, layers), layers // depth
+    stages = tuple(model.stage((first, first + each)) for first in range(0, layers, each))
+    return msgspec.structs.replace(
+        job,
+        pipelines=pipelines,
+        micro_batches=micro_batches,
+        stages=stages,
+        latency=(model.latency,) * (depth - 1),
+    )
+
+
+def _weigh(setting: StudySetting, group: Sequence[Alternative]) -> list[tuple[float, float]]:
+    """Goodput, and server-hours lost a year, of alternatives of one job."""
+    job = group[0].job
+    old = setting.ground.job
+    longer = unlimited_baseline(job) / group[0].scale / unlimited_baseline(old)
+    speed = job.pipelines * job.micro_batches / (old.pipelines * old.micro_batches) / longer
+    ground = msgspec.structs.replace(setting.ground, job=job, iteration=setting.ground.iteration * longer)
+    rates = Rates(job, ground.layers)
+    results = []
+    for each in group:
+        goodputs = []
+        for seed in range(setting.seeds):
+            policy = Rerouting(ground, rates, setting.sets[-1], each.spares)
+            outages = setting.history.sample(job.pipelines * job.depth, each.spares, seed)
+            if each.apart:
+                outages = _on_hosts(outages, job, each.apart)
+            goodputs.append(simulate(policy, job.pipelines, job.depth, outages).goodput * speed)
+        goodput = sum(goodputs) / len(goodputs)
+        results.append((goodput, (1 - goodput) * (job.pipelines * job.depth + each.spares) * YEAR_HOURS))
+    return results
+
+
+def _on_hosts(outages: Outages, job: Job, apart: int) -> Outages:
+    """The trace's places as hosts of two servers: every other place is left out, and its twin dies with each."""
+    servers = job.pipelines * job.depth
+    twins = [(place, place + apart) for place in range(servers) if (place // apart) % 2 == 0]
+    host = {place: [server for server in pair if server < servers] for place, pair in enumerate(twins)}
+    entries = [
+        entry._replace(node=server) for entry in outages.entries if entry.node in host for server in host[entry.node]
+    ]
+    return msgspec.structs.replace(outages, entries=tuple(entries))
+
+
+def _with_capacity(job: Job, more: int) -> Job:
+    stages = tuple(
+        msgspec.structs.replace(stage, limit=max(stage.held, stage.limit + more * stage.held)) for stage in job.stages
+    )
+    return msgspec.structs.replace(job, stages=stages)

@@ -1,0 +1,68 @@
+import pytest
+
+from harness.examples import paper_job
+from recycle.faults.outages import NodeOutage, Outages
+from recycle.study.choices import BATCH, MEMORY, RANK_ORDER, SHAPE, SPARE, weigh_choices
+from recycle.study.compare import StudySetting
+from recycle.study.failures import FailureHistory
+from recycle.study.rates import Ground
+
+DAYS = 86_400.0
+TRACE = Outages(
+    "test", 20, 100 * DAYS, tuple(NodeOutage(node, node * DAYS, (node + 40) * DAYS) for node in range(1, 20))
+)
+
+
+@pytest.fixture(scope="module")
+def choices():
+    return weigh_choices(
+        StudySetting(Ground(paper_job(limit=6, released=0), 10.0, 16, 1e-6), FailureHistory.recorded(TRACE), (), 1)
+    )
+
+
+def of(choices, topic):
+    return {each.choice: each for each in choices if each.topic.startswith(topic)}
+
+
+def test_every_choice_has_its_alternatives(choices):
+    for topic in (MEMORY, BATCH, SPARE, RANK_ORDER):
+        alternatives = of(choices, topic).values()
+        assert len(alternatives) >= 2
+        (present,) = (each for each in alternatives if each.is_present)
+        assert present.saved == 0
+        for each in alternatives:
+            assert each.saved == pytest.approx(present.lost - each.lost)
+
+
+def test_more_memory_saves_and_less_costs(choices):
+    limits = of(choices, MEMORY)
+    assert limits["10"].lost <= limits["6"].lost <= limits["4"].lost
+
+
+def test_other_numbers_of_micro_batches_are_measured_by_the_jobs_own_throughput(choices):
+    numbers = of(choices, BATCH)
+    # Half as many have a larger share of bubbles, which fill with the work of the dead but not for nothing.
+    assert numbers["3"].lost > numbers["6"].lost
+
+
+def test_a_spare_that_is_not_needed_costs_what_it_costs(choices):
+    spares = of(choices, SPARE)
+    for each in spares.values():
+        servers = 12 + int(each.choice)
+        assert each.lost == pytest.approx((1 - each.goodput) * servers * 8766)
+
+
+def test_other_shapes_train_the_same_layers_and_batch():
+    job = paper_job(pipelines=4, stages=4, micro_batches=8, limit=8, released=0)
+    failures = FailureHistory.random(1e9, 16, 1.0)
+    found = weigh_choices(StudySetting(Ground(job, 10.0, 16, 1e-9), failures, (), 1))
+    shapes = of(found, SHAPE)
+    assert list(shapes) == ["2 x 8 x 16", "4 x 4 x 8", "8 x 2 x 4"]
+    # Without failures: M + P - 1 slots of 1 / P of the layers and the step, against the job's own.
+    for (pipelines, stages, micro_batches), name in zip(
+        ((2, 8, 16), (8, 2, 4)), ("2 x 8 x 16", "8 x 2 x 4"), strict=True
+    ):
+        assert pipelines * stages == 16
+        before = 3 * (8 + 4 - 1) + job.stages[0].optimizer
+        after = (3 * (micro_batches + stages - 1) + job.stages[0].optimizer) * 4 / stages
+        assert shapes[name].goodput == pytest.approx(before / after, rel=0.01)
