@@ -33,6 +33,9 @@ CALM = 4
 # Seconds of waiting after which what was said is said again; each time after twice as many.
 AGAIN = 2.0
 
+# So many times ``silence`` a pause waits for joiners at most, where they have said nothing in the pauses before.
+LONGEST = 4
+
 
 class Gathering:
     """One member's part in it.
@@ -59,6 +62,8 @@ class Gathering:
         self._said: Report | None = None
         # After so many seconds of waiting, what was said is said again.
         self._again = 0.0
+        # Pauses in a row in which joiners said nothing in time.
+        self._missed = 0
 
     def await_opening(self) -> Opening | None:
         """With whom the run begins, once that was said; None if nobody does in the time that a start may take."""
@@ -221,13 +226,20 @@ class Gathering:
     def hear_out(self, view: View, joiners: Callable[[], Collection[Member]]) -> Iterator[Event]:
         """What is told in a view until some joiners have said what they hold, or were silent for too long.
 
+        They look at the store a few times before that. Where the store is far away or the machine busy, each pause
+        waits longer than the one before, up to a limit: or no joiner would ever be let in.
+
         Args:
             view: which.
             joiners: who they are now.
         """
         self._enter(view)
-        deadline = time.monotonic() + self._store.durations.silence
-        while not all(map(self._has_told, joiners())) and time.monotonic() < deadline:
+        deadline = time.monotonic() + self._store.durations.silence * min(2**self._missed, LONGEST)
+        self._missed += 1
+        while time.monotonic() < deadline:
+            if all(map(self._has_told, joiners())):
+                self._missed = 0
+                return
             yield from self.listen(view, LOOK)
 
     def _waited(self, machine: Machine) -> float:

@@ -4,6 +4,7 @@ from recycle.control.host.agent import DONE
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.recover.admission import AdmissionPause
 from recycle.runtime.recover.survivor import Survivor
+from recycle.runtime.recover.view_reports import ADMITTED
 from recycle.runtime.step.trainee import Loop
 
 
@@ -67,5 +68,5 @@ class TrainingLoop:
             survivor.part(saved=not loop.owes_checkpoint)
             return
         if admits:
-            raise AdmissionPause("new servers are admitted")
+            raise AdmissionPause(ADMITTED)
         survivor.serve()

@@ -15,6 +15,9 @@ from recycle.runtime.recover.plans import FIRST
 
 MICROSECONDS = 1e6
 
+ADMITTED, MISSED = "new servers are admitted", "new servers have not come in time, and ask again"
+"""Why there is a view after a pause for joiners: with some of them in it, and without any."""
+
 # So many members tell of a view, in case that one of them dies meanwhile.
 TELLERS = 2
 
@@ -44,7 +47,7 @@ class ViewReports:
 
     def __init__(self, member: Member, reporter: Reporter, iteration: Callable[[int], int] = int) -> None:
         self.times = Times()
-        self.cause = "new servers are admitted" if member.incarnation else "the run begins"
+        self.cause = ADMITTED if member.incarnation else "the run begins"
         self._member = member
         self._server = str(member.server)
         self._reporter = reporter
@@ -78,6 +81,7 @@ class ViewReports:
             f"{Member.parse(death.member).server} {death.reason}" for each in verdicts for death in each.deaths
         )
         joined = [name for each in verdicts for name in each.joined if name in verdict.members]
+        cause = MISSED if self.cause == ADMITTED and not joined else self.cause
         self._reporter.tell(
             ViewLine(
                 verdict.epoch,
@@ -85,7 +89,7 @@ class ViewReports:
                 [str(each) for each in verdict.view.servers],
                 [str(Member.parse(name).server) for name in joined],
                 self._iteration(verdict.step),
-                causes or ("the placement has changed" if moved and not verdict.joined else self.cause),
+                causes or ("the placement has changed" if moved and not verdict.joined else cause),
                 verdict.restore,
                 plan.period,
                 plan.retention,

@@ -13,7 +13,7 @@ from harness.bare_members import TOKEN, BareMember, Cost
 from harness.examples import paper_job
 from recycle.control.board.board import Board
 from recycle.control.membership.durations import Durations
-from recycle.control.membership.events import Built, Decided, Died, Event, Halted, Noticed, Overdue, Paused
+from recycle.control.membership.events import Built, Decided, Died, Event, Halted, JoinReady, Noticed, Overdue, Paused
 from recycle.control.membership.machine import Machine
 from recycle.control.membership.messages import Death, Report, Verdict
 from recycle.control.membership.participant import Participant
@@ -118,6 +118,24 @@ def test_a_pause_to_which_somebody_does_not_come_ends_with_an_alarm_that_it_has_
         assert machine.handle(noticed)
         # What was waited for in the pause does not count.
         assert not any(isinstance(each, Overdue) for each in gathering.look(machine))
+
+
+def test_a_joiner_that_is_late_for_a_pause_has_longer_in_the_next_one() -> None:
+    with served() as store:
+        change = Change(store, 2, 2)
+        me, joiner = change.members[0], Member.parse("W1_1#1")
+        durations = Durations(beat=0.05, silence=0.2, hang=0.2, rebuild=0.2, answer=0.2, transfer=0.3)
+        connection = SimpleNamespace(board=Board(store.clone(), TOKEN), durations=durations)
+        gathering = Gathering(me, cast("StoreConnection", connection))
+        waited = []
+        for epoch in range(5):
+            began = time.monotonic()
+            assert not list(gathering.hear_out(View(epoch, change.members[:-1]), lambda: [joiner]))
+            waited.append(time.monotonic() - began)
+        assert all(seconds >= least for seconds, least in zip(waited, (0.2, 0.4, 0.8, 0.8, 0.8), strict=True))
+        change.board.failures.publish_report(Report(str(joiner), 5, 7, 7))
+        (event,) = gathering.hear_out(View(5, change.members[:-1]), lambda: [joiner])
+        assert isinstance(event, JoinReady)
 
 
 @pytest.mark.parametrize("pipelines", [2, 12])

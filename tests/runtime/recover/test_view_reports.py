@@ -1,5 +1,7 @@
 """What survivors tell of views, also of those that were over before they began."""
 
+import pytest
+
 from harness.examples import paper_plan
 from recycle.control.membership.messages import Death, Verdict
 from recycle.control.membership.view import Member
@@ -8,7 +10,7 @@ from recycle.plan.instruction import Instruction, Op
 from recycle.record.recorder import HostMoment, Recorder
 from recycle.record.recording import DeathLine, ViewLine
 from recycle.runtime.recover.plans import FIRST
-from recycle.runtime.recover.view_reports import ViewReports
+from recycle.runtime.recover.view_reports import ADMITTED, MISSED, ViewReports
 
 EVERYBODY = ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0", "W2_0#0", "W2_1#0")
 
@@ -82,6 +84,18 @@ def test_what_a_recovery_took_is_told_with_the_first_iteration_that_is_made_afte
     view_reports.tell_recovery(1, 7, recorder)
     (line,) = lines[2:]
     assert (line.noticed, line.agreed, line.rebuilt, line.restored, line.resumed) == (10e6, 11e6, 12e6, 13e6, 14e6)
+
+
+@pytest.mark.parametrize(("joined", "cause"), [(("W1_0#1",), ADMITTED), ((), MISSED)])
+def test_a_pause_to_which_no_joiner_came_is_not_said_to_have_admitted_any(joined, cause):
+    listener = Listener()
+    view_reports = ViewReports(Member.parse("W0_0#0"), listener)
+    view_reports.cause = ADMITTED
+    members = tuple(sorted((*EVERYBODY[:2], *joined)))
+    view_reports.decide(Verdict(1, members, step=7, joined=joined, plan=FIRST))
+    view_reports.tell_view(paper_plan())
+    (view,) = listener.lines
+    assert view.cause == cause
 
 
 def test_everything_is_told_once_and_by_the_first_members_only():

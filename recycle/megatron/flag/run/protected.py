@@ -46,7 +46,7 @@ from recycle.runtime.net.process_groups import ReplaceableGroup
 from recycle.runtime.recover.admission import AdmissionPause
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
-from recycle.runtime.recover.view_reports import now
+from recycle.runtime.recover.view_reports import ADMITTED, now
 from recycle.runtime.step.trainee import Trainee
 
 
@@ -283,7 +283,7 @@ class ProtectedExecution:
                 if parting:
                     survivor.part()
                     self._go_on()
-                raise AdmissionPause("new servers are admitted")
+                raise AdmissionPause(ADMITTED)
             except AdmissionPause as pause:
                 self.enter_next_view(pause)
 
