@@ -3,7 +3,7 @@
 Usage: PYTHONPATH=.megatron-0.17.1 python -m benchmarks.dropin [--starts 5] [--pairs 8] [--seconds 2]
            [--tensor-parallel 2] [--experts]
 
-Two jobs of torchrun's, one with the flag and one without, take turns (``benchmarks.turns``). Two equal jobs differ by
+Two jobs of torchrun's, one with the flag and one without, take turns (``benchmarks.shared``). Two equal jobs differ by
 some percent for as long as they live, so jobs are started several times. None of them gives memory back: how much a
 process does, and gets again in every iteration, depends on where its heap happens to end, and costs up to 5%.
 
@@ -20,8 +20,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.pairs import several
-from benchmarks.turns import Contestant, Length, report, take_turns
+from benchmarks.shared import Contestant, Length, add_starts, report, take_turns
 
 ALLOWED = 1.03
 # As many iterations as nobody waits for; the jobs are ended from outside.
@@ -75,9 +74,8 @@ def measure(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--starts", type=int, default=5, help="how often two jobs are started")
-    parser.add_argument("--pairs", type=several, default=8, help="of turns in a start")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of a turn")
+    add_starts(parser)
+    parser.set_defaults(starts=5, pairs=8)
     parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="ranks of a server")
     parser.add_argument("--experts", action="store_true", help="experts, divided over the ranks of a server of two")
     parser.add_argument("flags", nargs="*", help="further arguments of the job with the flag, after --")

@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.interrupted import until_interrupted
+from benchmarks.shared import until_interrupted
 from harness.flag_runs import (
     STANDSTILL,
     Kills,
@@ -90,7 +90,10 @@ class Drawn(NamedTuple):
 
     @property
     def begins_from_checkpoint(self) -> bool:
-        """Whether it begins from one of stock's, which has no virtual stages: with them, parameters begin otherwise."""
+        """Whether it begins from one without virtual stages: with them, parameters begin otherwise.
+
+        The flag has written it: stock Megatron writes wrong values into some of this format.
+        """
         return VIRTUAL[0] in self.ours
 
     def __str__(self) -> str:
@@ -201,7 +204,7 @@ class Runs:
             if drawn.begins_from_checkpoint:
                 reshardable = "--dist-ckpt-optim-fully-reshardable"
                 saves = ("--save", saved, "--save-interval", SAVED, "--exit-interval", SAVED, reshardable)
-                self._train(drawn, *saves)
+                self._train(drawn, *FLAG, *saves)
                 loads = ("--load", saved)
             self._known[key] = self._train(drawn, *loads), saved
         return self._known[key]

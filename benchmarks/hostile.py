@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.interrupted import until_interrupted
+from benchmarks.shared import until_interrupted
 from harness.hostile_kinds import KINDS
 from harness.hostile_runs import ITERATIONS, SERVERS, UGLY, Run, loss_problems, recorded, words_of, write_inputs
 from harness.hostile_scenes import Kind, Scene
@@ -152,7 +152,7 @@ def judge(kind: Kind, scene: Scene, expected: Mapping[float, float], *, killed: 
     if came == "trained" and scene.is_heard:
         lacks = [step for step in range(1, ITERATIONS + 1) if step not in run.shown]
         problems += [f"no line of {len(lacks)} iterations, first {lacks[0]}"] if lacks else []
-    elif came == "ended" and (kind.resumes(scene) or (kept and (scene.output / JOIN_FILE).is_file())):
+    elif came == "ended" and (kind.resumes(scene) or (kept and is_in_memory(kind, scene))):
         came = "ended, resumed"
         again = scene.start("--resume")
         status = again.end(PATIENCE)
@@ -167,6 +167,11 @@ def judge(kind: Kind, scene: Scene, expected: Mapping[float, float], *, killed: 
         if status != 0:
             problems.append(f"the other run: status {status} after iteration {each.iteration}: {last_line(each)}")
     return Verdict(came, problems)
+
+
+def is_in_memory(kind: Kind, scene: Scene) -> bool:
+    """Whether a run that has ended has left its state in the memory of this machine."""
+    return kind.lets_keep(scene.choice) and (scene.output / JOIN_FILE).is_file()
 
 
 def ending(run: Run, status: int | None) -> tuple[str, list[str]]:

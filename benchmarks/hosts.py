@@ -1,25 +1,33 @@
-"""A host that dies or is cut off: three hosts made of namespaces, 12 servers, torchrun on each.
+"""Runs on three hosts made of namespaces, 12 servers: a host dies or is cut off, or Slurm starts the run.
 
-Usage: python -m benchmarks.hosts [--trials 15] [--how crash cut pause] [--iterations 60] [--loops 0] [--exact] [--etcd]
-                                  [--flag]
+Usage: python -m benchmarks.hosts lost [--trials 15] [--how crash cut pause] [--iterations 60] [--loops 0] [--exact]
+           [--etcd] [--flag]
+       python -m benchmarks.hosts slurm [--trials 3] [--iterations 60] [--how nothing cancel crash] [--tasks 4]
 
-Each host has one pipeline of four stages. In each trial, a run of its own, a host is killed at one moment, or its cable
-is pulled and put back once the others go on, or all its processes are stopped for 20 s. Without --etcd the first host,
-which has the store, is spared; with it, every host has a member of etcd, which is lost with it, and the first one is
-lost as often as others. With --flag it is Megatron's script under the flag instead of ``recycle train``; that needs
-Megatron's training code. All of it takes root, and tools that make namespaces.
+All of it takes root, and tools that make namespaces.
 
-A trial is good if the others make the first instruction of the redo within the silence and a second, lose no iteration,
-have the losses of an undisturbed run (to the bit with --exact), and end with status 0 within ten seconds; and if
-nothing was written on the other side after the cut.
+``lost``: each host has one pipeline of four stages, and a torchrun. In each trial, a run of its own, a host is killed
+at one moment, or its cable is pulled and put back once the others go on, or all its processes are stopped for 20 s.
+Without --etcd the first host, which has the store, is spared; with it, every host has a member of etcd, which is lost
+with it. With --flag it is Megatron's script under the flag instead of ``recycle train``; that needs Megatron's
+training code. A trial is good if the others make the first instruction of the redo within the silence and a second,
+lose no iteration, have the losses of an undisturbed run (to the bit with --exact), and end with status 0 within ten
+seconds; and if nothing was written on the other side after the cut.
+
+``slurm``: with Debian's slurm-wlm, three nodes are started by the commands of docs/reference/cluster.md. In turns,
+nothing happens, the whole job is cancelled and goes on from its checkpoint, and a node that is not the first crashes
+with its slurmd. Losses are compared with those of a run without Slurm.
 """
 
 import argparse
 import contextlib
 import itertools
 import os
+import random
 import re
+import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -28,16 +36,82 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.false_deaths import busy
-from benchmarks.host_jobs import PIPELINES, STAGES, HostJob, flag_job, train_job
-from benchmarks.interrupted import until_interrupted
+from benchmarks.shared import busy, run_part, until_interrupted
 from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
 from harness.hosts import Host, hosts, missing
-from harness.started import Started, losses, newest_view, torchrun, wait_until
+from harness.slurm import Cluster, cluster
+from harness.slurm import missing as missing_slurm
+from harness.started import TRAIN, Started, losses, newest_view, torchrun, wait_until
 from recycle.control.membership.durations import Durations
 from recycle.record.reading import load_lines
 from recycle.record.recording import IterationLine, RecoveryLine
+
+PIPELINES, STAGES = 3, 4
+MODEL = "layers = 4\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
+
+
+class HostJob(NamedTuple):
+    """What torchrun starts on every host.
+
+    Attributes:
+        module: with the ``main`` of the job.
+        words: its arguments, for a folder into which it records, a number of iterations, and a store if it is etcd.
+        line: what is printed after an iteration, as a regular expression.
+    """
+
+    module: str
+    words: Callable[[Path, int, str], list[str]]
+    line: Callable[[int, int], str]
+
+
+def train_words(
+    folder: Path,
+    iterations: int,
+    shape: tuple[int, ...] = (PIPELINES, STAGES),
+    store: str = "",
+    *,
+    exact: bool = False,
+) -> list[str]:
+    """The command line of a run of ``recycle train``."""
+    folder.mkdir(exist_ok=True)
+    (folder / "model.toml").write_text(MODEL)
+    pipelines, stages = map(str, shape)
+    size = ["--pipelines", pipelines, "--stages", stages, "--micro-batches", "4"]
+    files = ["--model", str(folder / "model.toml"), "-o", str(folder / "run")]
+    chosen = ["--exact"] * exact + (["--store", store] if store else [])
+    return ["train", *size, "--iterations", str(iterations), *files, *chosen]
+
+
+def train_job(*, exact: bool) -> HostJob:
+    """``recycle train``, with sums that are exact or not."""
+    return HostJob(
+        "harness.scripts.train",
+        lambda folder, iterations, store: train_words(folder, iterations, store=store, exact=exact),
+        lambda step, last: f"iteration {step}/{last}",
+    )
+
+
+def flag_job(dataset: Path, *, exact: bool) -> HostJob:
+    """A Megatron script under the flag, whose pipelines are on a host each; that needs Megatron's training code.
+
+    Args:
+        dataset: the prefix of an indexed dataset.
+        exact: whether failures may change no bit of what is trained.
+    """
+    # It takes a second to import what only this job needs.
+    from harness.flag_runs import words_of
+
+    def words(folder: Path, iterations: int, store: str) -> list[str]:
+        folder.mkdir(exist_ok=True)
+        size = ("--pipeline-model-parallel-size", STAGES, "--use-tp-pp-dp-mapping", "--global-batch-size", 24)
+        calm = ("--lr", 2e-3, "--eval-interval", 1000)
+        survives = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms", "--recycle-record", folder / "run")
+        chosen = ("--recycle-exact",) * exact + (("--recycle-store", store) if store else ())
+        return words_of(dataset, *size, *calm, *survives, *chosen, iterations=iterations)
+
+    return HostJob("recycle.megatron", words, lambda step, last: rf"iteration +{step}/ +{last}")
+
 
 ALLOWED = Durations().silence + 1
 SOON = 10.0
@@ -194,7 +268,7 @@ def judge(
     return Trial(first, ended, "; ".join(text for text, holds in problems.items() if holds))
 
 
-def main() -> int:
+def lost() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--trials", type=int, default=15, help="of each kind")
     parser.add_argument("--how", nargs="+", choices=["crash", "cut", "pause"], default=["crash", "cut"])
@@ -238,5 +312,125 @@ def main() -> int:
     return int(any(each.problem for made in found.values() for each in made))
 
 
+LAUNCH = ("srun", "--nodes=3", "--no-kill", "--kill-on-bad-exit=0")
+
+
+LONG_PATIENCE = 300.0
+"""Seconds for what takes longest on a busy machine: twelve processes that import PyTorch and Megatron."""
+
+
+def job_words(folder: Path, iterations: int, stages: int) -> list[str]:
+    folder.mkdir()
+    (folder / "model.toml").write_text(MODEL)
+    size = ["--pipelines", "3", "--stages", str(stages), "--micro-batches", "4", "--iterations", str(iterations)]
+    output = str(folder / "run")
+    return [*TRAIN, "train", *size, "--model", str(folder / "model.toml"), "-o", output, "--resume-from", output]
+
+
+def furthest(found: dict[int, list[float]], expected: dict[int, list[float]]) -> float:
+    """How far losses are apart, relative to what they should be, at worst."""
+    return max(
+        abs(one - other) / abs(other)
+        for step, theirs in expected.items()
+        for one, other in zip(found[step], theirs, strict=True)
+    )
+
+
+def start_job(made: Cluster, arguments: list[str]) -> Started:
+    tasks, iterations = (arguments[arguments.index(name) + 1] for name in ("--stages", "--iterations"))
+    # Whoever asks Slurm for nodes waits until those of the last job are free.
+    begun = time.monotonic()
+    run = Started([*LAUNCH, f"--ntasks-per-node={tasks}", *arguments], made.controller, made.variables)
+    run.wait_for(f"/{iterations}", LONG_PATIENCE)
+    print(f"trains {time.monotonic() - begun:.0f} s after srun", file=sys.stderr, flush=True)
+    return run
+
+
+def crash_node(made: Cluster, arguments: list[str], source: random.Random) -> tuple[int, str]:
+    """A node goes down in the middle of training; what is printed, and srun's status."""
+    run = start_job(made, arguments)
+    run.wait_for("iteration 5/")
+    time.sleep(source.random())
+    made.nodes[2].crash()
+    return run.ended(LONG_PATIENCE), run.output
+
+
+def cancel_job(made: Cluster, arguments: list[str], source: random.Random) -> tuple[int, str]:
+    """The job is cancelled, and started again."""
+    run = start_job(made, arguments)
+    run.wait_for("iteration 5/")
+    time.sleep(source.random())
+    job = made.ask("squeue", "-h", "-o", "%i").split()[-1]
+    made.ask("scancel", job)
+    run.ended(LONG_PATIENCE)
+    assert "with a checkpoint" in run.output, run.output
+    again = start_job(made, arguments)
+    return again.ended(LONG_PATIENCE), again.output
+
+
+def leave_alone(made: Cluster, arguments: list[str], _: random.Random) -> tuple[int, str]:
+    """Nothing happens."""
+    run = start_job(made, arguments)
+    return run.ended(LONG_PATIENCE), run.output
+
+
+KINDS = {
+    "nothing": ("nothing", leave_alone),
+    "cancel_job": ("scancel, and again", cancel_job),
+    "crash_node": ("a node crashes", crash_node),
+}
+
+
+def slurm() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--trials", type=int, default=3, help="of each kind")
+    parser.add_argument("--iterations", type=int, default=60)
+    parser.add_argument("--how", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--tasks", type=int, default=4, help="servers on each node, and stages of the job")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    if why := missing_slurm():
+        print(why, file=sys.stderr)
+        return 2
+    source = random.Random(arguments.seed)
+    print("| what happens | to its end | srun's status | losses differ by at most | leftovers |")
+    print("| --- | --- | --- | --- | --- |")
+    wrong = False
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        alone = Started(job_words(folder / "alone", arguments.iterations, arguments.tasks))
+        assert alone.ended(LONG_PATIENCE) == 0, alone.output
+        expected = losses(folder / "alone" / "run")
+        for number in range(arguments.trials):
+            for kind, run in map(KINDS.__getitem__, arguments.how):
+                # A node that has crashed is gone, so each trial has a cluster of its own.
+                place = folder / f"{number}-{kind.split()[0].strip(',')}-{len(kind)}"
+                place.mkdir()
+                with cluster(3, place / "slurm") as made:
+                    status, output = run(made, job_words(place / "job", arguments.iterations, arguments.tasks), source)
+                    ended = f"iteration {arguments.iterations}/{arguments.iterations}" in output
+                    left = leftovers(made)
+                found = losses(place / "job" / "run")
+                apart = furthest(found, expected) if found.keys() == expected.keys() else float("inf")
+                wrong |= not ended or apart > 1e-5
+                print(f"| {kind} | {'yes' if ended else 'no'} | {_named(status)} | {apart:.1e} | {left} |", flush=True)
+                if not ended:
+                    print(output[-3000:], file=sys.stderr)
+    return int(wrong)
+
+
+def _named(status: int) -> str:
+    return signal.Signals(-status).name if status < 0 else str(status)
+
+
+def leftovers(made: Cluster) -> int:
+    """Processes of the run that are left on nodes that live."""
+    count = 0
+    for host in made.nodes:
+        shown = subprocess.run(host.command("ps", "ax", "-o", "args="), capture_output=True, text=True, check=False)
+        count += sum(line.startswith("recycle:") for line in shown.stdout.splitlines())
+    return count
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_part(__doc__, {"lost": lost, "slurm": slurm}))

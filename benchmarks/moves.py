@@ -31,11 +31,9 @@ from pathlib import Path
 import msgspec
 import torch
 
-from benchmarks.interrupted import until_interrupted
-from benchmarks.returns import worker_of
-from benchmarks.shapes import add_shape
+from benchmarks.shared import add_shape, until_interrupted
 from harness.forked import TRAINER
-from harness.processes import send_signal
+from harness.processes import family, send_signal, title
 from harness.started import TRAIN, Started, Views, wait_until
 from recycle.control.board.board import Board
 from recycle.control.board.joinfile import JOIN_FILE, JoinFile
@@ -56,6 +54,14 @@ MOVES, STAYS = ", which gains", "re-route on"
 """What the run's decisions say. Where deaths have come in quick succession, moving may not pay."""
 CROSSES = "; pipeline "
 """What follows in those by which servers change their pipeline."""
+
+
+def worker_of(server: str, *roots: int) -> int:
+    """The process of a server below one of some others."""
+    for process in chain.from_iterable(map(family, roots)):
+        if title(process).split(" rank")[0] == f"recycle: {server}":
+            return process
+    raise RuntimeError(f"{server} has no process")
 
 
 class Rounds:

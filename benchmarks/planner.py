@@ -1,34 +1,28 @@
 """How fast and how good the planner is: one table per question.
 
-Usage: python -m benchmarks.planner [SECTION ...] [--cases N] [--budget SECONDS] [--proof SECONDS] [--stages P ...]
+Usage: python -m benchmarks.planner [SECTION ...] [--cases N] [--budget SECONDS] [--proof SECONDS]
        [--shape DxPxM] [--seed N]
 
 Sections (all of them by default):
     table       the worked example with its proved values: the fast planner, and the exact solver's proof
     small       random small jobs: the fast planner against proved optima
-    fault-free  one pipeline without failures against the lower bound, 1F1B, and the better of ZB-H1 and ZB-H2
     large       64 x 16 x 64 with 0, 1, 2 and 8 failures: processor seconds to a lowered plan, and period / bound
-    huge        512 x 32 x 64 with 1% of its servers dead: seconds and memory to a compute plan
     lookup      a look-up in a catalogue at 1,024 servers
-    help        recycle --help
 
-The fast planner has 2 s for each plan if nothing is said. --shape gives large, huge and lookup another job. Everything
-runs on one core; imports are not counted, except for help.
+The fast planner has 2 s for each plan if nothing is said. --shape gives large and lookup another job. Everything
+runs on one core; imports are not counted.
 """
 
 import argparse
 import itertools
 import random
-import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.shapes import sizes
+from benchmarks.shared import sizes
 from recycle.job import Job, Server, Stage
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.checker import check_plan
@@ -36,10 +30,7 @@ from recycle.plan.mode import Mode
 from recycle.planner.anneal.improve import improve
 from recycle.planner.catalogue import make_catalogue
 from recycle.planner.exact.prove import solve
-from recycle.planner.greedy.published import one_forward_one_backward, zero_bubble_orders
 from recycle.planner.make import Effort, make_plan
-from recycle.planner.model.bounds import lower_bound
-from recycle.planner.model.evaluate import value
 from recycle.planner.model.problem import Problem, make_problem
 from recycle.planner.model.stopping import MaxSeconds
 
@@ -195,40 +186,6 @@ def small(arguments: argparse.Namespace) -> None:
     )
 
 
-def fault_free(arguments: argparse.Namespace) -> None:
-    widths = (8, 8, 9, 9, 8, 8, 8, 8, 8, 9)
-    show(("stages", "micro", "F:I:W", "latency", "limit", "bound", "period", "1F1B", "ZB-H", "seconds"), widths)
-    for cost, latency in (((1, 1, 1), 0), ((10, 12, 7), 0), ((10, 12, 7), 5)):
-        for depth in arguments.stages:
-            for micro_batches in sorted({depth, 2 * depth, 64}):
-                for limit in (depth, depth + depth // 2, 2 * depth):
-                    problem = make_problem(
-                        even_job(1, depth, micro_batches, limit, cost, latency=latency), (), STAGGERED
-                    )
-                    began = time.perf_counter()
-                    found = improve(problem, [MaxSeconds(arguments.budget)])
-                    seconds = time.perf_counter() - began
-                    bound = lower_bound(problem).value
-                    plain = value(problem, one_forward_one_backward(problem))
-                    zero_bubble = min(value(problem, order) for order in zero_bubble_orders(problem))
-                    costs = ":".join(map(str, cost))
-                    show(
-                        (
-                            depth,
-                            micro_batches,
-                            costs,
-                            latency,
-                            limit,
-                            bound,
-                            found.progress.value,
-                            plain,
-                            zero_bubble,
-                            f"{seconds:.2f}",
-                        ),
-                        widths,
-                    )
-
-
 def large(arguments: argparse.Namespace) -> None:
     widths = (8, 9, 9, 7, 9, 8, 8, 8, 8)
     show(("limit", "F:I:W", "latency", "dead", "seconds", "bound", "period", "ratio", "legal"), widths)
@@ -245,23 +202,6 @@ def large(arguments: argparse.Namespace) -> None:
         costs = ":".join(map(str, cost))
         ratio = f"{plan.period / plan.bound:.4f}"
         show((limit, costs, latency, count, f"{seconds:.2f}", plan.bound, plan.period, ratio, legal), widths)
-
-
-def huge(arguments: argparse.Namespace) -> None:
-    pipelines, depth, micro_batches = arguments.shape or (512, 32, 64)
-    job = even_job(pipelines, depth, micro_batches, 2 * depth)
-    failed = random.Random(arguments.seed).sample(job.servers(), -(-pipelines * depth // 100))
-    began = time.perf_counter()
-    problem = make_problem(job, failed, STAGGERED)
-    programs = improve(problem, effort(arguments).stops).programs
-    seconds = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    tasks = sum(len(program) for program in programs.values())
-    shape = f"{pipelines} x {depth} x {micro_batches}"
-    print(f"{shape}, {len(failed)} dead: {tasks} compute instructions in {seconds:.1f} s, at most {peak:.2f} GiB")
-    bound = lower_bound(problem).value
-    period = value(problem, programs)
-    print(f"period {period}, bound {bound}, ratio {period / bound:.4f}")
 
 
 def lookup(arguments: argparse.Namespace) -> None:
@@ -288,24 +228,11 @@ def lookup(arguments: argparse.Namespace) -> None:
     print(f"one server's program: median {statistics.median(program) * 1e3:.2f} ms; all {live}: {whole:.2f} s")
 
 
-def help_(arguments: argparse.Namespace) -> None:
-    code = "from recycle.cli import main; main()"
-    times = []
-    for _ in range(9):
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "-c", code, "--help"], stdout=subprocess.DEVNULL, check=True)
-        times.append(time.perf_counter() - began)
-    print(f"recycle --help: median {statistics.median(times):.3f} s, worst {max(times):.3f} s, interpreter included")
-
-
 SECTIONS = {
     "table": table,
     "small": small,
-    "fault-free": fault_free,
     "large": large,
-    "huge": huge,
     "lookup": lookup,
-    "help": help_,
 }
 
 
@@ -318,10 +245,7 @@ def main() -> None:
         "--proof", type=float, default=60.0, help="seconds of the exact solver per job of table and small (default 60)"
     )
     parser.add_argument(
-        "--stages", type=int, nargs="+", default=[4, 8, 16, 32], help="of fault-free's pipelines (default 4 8 16 32)"
-    )
-    parser.add_argument(
-        "--shape", type=sizes(3), metavar="DxPxM", help="pipelines x stages x micro-batches of large, huge and lookup"
+        "--shape", type=sizes(3), metavar="DxPxM", help="pipelines x stages x micro-batches of large and lookup"
     )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks.shapes import sizes
+from benchmarks.shared import sizes
 from harness.browser import chromium, missing
 from recycle.job import Job, Server, Stage
 from recycle.plan.document import save_plan

@@ -33,7 +33,8 @@ class Folders(Kind):
         name, _, what = scene.choice.partition(" ")
         place = scene.output if name == "run" else scene.output / name
         if what == "renamed":
-            place.rename(scene.folder / f"{name}-elsewhere")
+            with contextlib.suppress(FileNotFoundError):  # before the first checkpoint there is no folder of them
+                place.rename(scene.folder / f"{name}-elsewhere")
             return
         remove(place)
         if what == "a file":
@@ -141,6 +142,10 @@ class FileSizes(Limits):
 
     choices = ("0", "4096", "30000", "100000", "400000", "3000000")
     limit = "fsize"
+
+    def lets_keep(self, choice: str) -> bool:
+        # Memory that processes hand each other is a file without a name; a part of a stage takes some 160 kB.
+        return int(choice) >= 400_000
 
 
 class OwnStores(Kind):

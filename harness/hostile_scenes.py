@@ -65,7 +65,7 @@ class Scene:
     def mount(self, place: Path, size: str) -> None:
         """Have a small disk there."""
         place.mkdir(exist_ok=True)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "hostile", str(place)], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "hostile", str(place)], check=True)
         self.stack.callback(subprocess.run, ["umount", "-l", str(place)], check=False)
 
 
@@ -101,6 +101,10 @@ class Kind:
     def allowed(self, choice: str, *, killed: bool) -> Collection[str]:
         """How the run may end."""
         return (TRAINED,)
+
+    def lets_keep(self, choice: str) -> bool:
+        """Whether the memory of this machine can keep the state of a run that is told to."""
+        return True
 
     def resumes(self, scene: Scene) -> bool:
         """Whether a run that has ended has to go on with --resume: it does where there is a checkpoint."""

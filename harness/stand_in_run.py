@@ -23,10 +23,11 @@ from harness.examples import QUICK, paper_job
 from harness.stand_in import Library
 from harness.stand_in_transport import connects_beside, ends_over
 from recycle.control.board.board import Board
+from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.messages import Death, Description, Opening
 from recycle.control.membership.view import Member, View
-from recycle.control.store.tcp_store import LOOPBACK, TorchStore, listen, serve
+from recycle.control.store.tcp_store import TorchStore, listen, serve
 from recycle.job import Job, Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode

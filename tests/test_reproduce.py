@@ -1,7 +1,7 @@
 import pytest
 
-from benchmarks.reproduce.artifact import TRACES, RemovalTrace, VarunaSystem, oobleck_system
-from benchmarks.reproduce.report import Figure, reproduce
+from benchmarks.oobleck_artifact import TRACES, RemovalTrace, VarunaSystem, oobleck_system
+from benchmarks.reproduce import Figure, reproduce
 from recycle.study.constants import MEASURED
 
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from recycle.cli.join import LATE
 from recycle.cli.verbs import group
+from recycle.control.board.run_folder import taken
 from recycle.control.host.agent import FENCED
 from recycle.control.store.etcd_store import EtcdStore
 from recycle.errors import RunFailed, UserError
@@ -103,6 +104,28 @@ try:
 finally:
     print("Megatron was compiled:", "torch._inductor.compile_fx" in sys.modules)
 """
+
+
+IN_A_FOLDER_IN_USE = """
+import sys
+from recycle.cli import main
+from recycle.control.board import run_folder
+
+run_folder.PATIENCE = 0.0
+try:
+    main()
+finally:
+    print("slow:", *sorted({"torch", "recycle.planner.make"} & sys.modules.keys()))
+"""
+
+
+def test_a_folder_in_which_a_run_is_alive_is_refused_before_anything_slow(tmp_path):
+    words = ["train", *SMALL, "--resume", "-o", str(tmp_path / "run")]
+    with taken(tmp_path / "run"):
+        ended = subprocess.run([sys.executable, "-c", IN_A_FOLDER_IN_USE, *words], capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert re.fullmatch(r"recycle: .*/run: a run is alive in it; .* --output\n", ended.stderr)
+    assert ended.stdout == "slow:\n"
 
 
 def test_torch_is_told_to_log_nothing_before_it_is_imported_and_to_compile_nothing_for_a_cpu(tmp_path):

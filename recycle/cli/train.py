@@ -14,7 +14,7 @@ from recycle.cli.model import load_model, quiet
 from recycle.cli.options import GroupedOption, JobCommand, device_option, job_options
 from recycle.cli.parameters import DURATION, OUTLOOK, RACKS, REDUNDANCY, SERVERS, Count
 from recycle.cli.shown_run import show_emulation, train_and_show
-from recycle.control.board.run_folder import taken
+from recycle.control.board.run_folder import require_free, taken
 from recycle.control.membership.open_files import allow_most
 from recycle.control.store.etcd_cluster import VARIABLE, EtcdCluster
 from recycle.errors import RunFailed, UserError
@@ -245,10 +245,15 @@ def command(
         job = with_own_layout(job)
     elif measured_speeds:
         raise UserError("--measured-speeds: layers stay where they are; give --move-layers on as well, or leave it out")
+    from recycle.runtime.launch.meet.start import choose_address, find_start
+
+    start = find_start(os.environ)
+    if start is None:
+        # Before torch is imported, which takes seconds.
+        require_free(output)
     from recycle.control.membership.durations import Durations
     from recycle.runtime.device import require_device
     from recycle.runtime.launch.meet.claiming import claimed
-    from recycle.runtime.launch.meet.start import choose_address, find_start
 
     if nccl and device != "cuda":
         raise UserError("--nccl: it carries what lies on GPUs; give --device cuda, or leave it out")
@@ -259,7 +264,6 @@ def command(
         raise UserError(
             f"--store: it is for a run that survives failures, and this one does not; leave it and {VARIABLE} out"
         )
-    start = find_start(os.environ)
     asked = f"--keep-in-memory {redundancy}"
     if sequence_parallel and tensor_parallel == 1:
         raise UserError(
@@ -277,6 +281,8 @@ def command(
     meeting = None if start is None else meet(start, start_within, cluster, output)
     with nullcontext() if meeting is None else meeting.telling_others():
         host = choose_address(address, start)
+        if start is not None and start.rank == 0:
+            require_free(output)
     if meeting is not None:
         meeting.address = host
     if meeting is not None and meeting.start.rank > 0 and protected:

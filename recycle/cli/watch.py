@@ -11,6 +11,7 @@ import msgspec
 
 from recycle.cli.console import make_console
 from recycle.cli.parameters import Count
+from recycle.control.membership.addresses import LOOPBACK
 from recycle.job import Server
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.document import load_plan
@@ -23,7 +24,6 @@ from recycle.view.watching import WatchedRun
 from recycle.wording import throughput_text
 
 PORT = 8265
-LOOPBACK = "127.0.0.1"
 
 KEPT = 32
 """Plans that are not made again when somebody comes back to their dead servers."""

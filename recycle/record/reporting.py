@@ -147,8 +147,10 @@ class SilentReporter:
 class ConsoleReporter:
     """Tells the user of new views and of what went wrong, a line each.
 
+    The first server of a view tells of it. It may die before that: then the first one of the next view tells of both.
+
     Args:
-        server: who speaks; the first server of a view tells of it.
+        server: who speaks.
         is_first: whether no other process has said a text yet.
         console: what is written to.
     """
@@ -157,19 +159,38 @@ class ConsoleReporter:
         self._server = str(server)
         self._is_first = is_first
         self._console = console
+        self._of_others: list[ViewLine] = []
 
     def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
         """See Reporter."""
-        if isinstance(event, ViewLine) and event.epoch > 0 and event.servers[0] == self._server:
-            servers = len(event.servers)
-            back = f", {', '.join(event.joined)} among them again" if event.joined else ""
-            self._say(
-                f"{event.cause}; training goes on with {servers} servers{back}, {throughput_text(event.retention)}"
-            )
+        if isinstance(event, ViewLine):
+            if event.epoch > 0 and event.servers[0] == self._server:
+                self._say_view(event)
+            else:
+                # What led to an iteration has begun on all servers, and each says that before it begins the iteration.
+                self._of_others = [each for each in self._of_others if each.step == event.step]
+                self._of_others += [event] if event.epoch > 0 else []
         elif isinstance(event, InstantLine) and event.kind != "standstill" and self._is_first(event.text):
             self._say(event.text)
+
+    def _say_view(self, view: ViewLine) -> None:
+        before = [each for each in self._of_others if each.step == view.step and self._is_first(_key(each))]
+        self._of_others = []
+        joined = [name for each in (*before, view) for name in each.joined if name in view.servers]
+        back = f", {', '.join(dict.fromkeys(joined))} among them again" if joined else ""
+        causes = "; ".join(dict.fromkeys(each.cause for each in (*before, view)))
+        self._say(
+            f"{causes}; training goes on with {len(view.servers)} servers{back}, {throughput_text(view.retention)}"
+        )
+        # A server that dies just here has its line said again, which is better than never.
+        self._is_first(_key(view))
 
     def _say(self, text: str) -> None:
         with suppress(OSError):  # it may be full or closed
             self._console.write(f"recycle: {text}\n")
             self._console.flush()
+
+
+def _key(view: ViewLine) -> str:
+    """What stands for the line of a view where it is asked whether that was said."""
+    return f"view {view.epoch}"

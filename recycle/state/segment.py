@@ -37,10 +37,13 @@ class Segment:
 
         Args:
             size: in bytes.
+
+        Raises:
+            OSError: the system does not give it.
         """
-        handle = os.memfd_create("recycle")
-        os.ftruncate(handle, size)
-        return cls(handle, size)
+        segment = cls(os.memfd_create("recycle"), size)
+        os.ftruncate(segment.handle, size)
+        return segment
 
     @property
     def handle(self) -> int:

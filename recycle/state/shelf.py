@@ -51,7 +51,7 @@ class Shelf:
             size: in bytes.
 
         Raises:
-            Refused: it is of a view that is over, or would be more than this keeper may hold.
+            Refused: it is of a view that is over, would be more than this keeper may hold, or the system has no room.
         """
         with self._lock:
             if is_late(self._held, part):
@@ -65,7 +65,10 @@ class Shelf:
             self._spare = [each for each in self._spare if each is not found]
             while self._spare and taken + size + sum(each.size for each in self._spare) > self._limit:
                 self._spare.pop(0).give_back()
-            segment = Segment.make(size) if found is None else found
+            try:
+                segment = Segment.make(size) if found is None else found
+            except OSError as error:
+                raise Refused(f"{part} takes {size} bytes, which the system does not give: {error.strerror}") from error
             self._coming[id(segment)] = size
             return segment
 

@@ -19,13 +19,14 @@ from recycle.control.board.board import Board
 from recycle.control.host.agent import DONE, FENCED, GOOD, Sparing, run_agent
 from recycle.control.host.heartbeats import Heartbeat
 from recycle.control.host.signs import host_name
+from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Death, Opening, Verdict
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member
 from recycle.control.store.store import Store
-from recycle.control.store.tcp_store import LOOPBACK, TorchStore
+from recycle.control.store.tcp_store import TorchStore
 
 DURATIONS = Durations(beat=0.05, silence=5.0, hang=5.0)
 IMPATIENT = Durations(beat=0.05, silence=1.0, hang=1.0, rebuild=1.0, answer=1.0)

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from recycle.control.host.direct_heartbeats import REACHED, DirectHeartbeats, DirectHeartbeatSocket, Heard
+from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.membership.durations import Durations
-from recycle.control.store.tcp_store import LOOPBACK
 
 SILENCE = 3.0
 Eventually = Callable[[Callable[[], bool]], None]

@@ -9,11 +9,22 @@ import pytest
 
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.open_files import allow_most, why_none_opens
+from recycle.control.store.etcd_cluster import EtcdCluster
+from recycle.control.store.etcd_store import EtcdStore
 from recycle.control.store.tcp_store import TorchStore
 from recycle.runtime.launch.process.local import launch
 
 
-def test_a_store_that_is_not_reached_because_nothing_more_opens_is_not_blamed():
+def torch_store(port):
+    return TorchStore("127.0.0.1", port, 1.0)
+
+
+def etcd_store(port):
+    return EtcdStore(EtcdCluster.parse(f"etcd://127.0.0.1:{port}/run"), patience=0.1).get("key")
+
+
+@pytest.mark.parametrize("connect", [torch_store, etcd_store])
+def test_a_store_that_is_not_reached_because_nothing_more_opens_is_not_blamed(connect):
     def body(member):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         listener = socket.create_server(("127.0.0.1", 0))
@@ -24,7 +35,7 @@ def test_a_store_that_is_not_reached_because_nothing_more_opens_is_not_blamed():
                 opened.append(os.open(os.devnull, os.O_RDONLY))
         said = r"cannot be reached: Too many open files: this process may have 128; raise ulimit -Hn"
         with pytest.raises(StoreLost, match=said):
-            TorchStore("127.0.0.1", listener.getsockname()[1], 1.0)
+            connect(listener.getsockname()[1])
         allow_most()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most)
         assert why_none_opens() == ""

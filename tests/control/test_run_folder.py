@@ -12,7 +12,7 @@ import pytest
 from harness.strangers import STRANGER, needs_root
 from recycle.control.board import run_folder
 from recycle.control.board.joinfile import JOIN_FILE, JoinFile, last_token
-from recycle.control.board.run_folder import identity, shared, taken
+from recycle.control.board.run_folder import identity, require_free, shared, taken
 from recycle.control.membership.errors import ControlError
 
 
@@ -44,12 +44,24 @@ def test_a_folder_is_taken_until_the_last_process_of_its_run_was_killed(tmp_path
     refusal = r"run: a run is alive in it; wait for its end, or give this one another folder with --output"
     with pytest.raises(ControlError, match=refusal), taken(folder):
         pass
+    with pytest.raises(ControlError, match=refusal):
+        require_free(folder)
     with shared(folder):
         kill()
     monkeypatch.setattr(run_folder, "PATIENCE", 60.0)
+    require_free(folder)
     with taken(folder), shared(folder):
         pass
     with taken(folder):
+        pass
+
+
+def test_to_ask_whether_a_folder_is_free_makes_nothing_and_takes_nothing(tmp_path):
+    require_free(tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "run").mkdir()
+    require_free(tmp_path / "run")
+    with taken(tmp_path / "run"):
         pass
 
 

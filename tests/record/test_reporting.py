@@ -77,14 +77,56 @@ def test_the_first_server_of_a_view_tells_the_user_of_it_but_not_of_the_view_tha
     )
 
 
+class Said:
+    """Texts that some process has said."""
+
+    def __init__(self):
+        self._said = set()
+
+    def is_first(self, text):
+        return not (text in self._said or self._said.add(text))
+
+
+@pytest.mark.parametrize("died_before", [False, True])
+@pytest.mark.parametrize("step", [3, 4])
+def test_of_a_view_whose_first_server_died_before_it_could_tell_of_it_the_next_one_tells(died_before, step):
+    """Unless an iteration was made in it: each server tells of a view before it begins one."""
+    console, said = io.StringIO(), Said()
+    first, second = (ConsoleReporter(each, said.is_first, console) for each in (FIRST, SECOND))
+    back = msgspec.structs.replace(view(1, ("W0_0", "W1_0", "W2_0")), joined=["W2_0"], cause="new servers are admitted")
+    after = msgspec.structs.replace(view(2, ("W1_0", "W2_0")), step=step, cause="W0_0 was killed")
+    second.tell(view(0))
+    second.tell(back)
+    if not died_before:
+        first.tell(back)
+    second.tell(after)
+    lines = console.getvalue().splitlines()
+    alone = "recycle: W0_0 was killed; training goes on with 2 servers, throughput 90% of fault-free 1F1B"
+    both = (
+        "recycle: new servers are admitted; W0_0 was killed; training goes on with 2 servers, W2_0 among them again, "
+        "throughput 90% of fault-free 1F1B"
+    )
+    assert len(lines) == (1 if died_before else 2)
+    assert lines[-1] == (both if died_before and step == 3 else alone)
+
+
+def test_of_several_such_views_all_is_told_but_of_servers_that_are_gone_again():
+    console = io.StringIO()
+    reporter = ConsoleReporter(SECOND, Said().is_first, console)
+    for epoch, joined in enumerate((["W2_0"], ["W3_0"]), start=1):
+        reporter.tell(msgspec.structs.replace(view(epoch, ("W0_0", "W1_0", *joined)), joined=joined, cause="come"))
+    reporter.tell(msgspec.structs.replace(view(3, ("W1_0", "W3_0")), cause="W0_0 died; W2_0 died"))
+    assert console.getvalue().startswith(
+        "recycle: come; W0_0 died; W2_0 died; training goes on with 2 servers, W3_0 among them again, "
+    )
+
+
 def test_what_another_process_has_said_is_not_said_again():
-    console, said = io.StringIO(), set()
-
-    def is_first(text):
-        return not (text in said or said.add(text))
-
+    console, said = io.StringIO(), Said()
     for server in (FIRST, SECOND):
-        ConsoleReporter(server, is_first, console).tell(InstantLine("warning", 1.0, str(server), "the store is lost"))
+        ConsoleReporter(server, said.is_first, console).tell(
+            InstantLine("warning", 1.0, str(server), "the store is lost")
+        )
     assert console.getvalue() == "recycle: the store is lost\n"
 
 

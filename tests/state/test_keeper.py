@@ -1,11 +1,13 @@
 import errno
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import threading
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from harness.bad_memory import flip
 from harness.refusing_listener import RefusingListener
 from recycle.control.board.joinfile import new_token
 from recycle.control.membership.doors import HostDoor
+from recycle.runtime.launch.process.local import launch
 from recycle.state.channel import HERE, PURPOSE
 from recycle.state.checksum import cut
 from recycle.state.client import KeeperClient, send
@@ -135,6 +138,22 @@ def _fits(client, which, data):
     except Refused:
         return False
     return True
+
+
+def test_memory_that_the_system_does_not_give_is_refused_with_its_words():
+    def body(member):
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MEBIBYTE, most))
+        shelf, opened = Shelf(LIMIT), len([*Path("/proc/self/fd").iterdir()])
+        with pytest.raises(Refused, match="takes 2097152 bytes, which the system does not give: File too large"):
+            shelf.make_room(part(), 2 * MEBIBYTE)
+        assert len([*Path("/proc/self/fd").iterdir()]) == opened
+        shelf.make_room(part(), MEBIBYTE)
+        member.report(b"done")
+
+    heard = []
+    launch(1, body, lambda rank, payload: heard.append(payload))
+    assert heard == [b"done"]
 
 
 def test_a_keeper_never_holds_more_than_it_may(client):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.reproduce.gemini import survival_bound
+from benchmarks.reproduce import survival_bound
 from recycle.state.errors import StateError
 from recycle.state.placement import place_copies, survival
 

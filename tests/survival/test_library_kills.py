@@ -1,4 +1,4 @@
-"""Views of the transport over NCCL in processes that are killed: a sample of what benchmarks/stand_in_kills.py does."""
+"""Views of the transport over NCCL in processes that are killed: a sample of what benchmarks/stand_in.py does."""
 
 import pytest
 

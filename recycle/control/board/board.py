@@ -291,6 +291,12 @@ class JoinBoard:
         self._log(request.epoch).append(request)
         self._sealed.plain.set(keys.call(request.epoch), b"")
 
+    def repeat(self, request: JoinRequest) -> None:
+        """See that a request stands, and that members look for it: a stranger may have taken either away."""
+        if request not in self.requests(request.epoch):
+            self._log(request.epoch).append(request)
+        self._sealed.plain.set(keys.call(request.epoch), b"")
+
     def asked(self, epoch: int, read: int = 0) -> int:
         """A number that changes with every request; to look at it costs less than to look at all requests.
 

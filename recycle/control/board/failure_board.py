@@ -1,6 +1,5 @@
 """Alarms, what halted members hold, and who is dead, as they are kept in the store."""
 
-import time
 from collections.abc import Sequence
 
 from recycle.control.board import keys
@@ -8,7 +7,7 @@ from recycle.control.membership.messages import Alarm, Death, Report, Verdict
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member
 from recycle.control.store.log import Log
-from recycle.control.store.sealed_store import STRANGE, SealedStore
+from recycle.control.store.sealed_store import SealedStore
 
 
 class FailureBoard:
@@ -60,14 +59,7 @@ class FailureBoard:
 
     def wait_alarm(self, epoch: int, timeout: float) -> Alarm | None:
         """The same as alarm, after it was raised or a time in seconds is over. The connection is busy for that long."""
-        key = keys.alarm(epoch)
-        stored = self._sealed.plain.wait(key, timeout)
-        if stored is None:
-            return None
-        alarm = self._sealed.find(key, stored, Alarm)
-        if alarm is None:
-            time.sleep(min(timeout, STRANGE))  # a stranger's; nobody can wait for another one in its place
-        return alarm
+        return self._sealed.read(keys.alarm(epoch), Alarm, timeout)
 
     def tell_stop(self, epoch: int, participant: Participant, place: int) -> None:
         """Say how far a member's rank was when it heard the alarm of an epoch."""

@@ -22,6 +22,25 @@ PATIENCE, LOOK = 5.0, 0.1
 """Seconds that the processes of a run which was killed may take to end, and between two looks."""
 
 
+def require_free(folder: Path, option: str = "--output") -> None:
+    """Refuse a folder in which a run is alive before anything slow is done; makes nothing, and takes nothing.
+
+    Args:
+        folder: which; it need not be there.
+        option: with which the user has given it.
+
+    Raises:
+        ControlError: a run is alive in it.
+    """
+    with ExitStack() as opened:
+        locks = []
+        for path in (folder, folder / LOCK):
+            with suppress(OSError):  # what is wrong with it is said when it is taken
+                locks.append(os.open(path, os.O_RDONLY))
+                opened.callback(os.close, locks[-1])
+        _await_free(locks, folder, option)
+
+
 @contextmanager
 def taken(folder: Path, option: str = "--output") -> Iterator[None]:
     """Have a folder for a run that this process begins. What it forks has it as well.
@@ -34,13 +53,7 @@ def taken(folder: Path, option: str = "--output") -> Iterator[None]:
         ControlError: another run is alive in it, it cannot be written, or other users may exchange what is in it.
     """
     with _opened(folder) as locks:
-        deadline = time.monotonic() + PATIENCE
-        while not _are_free(locks):
-            if time.monotonic() > deadline:
-                raise ControlError(
-                    f"{folder}: a run is alive in it; wait for its end, or give this one another folder with {option}"
-                )
-            time.sleep(LOOK)
+        _await_free(locks, folder, option)
         _share(locks)
         yield
 
@@ -112,6 +125,21 @@ def _owner_of_new(folder: Path) -> int:
     """As whom this process writes there: servers of files may know it as another user than this machine does."""
     with tempfile.TemporaryFile(dir=folder) as file:
         return os.fstat(file.fileno()).st_uid
+
+
+def _await_free(locks: Sequence[int], folder: Path, option: str) -> None:
+    """Take all locks, once the processes of a run that was killed have ended.
+
+    Raises:
+        ControlError: another run is alive in the folder.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while not _are_free(locks):
+        if time.monotonic() > deadline:
+            raise ControlError(
+                f"{folder}: a run is alive in it; wait for its end, or give this one another folder with {option}"
+            )
+        time.sleep(LOOK)
 
 
 def _are_free(locks: Sequence[int]) -> bool:

@@ -26,6 +26,9 @@ ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 ANY_PORT = 50_000
 """One of those that the kernel gives to a socket that asks for none, as those of servers do."""
 
+LOOPBACK = "127.0.0.1"
+"""This machine's address for itself."""
+
 OWN = ("localhost", "ip6-localhost", "ip6-loopback")
 """Names by which every machine calls itself, and means no other."""
 

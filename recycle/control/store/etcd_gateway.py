@@ -19,6 +19,7 @@ from weakref import finalize
 import msgspec
 
 from recycle.control.membership.errors import ControlError, StoreLost, StoreSilent
+from recycle.control.membership.open_files import why_none_opens
 from recycle.control.store.closing import close_with
 from recycle.control.store.etcd_cluster import EtcdCluster
 
@@ -129,7 +130,7 @@ class Gateway:
                 self.close()
                 silent |= isinstance(error, (TimeoutError, _Unavailable))
                 if time.monotonic() - begin > self._patience:
-                    raise StoreSilent(f"{self._cluster} does not answer: {self._why(error, silent)}") from error
+                    raise StoreSilent(f"{self._cluster} {self._why(error, silent)}") from error
                 self._member = next(self._members)
                 if attempt % len(self._cluster.members) == 0:
                     time.sleep(PAUSE)
@@ -221,22 +222,26 @@ class Gateway:
         raise ControlError(f"{self._cluster}: {text}; {remedy}")
 
     def _why(self, error: Exception, silent: bool) -> str:
-        """What may be wrong.
+        """What it does not do, and what may be wrong.
 
         Args:
             error: the last one.
             silent: whether any member is there that cannot answer.
         """
+        if refusal := why_none_opens():
+            return f"cannot be reached: {refusal}"
         if isinstance(error, _Stranger):
-            return (
+            why = (
                 f"{error}, and the run is in {self._cluster.identity}; start the members of that one again, or end the "
                 "run and go on with --resume"
             )
-        if silent:
-            return f"{error}; more than half of its members must be alive and reach each other"
-        if isinstance(error, ssl.SSLError):
-            return f"{error.reason or error}; see whether ca, cert and key are those of this cluster"
-        return f"{error}; see whether it runs there, and whether it takes TLS (etcds://) or not (etcd://)"
+        elif silent:
+            why = f"{error}; more than half of its members must be alive and reach each other"
+        elif isinstance(error, ssl.SSLError):
+            why = f"{error.reason or error}; see whether ca, cert and key are those of this cluster"
+        else:
+            why = f"{error}; see whether it runs there, and whether it takes TLS (etcds://) or not (etcd://)"
+        return f"does not answer: {why}"
 
     def _connect(self, seconds: float) -> HTTPConnection:
         host, port = self._member

@@ -5,6 +5,7 @@ Whoever reaches the store can write to it. What lacks the run's seal counts as n
 
 import logging
 import secrets
+import time
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -55,7 +56,11 @@ class SealedStore:
             form: what it must be.
             timeout: seconds to wait for it. The connection is busy for that long.
         """
-        return self.find(key, self.plain.wait(key, timeout) if timeout else self.plain.get(key), form)
+        stored = self.plain.wait(key, timeout) if timeout else self.plain.get(key)
+        content = self.find(key, stored, form)
+        if stored and content is None:
+            time.sleep(min(timeout, STRANGE))  # what a stranger has written ends every wait at once
+        return content
 
     def read_all(self, wanted: Mapping[_K, str], form: type[_T]) -> dict[_K, _T]:
         """The same for some keys, in one request where the store can, without those where nothing is.

@@ -11,13 +11,12 @@ from datetime import timedelta
 import torch
 from torch.distributed import DistError, DistStoreError, PrefixStore, Store, TCPStore
 
-from recycle.control.membership.addresses import listen_by_name, place, reach
+from recycle.control.membership.addresses import LOOPBACK, listen_by_name, place, reach
 from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.membership.open_files import why_none_opens
 from recycle.control.store import counted_log
 from recycle.control.store.store import Entries
 
-LOOPBACK = "127.0.0.1"
 _NO_VALUE = b"\0no value"
 _LOG_LEVEL = "FLAGS_caffe2_log_level"
 _ERROR = 2

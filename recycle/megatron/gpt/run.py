@@ -6,9 +6,9 @@ from typing import Any, Self
 import msgspec
 import torch
 
+from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.membership.durations import Durations
 from recycle.control.store.etcd_cluster import EtcdCluster
-from recycle.control.store.tcp_store import LOOPBACK
 from recycle.files import read_bytes, write_whole
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.placement import placement_text

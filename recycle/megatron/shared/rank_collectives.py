@@ -1,26 +1,22 @@
 """What the ranks of a server do together in Megatron's code, carried out over the network of the present view.
 
-Megatron finds process groups that are connected with nobody. Whatever it calls in them goes to the group of the ranks
-that each view's network has: so it is given up with the view, and made anew with the next.
+Megatron finds process groups that are connected with nobody. What it calls in them while a list is executed goes to
+groups that no view ends. All else goes to the group of the ranks that each view's network has: so it is given up with
+the view, and made anew with the next.
 """
 
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed import ReduceOp, Work
 
 from recycle.control.membership.view import ServerRank
-from recycle.megatron.shared.torch_calls import Calls, Carrier, OwnCalls, Pairs
+from recycle.megatron.shared.torch_calls import Calls, OwnCalls
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.network import Group, Network
 from recycle.runtime.net.process_groups import ReplaceableGroup
-
-BACKEND = "recycle"
-"""What torch calls these groups' kind."""
 
 
 class RankCollectives:
@@ -36,18 +32,17 @@ class RankCollectives:
     def __init__(self, rank: ServerRank) -> None:
         self.rank = rank
         self._network: Network | None = None
-        self._pairs: list[Pairs] = []
 
-    def register(self) -> None:
-        """Have torch make such groups where the backend is so called."""
-        # The backend takes arguments by their place.
-        dist.Backend.register_backend(BACKEND, self._make, devices=["cpu", "cuda"])
+    def take_over(self, group: ReplaceableGroup) -> None:
+        """Carry out the calls of a group of all ranks from now on."""
+        rank, size = group.counted
+        assert size == self.rank.size, f"a group of {size} of {self.rank.size} ranks"
+        start = partial(self.start, tuple(range(size)))
+        group.hand_over((), OwnCalls(start, Calls(self, rank, size)).carry_out)
 
     def connect(self, network: Network) -> None:
         """From now on, ranks meet in a view."""
         self._network = network
-        for each in self._pairs:
-            each.drop()
 
     def start(self, numbers: tuple[int, ...], name: str, *arguments: Any, **keywords: Any) -> Work | None:
         """Start a call among some ranks in a group that no view ends; None outside a list. See Line."""
@@ -100,26 +95,3 @@ class RankCollectives:
         if how == ReduceOp.MAX:
             return self._group.maximum
         raise RunError(f"torch.distributed: a reduction by {how.op.name} among the ranks of a server is not offered")
-
-    def _make(self, _: dist.Store, rank: int, size: int, __: timedelta) -> ReplaceableGroup:
-        group = ReplaceableGroup(rank, size)
-        carrier: Carrier = self if size > 1 else Oneself()
-        assert size in (1, self.rank.size), f"a group of {size} of {self.rank.size} ranks"
-        pairs = Pairs(carrier, rank)
-        self._pairs.append(pairs)
-        carried = Calls(carrier, rank, size, pairs)
-        own = OwnCalls(partial(self.start, tuple(range(size))), carried) if size > 1 else carried
-        group.hand_over((), own.carry_out)
-        return group
-
-
-class Oneself:
-    """A Carrier for groups of one."""
-
-    def reduce(self, tensor: torch.Tensor, _: Any) -> torch.Tensor:
-        """See Carrier."""
-        return tensor
-
-    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """See Carrier."""
-        return [tensor]

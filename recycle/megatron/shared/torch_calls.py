@@ -1,6 +1,6 @@
 """What torch calls of a process group, in terms of two calls that somebody carries out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -19,70 +19,6 @@ class Carrier(Protocol):
         """What all put in."""
 
 
-class Post(NamedTuple):
-    """One half of a pair.
-
-    Attributes:
-        tensor: that is sent, or filled.
-        partner: the rank in the group to which it goes, or from which it comes.
-    """
-
-    tensor: torch.Tensor
-    partner: int
-
-
-class Pairs:
-    """What one rank sends to single others and receives from them, as attention over divided sequences does in a ring.
-
-    It is exchanged when any of it is waited for. There all ranks of the group come together, and each has sent as often
-    as it has received: the first that each has sent is exchanged in one call of all, then the second.
-
-    Args:
-        carrier: of the group.
-        rank: of this process in it.
-    """
-
-    def __init__(self, carrier: Carrier, rank: int) -> None:
-        self._carrier = carrier
-        self._rank = rank
-        self._sent: list[Post] = []
-        self._awaited: list[Post] = []
-
-    def send(self, post: Post) -> Callable[[], None]:
-        """Have a tensor sent, which stays as it is until that is waited for; gives what waits."""
-        self._sent.append(post)
-        return self._exchange
-
-    def receive(self, post: Post) -> Callable[[], None]:
-        """Have a tensor filled; gives what waits for that."""
-        self._awaited.append(post)
-        return self._exchange
-
-    def drop(self) -> None:
-        """Forget what nobody has waited for."""
-        self._sent, self._awaited = [], []
-
-    def _exchange(self) -> None:
-        sent, awaited = self._sent, self._awaited
-        self.drop()
-        if len(sent) != len(awaited):
-            raise RunError(
-                f"torch.distributed: a rank has sent {len(sent)} times and receives {len(awaited)} times: the ranks of "
-                "a server send to each other in a ring only; do without what needs more"
-            )
-        for mine, other in zip(sent, awaited, strict=True):
-            content = mine.tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-            target = torch.tensor([mine.partner], device=content.device).view(torch.uint8)
-            found = self._carrier.gather(torch.cat([target, content]))[other.partner]
-            meant, received = (each.clone() for each in found.tensor_split([len(target)]))
-            if int(meant.view(torch.int64)) != self._rank:
-                raise RunError(
-                    f"torch.distributed: rank {self._rank} of a group waits for rank {other.partner}, which has sent "
-                    "to another one: the ranks of a server send to each other in a ring only; do without more"
-                )
-            other.tensor.copy_(received.view(other.tensor.dtype).view(other.tensor.shape))
-
-
 class OwnCalls(NamedTuple):
     """The calls of a group of ranks of one server: torch's own while a list is executed, and carried at other times.
 
@@ -94,13 +30,17 @@ class OwnCalls(NamedTuple):
     start: Callable[..., Work | None]
     carried: "Calls"
 
-    def carry_out(self, name: str, *arguments: Any, **keywords: Any) -> Callable[[], None] | Work | None:
-        """See ``Calls.carry_out``.
+    def carry_out(self, name: str, *arguments: Any, **keywords: Any) -> Work | None:
+        """Start a call, and give what is waited for; or carry it out.
 
         Raises:
             ViewBroken: one of the ranks is gone, and so is this server.
+            RunError: see ``Calls.carry_out``.
         """
-        return self.start(name, *arguments, **keywords) or self.carried.carry_out(name, *arguments, **keywords)
+        work = self.start(name, *arguments, **keywords)
+        if work is None:
+            self.carried.carry_out(name, *arguments, **keywords)
+        return work
 
 
 class Calls(NamedTuple):
@@ -110,35 +50,25 @@ class Calls(NamedTuple):
         carrier: carries them out.
         rank: of this process in the group.
         size: how many ranks the group has.
-        pairs: what its ranks send to single others. Where a peer may play a rank there is none, and what each has for
-            each other one is not carried either.
     """
 
     carrier: Carrier
     rank: int
     size: int
-    pairs: Pairs | None = None
 
-    def carry_out(self, name: str, *arguments: Any, **keywords: Any) -> Callable[[], None] | None:
-        """Carry out a call.
-
-        Returns:
-            What has to be called when the result is waited for; None where it is there.
+    def carry_out(self, name: str, *arguments: Any, **keywords: Any) -> None:
+        """Carry out a call, whose result is there then.
 
         Raises:
             RunError: nobody knows what it would mean when members are dead.
         """
-        if self.pairs is not None and name in PAIRED:
-            ([tensor], partner, _) = arguments
-            return PAIRED[name](self.pairs, Post(tensor, partner))
-        action = ACTIONS.get(name) or (None if self.pairs is None else EXCHANGES.get(name))
+        action = ACTIONS.get(name)
         if action is None:
             raise RunError(
                 f"torch.distributed: {name} is not carried through failures; do without what needs it, or train with "
                 "--pipeline-schedule stock"
             )
         action(self, *arguments, **keywords)
-        return None
 
 
 # As torch calls a process group: with lists of one tensor.
@@ -188,30 +118,6 @@ def _scatter(group: Calls, outputs: list[torch.Tensor], inputs: list[list[torch.
     output.copy_(found[:-1].view(parts.dtype).view(parts.shape)[group.rank])
 
 
-def _reduce_scatter_single(group: Calls, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> None:
-    output.copy_(group.carrier.reduce(tensor, opts.reduceOp).chunk(group.size)[group.rank].view(output.shape))
-
-
-def _reduce_scatter(group: Calls, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> None:
-    sizes = [each.numel() for each in inputs[0]]
-    reduced = group.carrier.reduce(torch.cat([each.reshape(-1) for each in inputs[0]]), opts.reduceOp)
-    outputs[0].copy_(reduced.split_with_sizes(sizes)[group.rank].view(outputs[0].shape))
-
-
-def _all_to_all_single(
-    group: Calls, output: torch.Tensor, tensor: torch.Tensor, _: Any, splits: Sequence[int], __: Any
-) -> None:
-    parts = torch.tensor([int(each) for each in splits] or [len(tensor) // group.size] * group.size)
-    sizes = torch.stack(group.carrier.gather(parts))
-    padded = tensor.new_zeros(int(sizes.sum(1).max()), *tensor.shape[1:])
-    padded[: len(tensor)] = tensor
-    found = group.carrier.gather(padded)
-    ends = sizes.cumsum(1)[:, group.rank].tolist()
-    lengths = sizes[:, group.rank].tolist()
-    received = [row[end - length : end] for row, end, length in zip(found, ends, lengths, strict=True)]
-    output.copy_(torch.cat(received).view(output.shape))
-
-
 def _barrier(group: Calls, opts: Any) -> None:
     group.carrier.gather(torch.zeros(1))
 
@@ -226,14 +132,3 @@ ACTIONS: Mapping[str, Callable[..., None]] = {
     "scatter": _scatter,
     "barrier": _barrier,
 }
-
-EXCHANGES: Mapping[str, Callable[..., None]] = {
-    "reduce_scatter": _reduce_scatter,
-    "reduce_scatter_single": _reduce_scatter_single,
-    "_reduce_scatter_base": _reduce_scatter_single,
-    "all_to_all_single": _all_to_all_single,
-    "alltoall_base": _all_to_all_single,
-}
-"""What torch calls some of them differs between its releases."""
-
-PAIRED: Mapping[str, Callable[[Pairs, Post], Callable[[], None]]] = {"send": Pairs.send, "recv": Pairs.receive}

@@ -14,7 +14,8 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from recycle.control.membership.view import SOLE
 from recycle.job import Server
-from recycle.megatron.shared.rank_collectives import BACKEND, RankCollectives
+from recycle.megatron.shared.rank_collectives import RankCollectives
+from recycle.runtime.net.process_groups import make_replaceable_groups
 
 
 class Place(NamedTuple):
@@ -53,9 +54,9 @@ def join_server(server: Server, depth: int, collectives: RankCollectives | None 
         collectives: of the rank; they carry out what is called in these groups. None for a server of one.
     """
     collectives = collectives or RankCollectives(SOLE)
-    collectives.register()
+    make_replaceable_groups(collectives.take_over)
     rank = collectives.rank
-    dist.init_process_group(BACKEND, store=dist.HashStore(), rank=rank.number, world_size=rank.size)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=rank.number, world_size=rank.size)
     # The ranks of a server share its layers' tensors.
     parallel_state.initialize_model_parallel(rank.size, create_gloo_process_groups=False)
     parallel_state.set_pipeline_model_parallel_rank(server.stage)

@@ -1,7 +1,8 @@
 """The worker: one server's part in a run, iteration by iteration."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from recycle.plan.instruction import Instruction, Op
 from recycle.plan.memory import memory_changes
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
+from recycle.runtime.device import settle
 from recycle.runtime.errors import NotFinite, RunError, ViewBroken
 from recycle.runtime.execute.executor import Executor, Hooks
 from recycle.runtime.execute.notices import NoticeExchange
@@ -163,7 +165,7 @@ class Worker:
         self._peak_memory = 0
         program = self._present = self._waiting if self._update.waits else self._program
         self._transport.begin(program.work)
-        with self._line.list():
+        with self._list():
             self._executor.run(program.work, self._line)
             self._start_reductions(None)
         assert not self._results, f"computed and never sent: {list(self._results)}"
@@ -189,12 +191,22 @@ class Worker:
         """
         self._step = 0
         self._transport.begin(self._forward_program)
-        with self._line.list():
+        with self._list():
             self._evaluator.run(self._forward_program, self._line)
         self._transport.finish()
         losses = _values(self._start_sharing())
         confirm(self._network)
         return losses
+
+    @contextmanager
+    def _list(self) -> Iterator[None]:
+        """A list; if it ends early, nothing of it is left on the device, where the next view's would be behind it."""
+        try:
+            with self._line.list():
+                yield
+        except ViewBroken:
+            settle()
+            raise
 
     def close(self) -> None:
         """Let go of everything. Its handlers refer to it, so that it would hold the network for long otherwise."""

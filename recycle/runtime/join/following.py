@@ -1,6 +1,7 @@
 """A joiner's way to the version that all others have: it asks, is served, and follows, until it can be let in."""
 
 import threading
+import time
 
 import msgspec
 import torch
@@ -32,13 +33,15 @@ class Follower:
 
     Attributes:
         arrived: whether it holds the version before whose iteration all others pause.
+        offered: whether a server has offered it the state.
+        request: as it stands.
     """
 
     def __init__(self, meeting: Meeting, versions: Followable, request: JoinRequest) -> None:
-        self.arrived = False
+        self.arrived = self.offered = False
+        self.request = request
         self._meeting = meeting
         self._versions = versions
-        self._request = request
         self._changed = threading.Lock()
         self._stopped = False
         self._pair: PrivateLink | None = None
@@ -78,9 +81,12 @@ class Follower:
         store = meeting.endpoint.connect(meeting.durations.rebuild)
         board = Board(store, meeting.endpoint.token)
         joiner, attempt, beat = meeting.joiner, meeting.attempt, meeting.durations.beat
+        deadline = time.monotonic() + meeting.durations.answer
         while not board.joining.wait_offer(meeting.epoch, joiner, attempt, beat, meeting.rank):
-            if self._stopped:
+            if self._stopped or time.monotonic() >= deadline:
+                # All others may be busy; or a stranger has taken the offer away, which is made once for each attempt.
                 return
+        self.offered = True
         pair = meeting.accept(store, self._check)
         with self._changed:
             if self._stopped:
@@ -95,7 +101,8 @@ class Follower:
             if versions.newest != step:
                 raise ConnectionLost(f"who serves is at version {step}, and this is version {versions.newest}")
             if word is Word.LEVEL:
-                board.joining.request(msgspec.structs.replace(self._request, state="synced"))
+                self.request = msgspec.structs.replace(self.request, state="synced")
+                board.joining.request(self.request)
             elif word is Word.END:
                 self.arrived = True
                 return
@@ -139,6 +146,8 @@ class Joining:
         self._attempt = 0
         self._tries = 0
         self._follower: Follower | None = None
+        self._request: JoinRequest | None = None
+        self._repeated = 0.0
 
     def begin(self, view: View, board: Board) -> None:
         """Ask in a view; what was begun in another one is of no use."""
@@ -156,6 +165,8 @@ class Joining:
             self._come_with_nothing(board)
         elif follower.wait(self._durations.beat):
             self._follower = None
+            self._request = follower.request
+            self._tries += follower.offered
             self.arrived = follower.arrived
             if self.arrived:
                 self.ready = True
@@ -168,23 +179,34 @@ class Joining:
             self._come_with_nothing(board)
         return self.ready
 
+    def repeat(self, board: Board) -> None:
+        """See now and then that what was asked for stands."""
+        request, now = self._request if self._follower is None else self._follower.request, time.monotonic()
+        if request is not None and now >= self._repeated + self._durations.silence:
+            self._repeated = now
+            board.joining.repeat(request)
+
     def stop(self) -> None:
         """Ask no more; the versions are free after it."""
         if self._follower is not None:
             self._follower.stop()
             self._follower = None
+        self._request = None
 
     def _ask(self, versions: Followable, board: Board) -> None:
-        self._tries += 1
         self._attempt += 1
         request = JoinRequest(str(self._member), self._view.epoch, self._attempt, rank=self._rank)
-        board.joining.request(request)
+        self._say(request, board)
         meeting = Meeting(self._endpoint, self._durations, self._view.epoch, self._member, self._attempt, self._rank)
         self._follower = Follower(meeting, versions, request)
 
     def _come_with_nothing(self, board: Board) -> None:
-        board.joining.request(JoinRequest(str(self._member), self._view.epoch, self._attempt, "synced", self._rank))
+        self._say(JoinRequest(str(self._member), self._view.epoch, self._attempt, "synced", self._rank), board)
         self.ready = True
+
+    def _say(self, request: JoinRequest, board: Board) -> None:
+        self._request, self._repeated = request, time.monotonic()
+        board.joining.request(request)
 
     def _has_peer(self, board: Board) -> bool:
         stage = self._member.server.stage

@@ -44,7 +44,7 @@ def connect(
         partners: whom this rank sends to or receives from, as far as that is known; they must name this one. None for
             all live servers.
         line: makes the line at which the ranks of this server stop together in such a network. None where each stops by
-            itself, as all do that compute on devices.
+            itself.
 
     Raises:
         ConnectionLost: one of them did not come.
@@ -52,9 +52,9 @@ def connect(
     """
     others = view.servers if partners is None else partners
     network = GlooNetwork(store, view, server, options, rank, check, others)
+    if line is not None and rank.size > 1:
+        network.line = line(network)
     if options.transport == "gloo":
-        if line is not None and rank.size > 1:
-            network.line = line(network)
         return network
     if options.transport == "staged":
         return StagedNetwork(network)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from recycle.control.host.agent import Sparing
+from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.membership.doors import HostDoor
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_store import EtcdStore, begin_again
@@ -12,7 +13,7 @@ from recycle.control.store.relay import run_relay
 from recycle.control.store.relay_requests import door_of
 from recycle.control.store.relayed_store import RelayedStore
 from recycle.control.store.store import Store
-from recycle.control.store.tcp_store import LOOPBACK, TorchStore
+from recycle.control.store.tcp_store import TorchStore
 
 
 class Endpoint(NamedTuple):

@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple, Protocol
 
 import torch
 
+from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.membership.view import ServerRank, View
-from recycle.control.store.tcp_store import LOOPBACK
 from recycle.job import Server
 from recycle.runtime.net.stop_line import Line
 from recycle.runtime.net.transfer_key import TransferKey

@@ -1,7 +1,12 @@
-"""The groups of a server's ranks that are their own: made once for a server's life, and ended by no view."""
+"""The groups of a server's ranks that are their own: made once for a server's life, and ended by no view.
 
-from collections.abc import Callable, Mapping, Sequence
+Gloo carries what lies in host memory. What lies on GPUs goes over NCCL where the transport is NCCL's: there the streams
+of a device wait for it, and no host does. With the staged transport it goes through host memory, as between servers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,13 +14,19 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, Work
 
 from recycle.control.membership.participant import Participant
+from recycle.runtime.device import host_copy, room_in_host_memory
 from recycle.runtime.net.gloo.groups import EXPIRED, SLICE, make_connected_backend
+from recycle.runtime.net.nccl.groups import make_device_backend
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.net.process_groups import METHODS
+from recycle.runtime.net.staged.crossing import Crosses, is_on_device
 from recycle.runtime.plain_words import lost
 
 BETWEEN_TWO = ("send", "recv", "recv_anysource")
 """What gloo breaks off if a wait for it is interrupted."""
+
+IN_PLACE = ("allreduce", "broadcast", "reduce", "allreduce_coalesced", "send")
+"""Calls whose first argument is read; that of all others is only filled."""
 
 
 class OwnWork(dist.Work):
@@ -33,7 +44,7 @@ class OwnWork(dist.Work):
         work: Work,
         check: Callable[[], None] | None,
         partners: Sequence[str],
-        finish: Callable[[], None] = lambda: None,
+        finish: Callable[[], object],
     ) -> None:
         super().__init__()
         self._work = work
@@ -69,14 +80,22 @@ class OwnRanks:
     Args:
         store: gives the store where the ranks find each other.
         participant: whose rank this is.
-        options: how they meet.
+        options: how they meet, and what carries their tensors.
+        crosses: which tensors are not in host memory.
     """
 
-    def __init__(self, store: Callable[[], Store], participant: Participant, options: NetworkOptions) -> None:
+    def __init__(
+        self,
+        store: Callable[[], Store],
+        participant: Participant,
+        options: NetworkOptions,
+        crosses: Crosses = is_on_device,
+    ) -> None:
         self._store = store
         self._participant = participant
         self._options = options
-        self._backends: dict[tuple[int, ...], Any] = {}
+        self._crosses = crosses
+        self._backends: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     def start(
         self,
@@ -85,7 +104,7 @@ class OwnRanks:
         name: str,
         arguments: Sequence[Any],
         keywords: Mapping[str, Any],
-    ) -> OwnWork:
+    ) -> Work:
         """Start a call of the group of some ranks; all of them make the same calls in the same order.
 
         Args:
@@ -95,40 +114,87 @@ class OwnRanks:
             arguments: of the call.
             keywords: of the call.
 
+        Returns:
+            What is waited for; over NCCL it is torch's own, for which the device's stream waits and not the host.
+
         Raises:
             ConnectionLost: one of the ranks is gone, and so is this server.
         """
         own = self._participant.rank
         partners = [own._replace(number=each).of(self._participant.member) for each in numbers if each != own.number]
+        crosses = any(map(self._crosses, _tensors(arguments)))
+        kind = "nccl" if crosses and self._options.transport == "nccl" else "gloo"
         try:
-            if numbers not in self._backends:
-                self._backends[numbers] = self._make(numbers)
-            start = getattr(self._backends[numbers], METHODS[name])
-            if name == "allgather":
-                return _start_all_gather(start, check, partners, *arguments)
-            return OwnWork(start(*arguments, **keywords), None if name in BETWEEN_TWO else check, partners)
+            start = getattr(self._backend(kind, numbers), METHODS[name])
+            if kind == "nccl":
+                work: Work = start(*arguments, **keywords)
+                return work
+            begin = partial(_start_all_gather if name == "allgather" else _start, start, keywords)
+            inner, finish = self._through_host(name, arguments) if crosses else (arguments, _nothing)
+            work, spread = begin(*inner)
+            return OwnWork(work, None if name in BETWEEN_TWO else check, partners, lambda: (spread(), finish()))
         except RuntimeError as error:
             raise lost(error, partners) from error
 
-    def _make(self, numbers: tuple[int, ...]) -> Any:
-        store = PrefixStore(f"own/{self._participant.member}/{'-'.join(map(str, numbers))}", self._store())
-        place = numbers.index(self._participant.rank.number)
-        return make_connected_backend(store, place, len(numbers), self._options)
+    def _backend(self, kind: str, numbers: tuple[int, ...]) -> Any:
+        if (kind, numbers) not in self._backends:
+            name = f"own/{self._participant.member}/{kind}/{'-'.join(map(str, numbers))}"
+            make = make_device_backend if kind == "nccl" else make_connected_backend
+            place = numbers.index(self._participant.rank.number)
+            self._backends[kind, numbers] = make(PrefixStore(name, self._store()), place, len(numbers), self._options)
+        return self._backends[kind, numbers]
+
+    def _through_host(self, name: str, arguments: Sequence[Any]) -> tuple[list[Any], Callable[[], None]]:
+        """The arguments in host memory, and what brings the results to where they belong."""
+        results: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+        def on_host(given: Any, room: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+            if isinstance(given, (list, tuple)):
+                return [on_host(each, room) for each in given]
+            if not isinstance(given, torch.Tensor) or not self._crosses(given):
+                return given
+            host = room(given)
+            results.append((given, host))
+            return host
+
+        first = on_host(arguments[0], host_copy if name in IN_PLACE else room_in_host_memory)
+        filled = [] if name == "send" else list(results)
+
+        def finish() -> None:
+            for tensor, host in filled:
+                tensor.detach().copy_(host, non_blocking=True)
+
+        return [first, *(on_host(each, host_copy) for each in arguments[1:])], finish
+
+
+def _tensors(given: Any) -> Iterator[torch.Tensor]:
+    if isinstance(given, torch.Tensor):
+        yield given
+    elif isinstance(given, (list, tuple)):
+        for each in given:
+            yield from _tensors(each)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _start(start: Callable[..., Work], keywords: Mapping[str, Any], *arguments: Any) -> tuple[Work, Callable[[], None]]:
+    return start(*arguments, **keywords), _nothing
 
 
 def _start_all_gather(
     start: Callable[..., Work],
-    check: Callable[[], None],
-    partners: Sequence[str],
+    _: Mapping[str, Any],
     outputs: list[list[torch.Tensor]],
     inputs: list[torch.Tensor],
     options: Any,
-) -> OwnWork:
+) -> tuple[Work, Callable[[], None]]:
     """Parts may have any lengths, as over NCCL, which all ranks know; gloo wants one."""
     (mine,), (parts,) = inputs, outputs
     longest = max(each.numel() for each in parts)
     if all(each.numel() == longest for each in parts):
-        return OwnWork(start(outputs, inputs, options), check, partners)
+        return start(outputs, inputs, options), _nothing
     padded = mine.new_zeros(longest)
     padded[: mine.numel()] = mine.reshape(-1)
     found = [torch.empty_like(padded) for _ in parts]
@@ -137,4 +203,4 @@ def _start_all_gather(
         for part, each in zip(parts, found, strict=True):
             part.copy_(each[: part.numel()].view(part.shape))
 
-    return OwnWork(start([found], [padded], options), check, partners, finish)
+    return start([found], [padded], options), finish

@@ -32,8 +32,8 @@ METHODS: Mapping[str, str] = {
 """What torch calls of a process group, by what its backend calls it."""
 
 
-Carried = Callable[..., Callable[[], None] | dist.Work | None]
-"""Carries out a call: it is done then, or what does so is called when its result is waited for, or it is under way."""
+Carried = Callable[..., dist.Work | None]
+"""Carries out a call: it is done then, or under way."""
 
 
 class ReplaceableGroup(dist.ProcessGroup):
@@ -82,29 +82,10 @@ class ReplaceableGroup(dist.ProcessGroup):
         return getattr(self._get_backend(CPU), name)(*arguments, **keywords)
 
 
-class Later(dist.Work):
-    """A call that is carried out when its result is waited for.
-
-    Args:
-        finish: does so.
-    """
-
-    def __init__(self, finish: Callable[[], None]) -> None:
-        super().__init__()
-        self._finish = finish
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Carry it out; a failure ends that, and no time."""
-        self._finish()
-        return True
-
-
 def _do(call: Carried, name: str, *arguments: Any, **keywords: Any) -> Any:
-    finish = call(name, *arguments, **keywords)
-    if isinstance(finish, dist.Work):
-        return finish
-    if finish is not None:
-        return Later(finish)
+    work = call(name, *arguments, **keywords)
+    if work is not None:
+        return work
     done: Any = torch.futures.Future()
     done.set_result(arguments[0] if arguments else None)
     return _create_work_from_future(done)

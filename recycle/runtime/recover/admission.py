@@ -117,6 +117,7 @@ class Admission:
 
     def follow(self) -> bool:
         """Wait a moment while the state comes; whether this member is ready after it."""
+        self._joining.repeat(self._store.board)
         return self._joining.wait(self._store.board)
 
     def verdict(self, epoch: int) -> Verdict | None:
@@ -125,6 +126,7 @@ class Admission:
 
     def await_verdict(self, epoch: int) -> Verdict | None:
         """The same, after a moment of waiting for it."""
+        self._joining.repeat(self._store.board)
         return self._store.board.verdicts.wait(epoch + 1, self._store.durations.beat)
 
     def end_joining(self) -> None:

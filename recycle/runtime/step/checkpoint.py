@@ -360,5 +360,10 @@ def _cause(error: BaseException) -> str:
     if failures:
         inner = next(iter(failures.values()))
         return _cause(inner[0] if isinstance(inner, tuple) else inner)
-    said = error.strerror if isinstance(error, OSError) else ""
-    return said or plain(str(error)) or type(error).__name__
+    # What torch says of a file that it could not end comes behind what the system has said of it.
+    each: BaseException | None = error
+    while each is not None:
+        if isinstance(each, OSError) and each.strerror:
+            return each.strerror
+        each = each.__cause__ or each.__context__
+    return plain(str(error)) or type(error).__name__

@@ -39,7 +39,9 @@ class Peer:
         group.counted = (0, 1) if rank is None else (rank, of_each * PEERS)
         torch.manual_seed(0)
         # Shards cut through tensors, and weights and biases are in groups of their own.
-        layers = torch.nn.Sequential(torch.nn.Linear(40, 50), torch.nn.LayerNorm(50), torch.nn.Linear(50, 7)).to(dtype)
+        layers = torch.nn.Sequential(torch.nn.Linear(40, 50), torch.nn.LayerNorm(50), torch.nn.Linear(50, 8)).to(dtype)
+        # As tied embeddings are, it is alone in its bucket, and there is a gap before it.
+        layers[0].weight.shared_embedding = True
         config = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
         self.model = DistributedDataParallel(transformer_config(OPTIONS, 1), config, layers)
         settings = OptimizerConfig(
@@ -129,13 +131,19 @@ def train(dtype, of_each):
                 # The ends are padded otherwise.
                 size = min(len(peer.values), len(whole.values))
                 assert torch.equal(peer.values[:size], whole.values[:size]), number
-    expected, *found = (each.shards.whole_state() for each in (whole, *(peers[0] for peers in planes)))
-    assert all(each[0].keys() == expected[0].keys() == {(dtype, torch.float32)} for each in found)
-    parts = [list(whole.shards.tensors_of(each)) for each in found]
-    for state, *others in zip(whole.shards.tensors_of(expected), *parts, strict=True):
-        # Each plane has its own shards, and zeros elsewhere.
-        assert torch.equal(sum(others), state)
-        assert state.count_nonzero() > 0
+    for with_gaps in (False, True):
+        everywhere = (whole, *(peers[0] for peers in planes))
+        expected, *found = (each.shards.whole_state(with_gaps=with_gaps) for each in everywhere)
+        assert all(each[0].keys() == expected[0].keys() == {(dtype, torch.float32)} for each in found)
+        parts = [list(whole.shards.tensors_of(each)) for each in found]
+        for state, *others in zip(whole.shards.tensors_of(expected), *parts, strict=True):
+            # Each plane has its own shards, and zeros elsewhere.
+            assert torch.equal(sum(others), state)
+            assert state.count_nonzero() > 0
+    (buffer,), (written,) = whole.own.buffers, expected[0].values()
+    assert buffer.numel_unpadded < max(end for _, end, _ in buffer.param_index_map.values())
+    for parameter, (start, end, _) in buffer.param_index_map.items():
+        assert torch.equal(written["param"][start:end].to(dtype), parameter.detach().view(-1))
 
 
 @pytest.mark.parametrize("counts_in_groups", [False, True])

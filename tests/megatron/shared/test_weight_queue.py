@@ -10,6 +10,7 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from harness.gpt_runs import OPTIONS, text
+from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
 from recycle.megatron.gpt.forward import forward_step
@@ -22,6 +23,9 @@ from recycle.megatron.shared.world import Place, groups_of, join_server
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
+from recycle.runtime.net.network import NetworkOptions
+from recycle.runtime.net.own_ranks import OwnRanks
+from recycle.runtime.net.stop_line import StopLine
 
 DEPTH = 3
 SHAPE = (OPTIONS.sequence, OPTIONS.micro_batch_size, OPTIONS.hidden)
@@ -93,13 +97,7 @@ def test_with_sequence_parallelism_they_agree_and_only_parts_of_inputs_are_kept(
     shape = (sequence // 2, samples, hidden)
     changes = {"tensor_parallel": 2, "sequence_parallel": True, "dropout": 0.2, "tied": True}
 
-    def body(member):
-        run_on_cpu()
-        rank = ServerRank(member.rank, 2)
-        collectives = RankCollectives(rank)
-        groups = join_server(server, DEPTH, collectives)
-        network = connect(member.store(), view, server, rank=rank)
-        collectives.connect(network)
+    def require_all(groups):
         for number in range(DEPTH):
             stage = make_stage(groups_of(groups, Place(number, DEPTH)), number, changes, shape)
             require_same(stage, shape)
@@ -110,6 +108,18 @@ def test_with_sequence_parallelism_they_agree_and_only_parts_of_inputs_are_kept(
                 # In widths of hidden, for each token: of attention in, what comes of it, and the wider layers' two.
                 inputs, gradients = 0.5 + 0.5 + 0.5 + 2, 1.5 + 1 + 2 + 1
                 assert stage.owed_bytes() == (inputs + gradients) * sequence * samples * hidden * 4
+
+    def body(member):
+        run_on_cpu()
+        rank = ServerRank(member.rank, 2)
+        collectives = RankCollectives(rank)
+        groups = join_server(server, DEPTH, collectives)
+        own = OwnRanks(member.store, Participant(view.members[0], rank), NetworkOptions())
+        line = StopLine(lambda: None, own.start, lambda _: None, 60.0)
+        network = connect(member.store(), view, server, rank=rank, line=lambda _: line)
+        collectives.connect(network)
+        with line.list():
+            require_all(groups)
         network.barrier()
 
     launch(2, body)

@@ -264,6 +264,50 @@ def test_a_joiner_that_was_served_in_vain_for_some_times_comes_with_nothing(boar
     assert not joining.arrived
 
 
+def test_a_request_that_a_stranger_takes_away_is_made_again_and_so_is_the_call_to_it(board, door):
+    store = door.connect()
+    joining = Joining(JOINER, Stage(2), door, msgspec.structs.replace(DURATIONS, silence=0.2))
+    joining.begin(VIEW, board)
+    for _ in range(2):
+        store.delete_all(lambda key: key.startswith(f"epoch/{VIEW.epoch}/"))
+        assert not board.joining.requests(VIEW.epoch)
+        while not board.joining.requests(VIEW.epoch) or not board.failures.wait_call(VIEW.epoch, 0.01)[0]:
+            joining.repeat(board)
+            joining.wait(board)
+    assert board.joining.requests(VIEW.epoch) == (request(),)
+    joining.stop()
+
+
+def test_a_request_that_stands_is_not_repeated(board, door):
+    joining = Joining(JOINER, Stage(2), door, msgspec.structs.replace(DURATIONS, silence=0.2))
+    joining.begin(VIEW, board)
+    asked = board.joining.asked(VIEW.epoch)
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+        joining.repeat(board)
+    assert board.joining.asked(VIEW.epoch) == asked
+    joining.stop()
+
+
+def test_a_joiner_whose_offer_a_stranger_takes_away_asks_again_and_does_not_come_with_nothing(board, door):
+    peer, joiner = Stage(1), Stage(2)
+    durations = msgspec.structs.replace(DURATIONS, silence=0.2, hang=0.2, rebuild=0.2, answer=0.5)
+    joining = Joining(JOINER, joiner, door, durations)
+    joining.begin(VIEW, board)
+    while board.joining.requests(VIEW.epoch)[0].attempt <= ATTEMPTS:
+        joining.wait(board)
+    assert not joining.ready
+    serving = Serving(PEER, peer, door, DURATIONS)
+    while not is_ready(board):
+        serving.look(VIEW, board.joining.requests(VIEW.epoch))
+        joining.wait(board)
+    serving.finish()
+    while not joining.ready:
+        joining.wait(board)
+    assert joining.arrived
+    assert_equal(peer, joiner)
+
+
 def test_a_joiner_whose_peers_are_all_dead_comes_with_nothing(board, door):
     joining = Joining(JOINER, Stage(2), door, DURATIONS)
     joining.begin(VIEW, board)

@@ -1,11 +1,13 @@
 """Checkpoints on disk: which are kept, which are whole, and taking over those of another run."""
 
 import os
+import resource
 
 import pytest
 import torch
 
 from recycle.errors import RunFailed, UserError
+from recycle.runtime.launch.process.local import launch
 from recycle.runtime.step.checkpoint import (
     MANIFEST,
     VERSION,
@@ -49,6 +51,19 @@ def test_a_folder_that_is_removed_while_it_is_looked_at_holds_none(tmp_path, mon
 def test_one_whose_parts_were_removed_cannot_be_completed_and_says_so(tmp_path):
     with pytest.raises(RunFailed, match=r"^checkpoint: .*step-00000003 cannot be written: "):
         complete(tmp_path / "removed", Manifest(VERSION, 3, {}))
+
+
+def test_one_that_the_system_has_no_room_for_says_so_in_its_words(tmp_path):
+    def body(member):
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, most))
+        with pytest.raises(RunFailed, match=r"tensor-0 cannot be written: File too large; make room or choose another"):
+            write_stage(tmp_path, 1, "stage-0/tensor-0", {"weight": torch.zeros(5000)})
+        member.report(b"done")
+
+    heard = []
+    launch(1, body, lambda rank, content: heard.append(content))
+    assert heard == [b"done"]
 
 
 def data(folder):

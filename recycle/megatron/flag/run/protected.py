@@ -258,7 +258,7 @@ class ProtectedExecution:
             else:
                 carrier = self.rank_calls.of(group.numbers)
                 start = partial(self._ranks.start, group.numbers)
-                hand_over(group, carrier, self.rank_calls.pairs(carrier, group.rank()), start)
+                hand_over(group, carrier, start)
 
     def let_in(self) -> None:
         """Before an iteration, let those in who wait for it, and those out who were told to; all servers come here.

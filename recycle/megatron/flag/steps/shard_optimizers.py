@@ -194,18 +194,23 @@ class ShardOptimizers:
             parts = found[parameter]
             parameter.main_param = torch.cat(parts) if len(parts) > 1 else next(iter(parts), None)
 
-    def whole_state(self) -> dict[Any, Any]:
-        """What Megatron's first rank writes of all shards in format torch; all are held.
+    def whole_state(self, *, with_gaps: bool) -> dict[Any, Any]:
+        """What Megatron's first rank writes of all shards; all are held.
 
         Of shards of other ranks of the server there are zeros.
+
+        Args:
+            with_gaps: whether buckets lie as in their buffer, whose bucket ends are padded. The fully reshardable
+                format looks for each parameter at its place in the buffer; format torch has buckets without a gap.
         """
         state: dict[Any, Any] = {"buckets_coalesced": True}
         for number, buffer in enumerate(self._own.buffers):
-            length = buffer.numel_unpadded
+            length = buffer.numel if with_gaps else buffer.numel_unpadded
             whole = {name: torch.zeros(length, dtype=torch.float32, device="cpu") for name in WRITTEN}
             for shard in sorted(self.held):
-                self._write(self._made[shard], number, whole)
-            state[number] = {each: {**whole, "numel_unpadded": length} for each in self._own.gbuf_ranges[number]}
+                self._write(self._made[shard], number, whole, with_gaps=with_gaps)
+            unpadded = {"numel_unpadded": buffer.numel_unpadded}
+            state[number] = {each: {**whole, **unpadded} for each in self._own.gbuf_ranges[number]}
         return state
 
     @staticmethod
@@ -237,8 +242,8 @@ class ShardOptimizers:
         result: dict[str, Any] = first
         return result
 
-    def _write(self, optimizer: Any, number: int, whole: Mapping[str, torch.Tensor]) -> None:
-        """Write a shard into what its peers have of a buffer together, which has no gaps between buckets."""
+    def _write(self, optimizer: Any, number: int, whole: Mapping[str, torch.Tensor], *, with_gaps: bool) -> None:
+        """Write a shard into what its peers have of a buffer together."""
         (ranges,) = optimizer.gbuf_ranges[number].values()
         first = 0
         for bucket, found in zip(optimizer.buffers[number].buckets, ranges, strict=True):
@@ -247,7 +252,7 @@ class ShardOptimizers:
                 place = places["gbuf_world_in_bucket"]
                 for name, target in whole.items():
                     target[first + place.start : first + place.end] = tensors[name].detach()
-            first += bucket.numel_unpadded
+            first += bucket.param_data.numel() if with_gaps else bucket.numel_unpadded
 
     def _elements(self, number: int, shard: int) -> Iterator[slice]:
         """Where a shard is in the buffer with a number."""

@@ -84,6 +84,7 @@ class ShardedOptimizer:
         self._settings = optimizer.config
         self._parts: list[ShardOptimizers] = []
         self._round = 0
+        self._is_reshardable = False
         optimizer.step = self.step
         for own in find_distributed(optimizer):
             part = ShardOptimizers(own, self.count)
@@ -142,7 +143,8 @@ class ShardedOptimizer:
             for shard, state in gather(self, network, reader).items():
                 self.take(shard, state)
             if network.server == reader:
-                whole = part.whole_state()
+                # Megatron leaves gaps out, looks for parameters behind them, and so writes wrong values.
+                whole = part.whole_state(with_gaps=self._is_reshardable)
                 for tensor in part.tensors_of(whole):
                     sum_over(self._same(part), tensor)
                 self._keep_held()
@@ -154,7 +156,11 @@ class ShardedOptimizer:
         """What this server writes of an optimizer in format torch_dist: of each shard, its first holder writes it."""
         if (keywords.get("metadata") or {}).get(SHARDING) in DistributedOptimizer.checkpoint_fully_reshardable_formats:
             # All shards come together for it.
-            return own(*arguments, **keywords)
+            self._is_reshardable = True
+            try:
+                return own(*arguments, **keywords)
+            finally:
+                self._is_reshardable = False
 
         def write(optimizer: Any) -> Any:
             return DistributedOptimizer.sharded_state_dict(optimizer, *arguments, **keywords)

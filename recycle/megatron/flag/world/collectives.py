@@ -23,7 +23,7 @@ from recycle.megatron.flag.command.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.flag.world.call_results import Key, Result, Value, content_of
 from recycle.megatron.flag.world.reductions import reduction_of
 from recycle.megatron.shared.rank_collectives import RankCollectives
-from recycle.megatron.shared.torch_calls import Calls, Carrier, OwnCalls, Pairs
+from recycle.megatron.shared.torch_calls import Calls, Carrier, OwnCalls
 from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.net.network import Alone, Group, Network
 from recycle.runtime.net.process_groups import ReplaceableGroup
@@ -343,7 +343,6 @@ class GroupCollectives(NamedTuple):
 def hand_over(
     group: ReplaceableGroup,
     carrier: Carrier,
-    pairs: Pairs | None = None,
     start: Callable[..., Work | None] = lambda *_, **__: None,
 ) -> None:
     """From now on, the calls of a process group survive the death of members.
@@ -351,10 +350,9 @@ def hand_over(
     Args:
         group: it; it is known whose ranks are in it.
         carrier: carries them out.
-        pairs: what its ranks send to single others, if all are ranks of one server.
         start: starts a call in a group that no view ends, where there is one; see OwnCalls.
     """
-    group.hand_over(group.servers, OwnCalls(start, Calls(carrier, group.rank(), group.size(), pairs)).carry_out)
+    group.hand_over(group.servers, OwnCalls(start, Calls(carrier, group.rank(), group.size())).carry_out)
 
 
 def several(numbers: Numbers) -> Numbers:

@@ -10,7 +10,7 @@ from recycle.job import Server
 from recycle.megatron.flag.world.collectives import Collectives, GroupCollectives, several
 from recycle.megatron.flag.world.reductions import reduction_of
 from recycle.megatron.shared.rank_collectives import RankCollectives
-from recycle.megatron.shared.torch_calls import Carrier, Pairs
+from recycle.megatron.shared.torch_calls import Carrier
 
 
 class SomeRanks(NamedTuple):
@@ -59,7 +59,6 @@ class RankCalls:
         self._ranks = ranks
         self._around = around
         self._inside = False
-        self._pairs: list[Pairs] = []
 
     @contextmanager
     def inside(self) -> Iterator[None]:
@@ -69,23 +68,10 @@ class RankCalls:
             yield
         finally:
             self._inside = False
-            for each in self._pairs:
-                each.drop()
 
     def of(self, numbers: tuple[int, ...]) -> "GroupOfRanks":
         """Those of the group of some ranks."""
         return GroupOfRanks(self, numbers)
-
-    def pairs(self, group: Carrier, rank: int) -> Pairs:
-        """What a rank of such a group sends to single others; of what a failure ends, nothing is left.
-
-        Args:
-            group: it.
-            rank: of this process in it.
-        """
-        pairs = Pairs(group, rank)
-        self._pairs.append(pairs)
-        return pairs
 
     def carrier(self, numbers: tuple[int, ...]) -> Carrier:
         """Who carries out the calls of the group of some ranks just now."""

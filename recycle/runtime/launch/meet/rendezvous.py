@@ -14,13 +14,14 @@ from torch.distributed.elastic.utils.store import _barrier_nonblocking
 
 from recycle.control.board.joinfile import digest_of
 from recycle.control.host.waiting_notice import WaitingNotice
+from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.membership.messages import differs
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_store import EtcdStore
 from recycle.control.store.sealed_values import SealedValues
 from recycle.control.store.store import Store
-from recycle.control.store.tcp_store import LOOPBACK, TorchStore
+from recycle.control.store.tcp_store import TorchStore
 from recycle.errors import EndedAtOnce, UserError
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.greetings import (

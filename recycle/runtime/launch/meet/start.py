@@ -13,6 +13,7 @@ import msgspec
 
 from recycle.control.membership.addresses import (
     EVERYWHERE,
+    LOOPBACK,
     OWN,
     NamedHost,
     address_for_others,
@@ -23,7 +24,6 @@ from recycle.control.membership.addresses import (
     own_addresses,
     source_towards,
 )
-from recycle.control.store.tcp_store import LOOPBACK, listen
 from recycle.runtime.errors import RunError
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -72,6 +72,9 @@ class Start(msgspec.Struct, frozen=True):
         Raises:
             ControlError: it cannot be used.
         """
+        # It imports torch, which takes seconds, and much is refused before that.
+        from recycle.control.store.tcp_store import listen
+
         remedy = "give all processes a free MASTER_PORT, and a MASTER_ADDR of the host of the first one"
         return listen(self.host, self.port, remedy)
 

@@ -103,7 +103,9 @@ def _wait(store: Store, keys: Mapping[str, str], patience: timedelta, check: Cal
     while keys and not store.check(list(keys)):
         check()
         if time.monotonic() > end:
-            missing = [name for key, name in keys.items() if not store.check([key])]
-            raise ConnectionLost(f"{' and '.join(missing)} did not come to connect")
+            # Looks at a store that is far away take their time, and the last ones may have come meanwhile.
+            if missing := [name for key, name in keys.items() if not store.check([key])]:
+                raise ConnectionLost(f"{' and '.join(missing)} did not come to connect")
+            return
         time.sleep(pause)
         pause = min(2 * pause, longest)

@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,15 +13,16 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
+from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.membership.view import View
-from recycle.control.store.tcp_store import LOOPBACK, TorchStore, listen, serve
+from recycle.control.store.tcp_store import TorchStore, listen, serve
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost, Interrupted
 from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect, connect_pair
 from recycle.runtime.net.gloo.addresses import Address
 from recycle.runtime.net.gloo.backend import neighbours
-from recycle.runtime.net.gloo.connecting import PUBLISHED
+from recycle.runtime.net.gloo.connecting import PUBLISHED, _wait
 from recycle.runtime.net.gloo.groups import make_backend
 from recycle.runtime.net.network import DEFAULTS, NetworkOptions
 from recycle.runtime.net.transfer_key import STATE
@@ -160,6 +162,31 @@ def test_it_ends_by_itself_where_a_partner_does_not_come():
     view = View.among([Server(0, 0), Server(1, 0)])
     with pytest.raises(ConnectionLost, match="did not come"):
         connect(HashStore(), view, Server(0, 0), NetworkOptions(FOR_EVER, timedelta(milliseconds=100)))
+
+
+class Far:
+    """A store at which others do something between two looks of this process."""
+
+    def __init__(self, store, meanwhile):
+        self._store = store
+        self._meanwhile = list(meanwhile)
+
+    def check(self, keys):
+        found = self._store.check(keys)
+        if self._meanwhile:
+            self._store.set(self._meanwhile.pop(), "")
+        return found
+
+
+@pytest.mark.parametrize("late", [[], ["b"], ["a", "b"]])
+def test_who_does_not_come_in_time_is_named_and_nobody_else(late):
+    store = Far(HashStore(), reversed(["a", *late]))
+    wait = partial(_wait, store, {"a": "W0_0", "b": "W1_0"}, timedelta(0), lambda: None)
+    if late == ["b"]:
+        wait()
+    else:
+        with pytest.raises(ConnectionLost, match=r"^W1_0 did not come to connect$"):
+            wait()
 
 
 def test_a_store_that_is_lost_meanwhile_is_a_lost_connection():

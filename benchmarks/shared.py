@@ -1,4 +1,4 @@
-"""Two runs that take turns of a few seconds: one of them is stopped while the other one goes on.
+"""What benchmarks share: sizes on the command line, parts, rows that may be interrupted, and runs that take turns.
 
 A shared machine is a tenth quicker in one minute than in the next, and to start processes takes some of that; so runs
 that begin and end for every turn meet different machines, and many short turns meet the same one. A turn ends with an
@@ -6,17 +6,117 @@ iteration, and either run goes first in every other pair. Single turns still dif
 and a median of fewer says little.
 """
 
+import argparse
+import contextlib
 import os
 import random
 import signal
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 from harness.processes import family, seconds_of, send_signal
+from recycle.job import Job
+from recycle.jobfile import load_job
 
 WARM_UP = 8
+PAPER = Path("schedules/paper.toml")
+
+
+def run_part(description: str, parts: Mapping[str, Callable[[], int]]) -> int:
+    """Run the part of a benchmark that the command line names first; gives its exit status.
+
+    Args:
+        description: of the benchmark; its first line is shown.
+        parts: by their names; each reads the words that are left of the command line.
+    """
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
+    parser.add_argument("part", choices=parts, help="each has a --help of its own")
+    chosen = parser.parse_args(sys.argv[1:2]).part
+    del sys.argv[1]
+    return parts[chosen]()
+
+
+def sizes(count: int) -> Callable[[str], tuple[int, ...]]:
+    """What reads so many numbers with an x between them, as ``3x4``: the ``type`` of an option."""
+
+    def read(text: str) -> tuple[int, ...]:
+        try:
+            found = tuple(map(int, text.split("x")))
+        except ValueError:
+            found = ()
+        if len(found) != count or min(found) < 1:
+            example = "x".join(("3", "4", "6")[:count])
+            raise argparse.ArgumentTypeError(
+                f"{text}: give {count} numbers with an x between them, for example {example}"
+            )
+        return found
+
+    return read
+
+
+def add_shape(parser: argparse.ArgumentParser) -> None:
+    """The option ``--shape`` for another number of pipelines and stages than the worked example's."""
+    parser.add_argument(
+        "--shape", type=sizes(2), default=(3, 4), metavar="DxP", help="pipelines x stages (default 3x4)"
+    )
+
+
+def add_starts(parser: argparse.ArgumentParser, turns: str = "pairs", of: str = "of turns, in each start") -> None:
+    """The options of runs that take turns: ``--starts``, ``--seconds``, and how many turns, by what they are called."""
+    parser.add_argument("--starts", type=int, default=3, help="how often runs are started")
+    parser.add_argument(f"--{turns}", type=several, default=12, help=of)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a turn")
+
+
+def paper_shaped(shape: tuple[int, ...]) -> Job:
+    """The worked example's job with other numbers of pipelines and stages."""
+    pipelines, stages = shape
+    return load_job(PAPER, {"pipelines": pipelines, "stages": stages})
+
+
+@contextlib.contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the block and not the program: what comes after it prints what there is."""
+
+    def interrupt(_: int, __: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("interrupted: what follows is of what was done until then", file=sys.stderr, flush=True)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def busy(loops: int) -> Iterator[None]:
+    """Some processes that never sleep."""
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()
+
+
+def several(text: str) -> int:
+    """A number of pairs or rounds from which a spread can be told: two or more; for ``type=`` of an option.
+
+    Raises:
+        argparse.ArgumentTypeError: it is another one.
+    """
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text}: give 2 or more, for their spread is told as well")
+    return int(text)
 
 
 class Length(NamedTuple):
