@@ -103,7 +103,7 @@ def figures() -> int:
     return 0
 
 
-RECYCLE = (sys.executable, "-c", "from recycle.cli import fidelity; fidelity()")
+RECYCLE = (sys.executable, "-c", "from recycle.cli import main; main()")
 MICROSECONDS = 1e6
 PROFILED = 24
 """Iterations of the profile; those of its first third are not counted."""
