@@ -17,18 +17,39 @@ from typing import TYPE_CHECKING, Any
 from recycle.version import __version__
 
 if TYPE_CHECKING:
+    from recycle.api.planned import JobOfKeys as Job
     from recycle.api.planned import Planned, load_job, load_plan, make_plan
-    from recycle.api.planned import make_job as Job  # noqa: N812 - reads as what it makes
+    from recycle.api.studies import PlanCatalogue, compare_policies, make_catalogue
     from recycle.api.sweep import sweep
+    from recycle.study.registry import register_policy
 
-__all__ = ["Job", "Planned", "__version__", "load_job", "load_plan", "make_plan", "sweep"]
-_PLACES = {"sweep": "recycle.api.sweep"}
+__all__ = [
+    "Job",
+    "PlanCatalogue",
+    "Planned",
+    "__version__",
+    "compare_policies",
+    "load_job",
+    "load_plan",
+    "make_catalogue",
+    "make_plan",
+    "register_policy",
+    "sweep",
+]
+_STUDIES = "recycle.api.studies"
+_PLACES = {
+    "sweep": "recycle.api.sweep",
+    "PlanCatalogue": _STUDIES,
+    "compare_policies": _STUDIES,
+    "make_catalogue": _STUDIES,
+    "register_policy": "recycle.study.registry",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'recycle' has no attribute {name!r}")
-    return getattr(import_module(_PLACES.get(name, "recycle.api.planned")), "make_job" if name == "Job" else name)
+    return getattr(import_module(_PLACES.get(name, "recycle.api.planned")), "JobOfKeys" if name == "Job" else name)
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,11 @@ import pytest
 import recycle
 from recycle.api.planned import Planned
 from recycle.errors import JobError, UserError
+from recycle.job import Server
 from recycle.plan.document import encode_plan
+from recycle.study.policies.scaled import FaultScaled
+from recycle.study.policy import Reaction, train
+from recycle.study.registry import MAKERS
 
 PAPER = {"pipelines": 3, "stages": 4, "micro_batches": 6, "optimizer": 3, "limit": 6}
 
@@ -78,6 +82,72 @@ def test_what_cannot_be_used_says_why():
         recycle.make_plan(job, budget="soon")
     with pytest.raises(AttributeError, match="no attribute 'plann'"):
         recycle.plann  # noqa: B018
+
+
+def test_a_job_is_of_a_type():
+    job = recycle.Job(**PAPER)
+    assert isinstance(job, recycle.Job)
+    assert isinstance(recycle.make_plan(job, moves=1).job, recycle.Job)
+    assert not isinstance("job", recycle.Job)
+    assert isinstance(recycle.Job, type)
+
+
+@pytest.mark.parametrize("dead", ["W1_2", " W1_2 ", ["W1_2"], ("W1_2",), Server(1, 2)])
+def test_dead_servers_as_people_write_them(dead):
+    assert recycle.make_plan(recycle.Job(**PAPER), dead, moves=1).dead == ["W1_2"]
+
+
+def test_budgets_and_modes_as_people_write_them():
+    job = recycle.Job(**PAPER)
+    assert recycle.make_plan(job, budget=0.01).check() == []
+    fused = recycle.make_plan(job, moves=1, mode="fused global").plan
+    assert (fused.mode.backward, fused.mode.optimizer) == ("fused", "global")
+    for arguments, message in (
+        ({"dead": 3}, "dead is 3: give names of servers"),
+        ({"budget": -1}, "budget is -1: give seconds"),
+        ({"budget": None}, "budget is None: give seconds"),
+        ({"mode": "quick"}, "'quick' does not fit; give words of: fused or split; global or staggered; home or free"),
+        ({"mode": "fused split"}, "'split' does not fit"),
+        ({"mode": 3}, "mode is 3"),
+    ):
+        with pytest.raises(UserError, match=message):
+            recycle.make_plan(job, **arguments)
+    with pytest.raises(UserError, match=r"job is 3: give a recycle\.Job"):
+        recycle.make_plan(3)
+
+
+def test_a_study_with_a_policy_of_ones_own():
+    class Standing(FaultScaled):
+        name = "standing"
+
+        def react(self, cluster, died):
+            return Reaction((train(1.0 if not cluster.dead else 0.0, cluster.live),))
+
+    recycle.register_policy("standing", Standing)
+    try:
+        with pytest.raises(UserError, match="policy 'standing': there is one already"):
+            recycle.register_policy("standing", Standing)
+        found = recycle.compare_policies(
+            recycle.Job(**PAPER), ["standing", "fault-scaled"], mtbf_of_job="7h", repair="4h", seeds=2
+        )
+    finally:
+        del MAKERS["standing"]
+    standing, scaled = found.as_json()["policies"]
+    assert standing["policy"] == "standing"
+    # No training while one of twelve is dead: far below the share of live servers.
+    assert 0 < standing["goodput"] < scaled["goodput"] - 0.2
+    with pytest.raises(UserError, match="give one of them"):
+        recycle.compare_policies(recycle.Job(**PAPER), trace="x.csv", mtbf_of_job="1h")
+
+
+def test_a_catalogue_from_python(tmp_path):
+    told = []
+    made = recycle.make_catalogue(
+        recycle.Job(**PAPER), tmp_path / "c.zip", moves=1, progress=lambda done, total: told.append((done, total))
+    )
+    assert told[-1] == (5, 5)
+    assert made.plan("W1_2").dead == ["W1_2"]
+    assert recycle.PlanCatalogue(tmp_path / "c.zip").plan().dead == []
 
 
 def test_the_import_costs_nothing_and_planning_never_needs_torch():

@@ -99,6 +99,7 @@ def test_a_run_is_watched_through_a_kill(start, browser, tmp_path):
 
 def test_servers_of_a_plan_are_killed_and_brought_back_with_clicks(start, browser):
     from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
 
     def click(server):
         place = browser.execute_script("return schedule.moment(arguments[0], 0)", server)
@@ -120,5 +121,20 @@ def test_servers_of_a_plan_are_killed_and_brought_back_with_clicks(start, browse
     click("W2_3")
     wait_until(lambda: "stage 3" in text(browser, "figures"))
     click("W0_3")
-    wait_until(lambda: "dead: W1_3" in text(browser, "figures"))
+    wait_until(lambda: "dead: W1_3;" in text(browser, "figures"))
+    # What it costs is said against all servers alive, and the dead are in the address.
+    assert re.search(
+        r"an iteration in \d+ slots, throughput \d+% of all alive .*, before \d+ slots", text(browser, "figures")
+    )
+    assert "?dead=W1_3" in browser.current_url
+    browser.get(browser.current_url)
+    wait_until(lambda: "dead: W1_3;" in text(browser, "figures"))
+    # The keyboard does all of it.
+    browser.find_element("id", "try-server").send_keys("W0_0")
+    browser.find_element("id", "try-go").send_keys(Keys.ENTER)
+    wait_until(lambda: "dead: W0_0, W1_3;" in text(browser, "figures"))
+    browser.find_element("id", "try-undo").send_keys(Keys.ENTER)
+    wait_until(lambda: "dead: W1_3;" in text(browser, "figures"))
+    browser.find_element("id", "try-all").send_keys(Keys.ENTER)
+    wait_until(lambda: "all are alive" in text(browser, "figures"))
     assert browser.get_log("browser") == []

@@ -4,19 +4,24 @@ Names are those of the command line and its defaults are the defaults here; path
 needs torch.
 """
 
+import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from recycle import jobfile
 from recycle.duration import parse_duration
+from recycle.errors import UserError
 from recycle.job import Job, Server
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan as load_plan_file
 from recycle.plan.document import save_plan
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Form, Plan
+from recycle.plan.routing import ROUTING_RULES
 from recycle.planner import make
 from recycle.planner.explain import Explanation, explain
 from recycle.planner.model.stopping import MaxMoves, MaxSeconds
@@ -25,10 +30,36 @@ from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import subject_of
 from recycle.view.svg import draw
 
+if TYPE_CHECKING:
+    from msgspec import StructMeta
+else:
+    StructMeta = type(msgspec.Struct)
+
 PathLike = str | os.PathLike[str]
+
+MODES = {"backward": ("fused", "split"), "optimizer": ("global", "staggered"), "routing": tuple(ROUTING_RULES)}
+"""The words of a mode, by what they choose."""
 
 MOST_DRAWN = 20_000
 """Instructions of a plan that a notebook draws without being asked."""
+
+
+class JobType(StructMeta):
+    """What makes ``recycle.Job`` a type of which every job is an instance, made from the keys of a job file."""
+
+    def __call__(cls, pipelines: int, stages: int, micro_batches: int, **keys: Any) -> Job:  # noqa: D102, N805 - of a type
+        return make_job(pipelines, stages, micro_batches, **keys)
+
+    def __instancecheck__(cls, instance: object) -> bool:  # noqa: N805 - of a type
+        return isinstance(instance, Job)
+
+
+class JobOfKeys(Job, frozen=True, metaclass=JobType):
+    """A training job, ``recycle.Job``: ``make_job`` says what it is made from, ``recycle.job.Job`` what it has."""
+
+    if TYPE_CHECKING:  # checkers take no account of a type that makes its instances otherwise
+
+        def __init__(self, pipelines: int, stages: int, micro_batches: int, **keys: Any) -> None: ...
 
 
 def make_job(pipelines: int, stages: int, micro_batches: int, **keys: Any) -> Job:
@@ -142,35 +173,81 @@ class Planned:
 
 def make_plan(
     job: Job,
-    dead: Iterable[str] = (),
+    dead: str | Server | Iterable[str | Server] = (),
     *,
-    budget: str = "2s",
+    budget: str | float = "2s",
     moves: int | None = None,
     seed: int = 0,
-    prove: str = "0s",
-    mode: Mode = Mode(),  # noqa: B008 - immutable
+    prove: str | float = "0s",
+    mode: Mode | str = Mode(),  # noqa: B008 - immutable
     form: Form = "lowered",
 ) -> Planned:
     """Plan a job around its dead servers.
 
     Args:
         job: what is trained.
-        dead: the names of the servers that are dead, such as ``W1_2``.
-        budget: processor time to search, such as ``500ms`` or ``2s``.
+        dead: the servers that are dead, by name, such as ``"W1_2"``, ``"W1_2,W0_3"`` or ``["W1_2"]``.
+        budget: processor time to search, such as ``500ms`` or ``2s``, or seconds.
         moves: search for so many moves instead, which gives the same plan on every machine.
         seed: of the random search.
         prove: time for the exact solver to prove or improve the plan afterwards.
-        mode: what the plan may do.
+        mode: what the plan may do; also in words, such as ``"fused"`` or ``"fused global free"``.
         form: ``lowered``, with transfers, reductions and optimizer steps, or ``compute``.
 
     Raises:
         UserError: something that was given cannot be used, or no plan exists.
     """
-    stop = MaxSeconds(parse_duration(budget)) if moves is None else MaxMoves(moves)
-    effort = make.Effort(
-        (stop,), budget if moves is None else f"{moves} moves", seed, parse_duration(prove), until_interrupted=True
-    )
-    return Planned(make.make_plan(job, [Server.parse(each) for each in dead], mode, effort, form))
+    if not isinstance(job, Job):
+        raise UserError(f"job is {job!r}: give a recycle.Job, or what recycle.load_job returns")
+    seconds = _seconds("budget", budget)
+    stop = MaxSeconds(seconds) if moves is None else MaxMoves(moves)
+    said = f"{seconds:g} s" if moves is None else f"{moves} moves"
+    effort = make.Effort((stop,), said, seed, _seconds("prove", prove), until_interrupted=True)
+    return Planned(make.make_plan(job, read_servers(dead), read_mode(mode), effort, form))
+
+
+def read_servers(dead: str | Server | Iterable[str | Server]) -> list[Server]:
+    """Servers as people write them: a name, several between commas, or a list.
+
+    Raises:
+        UserError: something of it is no server.
+    """
+    if isinstance(dead, str):
+        dead = [each.strip() for each in dead.split(",") if each.strip()]
+    elif isinstance(dead, Server):
+        dead = [dead]
+    try:
+        return [each if isinstance(each, Server) else Server.parse(each) for each in dead]
+    except TypeError as error:
+        raise UserError(f"dead is {dead!r}: give names of servers, such as ['W1_2']") from error
+
+
+def read_mode(mode: Mode | str) -> Mode:
+    """A mode, or its words: of fused and split, global and staggered, home and free.
+
+    Raises:
+        UserError: a word is of none of them.
+    """
+    if isinstance(mode, Mode):
+        return mode
+    if not isinstance(mode, str):
+        raise UserError(f"mode is {mode!r}: give a recycle.plan.mode.Mode, or words such as 'fused global'")
+    chosen: dict[str, str] = {}
+    for word in mode.replace(",", " ").split():
+        field = next((name for name, words in MODES.items() if word in words), None)
+        if field is None or chosen.get(field, word) != word:
+            every = "; ".join(" or ".join(words) for words in MODES.values())
+            raise UserError(f"mode {mode!r}: {word!r} does not fit; give words of: {every}")
+        chosen[field] = word
+    return msgspec.convert(chosen, Mode)
+
+
+def _seconds(name: str, duration: str | float) -> float:
+    if isinstance(duration, str):
+        return parse_duration(duration)
+    if not isinstance(duration, int | float) or not 0 <= duration < math.inf:
+        raise UserError(f"{name} is {duration!r}: give seconds, or a text such as '2s'")
+    return float(duration)
 
 
 def load_plan(path: PathLike) -> Planned:

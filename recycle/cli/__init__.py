@@ -22,7 +22,7 @@ def main() -> None:
     import click
 
     from recycle.cli.surroundings import give_up_unwritten, settled
-    from recycle.cli.verbs import EXTRAS, group
+    from recycle.cli.verbs import PACKAGES, group
     from recycle.errors import UserError
     from recycle.wording import printable_lines
 
@@ -42,9 +42,9 @@ def main() -> None:
         message, status = error.format_message(), UserError.exit_status
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
-        if module not in EXTRAS:
+        if module not in PACKAGES:
             raise
-        message = f"{module} is not installed: pip install 'recycle-pipeline[{EXTRAS[module]}]' brings it"
+        message = f"{module} is not installed: pip install {PACKAGES[module]} brings it"
         status = UserError.exit_status
     except (click.Abort, KeyboardInterrupt):
         message, status = "interrupted", INTERRUPTED

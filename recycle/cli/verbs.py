@@ -28,16 +28,16 @@ MORE = {
 
 VERBS = FIRST | MORE
 
-EXTRAS = {
-    "ortools": "plan",
-    "torch": "train",
-    "megatron": "train",
-    "numpy": "train",
-    "tensorboard": "train",
-    "setproctitle": "train",
-    "matplotlib": "figures",
+PACKAGES = {
+    "ortools": "ortools",
+    "torch": "torch",
+    "megatron": "megatron-core",
+    "numpy": "numpy",
+    "tensorboard": "tensorboard",
+    "setproctitle": "setproctitle",
+    "matplotlib": "matplotlib",
 }
-"""The extra of the package that brings a module."""
+"""What is installed to have a module: by its own name, which works beside a checkout and beside a wheel."""
 
 
 class Verbs(click.Group):

@@ -3,6 +3,7 @@
 import threading
 import webbrowser
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 import click
@@ -20,8 +21,12 @@ from recycle.view.panel import Panel, make_panels
 from recycle.view.serving import Answer, PageServer, Route
 from recycle.view.subject import subject_of
 from recycle.view.watching import WatchedRun
+from recycle.wording import throughput_text
 
 PORT = 8265
+
+KEPT = 32
+"""Plans that are not made again when somebody comes back to their dead servers."""
 
 
 @click.command("watch")
@@ -111,19 +116,28 @@ def try_plans(path: Path) -> Mapping[str, Route]:
                 return start
             return plan_maker(start.job, start.mode)(start.job.dead_servers(dead))
 
-    lock = threading.Lock()
+    lock, known = threading.Lock(), lru_cache(KEPT)(plan_for)
 
     def panels(plan: Plan) -> list[Panel]:
         return make_panels([subject_of(plan, path.stem)], "stage")
 
-    def show(_: Mapping[str, str]) -> bytes:
-        return page(panels(start), live="plans").encode()
-
-    def plan(asked: Mapping[str, str]) -> bytes:
-        dead = tuple(Server.parse(each) for each in asked.get("dead", "").split(",") if each)
+    def asked_for(asked: Mapping[str, str]) -> Plan:
+        if "dead" not in asked:
+            return start
         # Whoever asks often waits, and does not take every processor.
         with lock:
-            return msgspec.json.encode(document_of(panels(plan_for(dead))))
+            return known(tuple(sorted(Server.parse(each) for each in asked["dead"].split(",") if each)))
+
+    def show(asked: Mapping[str, str]) -> bytes:
+        return page(panels(asked_for(asked)), live="plans").encode()
+
+    def plan(asked: Mapping[str, str]) -> bytes:
+        found, whole = asked_for({"dead": "", **asked}), asked_for({"dead": ""})
+        time = found.job.time_text
+        said = f"an iteration in {time(found.period)}, {throughput_text(found.retention, whole.retention, 'all alive')}"
+        if found.dead:
+            said += f", before {time(whole.period)}"
+        return msgspec.json.encode({"document": document_of(panels(found)), "said": said})
 
     return {"/": _page(show), "/plan": _data(plan)}
 

@@ -52,6 +52,23 @@ def make_policy(name: str, ground: Ground, rates: Rates, constants: Constants = 
     raise UserError(f"policy {name!r}: there is none; choose from {', '.join(NAMES)}")
 
 
+def register_policy(name: str, maker: Maker) -> None:
+    """Add a way of surviving to those that studies compare, in this process and those that it forks.
+
+    Args:
+        name: as it is chosen by.
+        maker: makes a fresh policy, of what is trained, its throughput and the constants.
+
+    Raises:
+        UserError: there is one of that name, or the name cannot be written among others.
+    """
+    if name in MAKERS or _SPARES.fullmatch(name):
+        raise UserError(f"policy {name!r}: there is one already; choose another name")
+    if not name or "," in name or name != name.strip():
+        raise UserError(f"policy {name!r}: give a name without commas and spaces around it")
+    MAKERS[name] = maker
+
+
 def parse_policies(text: str) -> tuple[str, ...]:
     """Names between commas, each once.
 

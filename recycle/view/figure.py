@@ -48,7 +48,7 @@ def draw_figure(chart: Chart, form: str) -> bytes:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UserError("PNG and PDF need matplotlib: pip install 'recycle-pipeline[figures]'") from error
+        raise UserError("PNG and PDF need matplotlib: pip install matplotlib") from error
     rows = list(chart.rows())
     figure = Figure(figsize=(WIDTH, min(200.0, 1.4 + ROW * (len(rows) + len(chart.groups)))), layout="constrained")
     FigureCanvasAgg(figure)

@@ -29,32 +29,53 @@ export function watchRun(show) {
   look();
 }
 
-// Kill a server of a plan, or bring it back: what this returns does that, given its name.
-export function tryPlans(dead, show) {
-  const places = lay(['figures']);
-  const chosen = new Set(dead);
+// Kill a server of a plan, or bring it back: what this returns does that, given its name. The dead are in the address.
+export function tryPlans(dead, servers, show) {
+  const { figures, tries } = lay(['figures', 'tries']);
+  let chosen = [...dead].sort();
+  const before = [];
   const say = (text, kind = '') => {
-    places.figures.replaceChildren();
-    make('span', 'Click the name of a server to kill it, or to bring it back. ', places.figures);
-    make('strong', text, places.figures).className = kind;
+    figures.replaceChildren();
+    make('span', 'Click the name of a server to kill it, or to bring it back. ', figures);
+    make('strong', text, figures).className = kind;
   };
-  const names = () => [...chosen].sort().join(', ');
-  say(chosen.size ? `dead: ${names()}` : 'all are alive');
-  return (server) => {
-    const was = new Set(chosen);
-    if (!chosen.delete(server)) chosen.add(server);
+  const tell = (said = '') => say((chosen.length ? `dead: ${chosen.join(', ')}` : 'all are alive') + (said ? `; ${said}` : ''));
+  const go = (next, keep) => {
     say('...');
-    ask(`plan?dead=${[...chosen].join(',')}`).then((answer) => {
+    return ask(`plan?dead=${next.join(',')}`).then((answer) => {
       if (answer.error) {
-        chosen.clear();
-        was.forEach((each) => chosen.add(each));
         say(answer.error, 'wrong');
         return;
       }
-      show(answer);
-      say(chosen.size ? `dead: ${names()}` : 'all are alive');
+      if (keep) before.push(chosen);
+      chosen = next;
+      undo.disabled = !before.length;
+      const query = chosen.length ? `?dead=${chosen.join(',')}` : location.pathname;
+      history.replaceState(null, '', query + location.hash);
+      show(answer.document);
+      tell(answer.said);
     });
   };
+  const flip = (server) => {
+    const rest = chosen.filter((each) => each !== server);
+    return go(rest.length < chosen.length ? rest : [...chosen, server].sort(), true);
+  };
+  const field = make('select', '', make('label', 'kill or bring back ', tries));
+  field.id = 'try-server';
+  for (const server of servers) make('option', server, field);
+  const button = (text, id, press) => {
+    const made = make('button', text, tries);
+    made.id = id;
+    made.addEventListener('click', press);
+    return made;
+  };
+  button('go', 'try-go', () => flip(field.value));
+  const undo = button('undo', 'try-undo', () => go(before.pop(), false));
+  button('all alive', 'try-all', () => go([], true));
+  undo.disabled = true;
+  if (chosen.length) go(chosen, false);
+  else tell();
+  return flip;
 }
 
 function lay(names) {

@@ -367,7 +367,11 @@ performance.mark('first draw');
 // Who waits for whom is found out before somebody asks.
 setTimeout(() => panels.forEach((panel) => panel.places));
 if (page.live === 'run') watchRun(replace);
-if (page.live === 'plans') flip = tryPlans(panels[0].rows.filter((row) => row.dead).map((row) => row.label), replace);
+if (page.live === 'plans') {
+  const { rows } = panels[0];
+  const names = (some) => some.map((row) => row.label);
+  flip = tryPlans(names(rows.filter((row) => row.dead)), names(rows), replace);
+}
 
 // For the console and for tests: a zoom step, and the places on the page of an instruction such as 1F0.2 and of a
 // server's time.

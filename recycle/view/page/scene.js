@@ -1,6 +1,7 @@
 // What is shown of the schedules, in which colours, and where: rows and times as places on the canvas, and back.
 
 import { firstAbove } from './model.js';
+import { someTime } from './times.js';
 
 export const AXIS = 24; // pixels for the times along the top
 export const CURVE = 44; // pixels for a curve over time, such as the loss
@@ -125,7 +126,8 @@ export class Scene {
   }
 
   get end() {
-    return Math.max(...this.panels.map((panel) => panel.end * panel.scale), 1e-9);
+    const end = Math.max(...this.panels.map((panel) => panel.end * panel.scale), 0);
+    return end || someTime(this.page.unit);
   }
 
   // Show everything: all of the time, and all rows if they can be told apart.

@@ -24,3 +24,8 @@ export function lengthText(value, unit) {
   if (MICROSECONDS[unit.toLowerCase()]) return timeText(value, unit);
   return `${short(value)} ${unit}${value === 1 || unit.length <= 2 ? '' : 's'}`;
 }
+
+// What an axis shows where nothing has happened yet: a second, or ten of what is no length of time.
+export function someTime(unit) {
+  return MICROSECONDS[unit.toLowerCase()] ? 1e6 / MICROSECONDS[unit.toLowerCase()] : 10;
+}
