@@ -198,4 +198,4 @@ def test_a_part_that_is_none_is_refused(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["gpu-check", "stage"])
     with pytest.raises(SystemExit):
         gpu_check.main()
-    assert "stage is no part; they are find, stages, flag, " in capsys.readouterr().err
+    assert "stage is no part; they are find, own, stages, flag, " in capsys.readouterr().err

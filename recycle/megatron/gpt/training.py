@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from recycle.control.host.agent import run_agent
+from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member, ServerRank, View
 from recycle.errors import RunFailed
 from recycle.faults.fired import FiredFile
@@ -48,6 +49,8 @@ from recycle.runtime.launch.supervise.setting import RunAccess, Setting
 from recycle.runtime.launch.supervise.supervisor import FIRED, Supervisor
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions
+from recycle.runtime.net.own_ranks import OwnRanks
+from recycle.runtime.net.stop_line import FreeLine
 from recycle.runtime.recover.plans import Maker, Planning, Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop
@@ -278,7 +281,9 @@ def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None
     training = trained.training
     if newest is not None:
         trained.checkpoints.load(newest)
-    network = connect(store, view, server, NetworkOptions(transport=run.transport), rank)
+    options = NetworkOptions(transport=run.transport)
+    own = OwnRanks(process.store, Participant(view.member(server), rank), options)
+    network = connect(store, view, server, options, rank, line=lambda _: FreeLine(own.start))
     training.enter(network, training.newest)
     trained.connect(run.plan, network, (), None)
     if process.rank == 0:
