@@ -63,7 +63,10 @@ class Started:
 
     def ended(self, seconds: float = 120.0) -> int:
         """The exit status, after it has ended."""
-        status = self.process.wait(seconds)
+        try:
+            status = self.process.wait(seconds)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"it goes on after {seconds:g} s: {self.output[-6000:]}") from error
         self._reader.join(10)
         return status
 

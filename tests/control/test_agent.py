@@ -221,8 +221,11 @@ def test_a_stopped_worker_is_declared_dead_and_a_beating_one_is_not(run: Run, ev
 
 
 def test_the_watch_goes_beyond_neighbours_that_died_together(run: Run, eventually: Eventually) -> None:
+    dead = SECOND, THIRD, FOURTH
+    for member in dead:
+        run.board.beats.settle(Participant(member), f"host of {member}")
     run.start(FIRST)
-    eventually(lambda: all(run.board.failures.death(member) is not None for member in (SECOND, THIRD, FOURTH)))
+    eventually(lambda: all(run.board.failures.death(member) is not None for member in dead))
     assert run.board.failures.death(FIRST) is None
 
 

@@ -273,11 +273,38 @@ def test_while_a_run_starts_only_those_are_missed_who_have_been_there(run: Run) 
     assert run.dead == set(run.hosts[2].members)
 
 
-def test_of_a_view_those_are_missed_who_were_never_anywhere(run: Run) -> None:
+def test_members_of_a_view_who_were_never_anywhere_have_to_answer_an_alarm(run: Run) -> None:
     run.board.verdicts.propose(Verdict(0, tuple(map(str, MEMBERS)), 0))
     run.hosts[3].is_alive = False
     run.go_on(4)
-    assert run.dead == set(run.hosts[3].members)
+    assert run.board.failures.alarm(0) is None
+    run.go_on(32)
+    assert run.dead == set()
+    alarm = run.board.failures.alarm(0)
+    assert alarm is not None
+    assert str(run.hosts[3].members[0]) in alarm.cause
+
+
+def test_whose_host_a_stranger_deletes_is_not_dead(begun: Run, store: MemoryStore) -> None:
+    left = tuple(map(str, MEMBERS[1:]))
+    begun.board.verdicts.propose(Verdict(1, left, 0))
+    begun.go_on(1)
+    # Somebody joins, and all that was said of it is taken away again and again.
+    begun.board.verdicts.propose(Verdict(2, tuple(map(str, MEMBERS)), 0))
+    for _ in range(40):
+        store.delete_all(lambda key: key.startswith("home/"))
+        begun.go_on(0.5)
+    assert begun.dead == set()
+
+
+def test_who_is_heard_here_is_here_whatever_is_in_the_store(store: MemoryStore) -> None:
+    host = Host(0, store)
+    host.board.verdicts.propose(Verdict(0, tuple(map(str, host.members)), 0))
+    for number in range(80):
+        store.delete_all(lambda key: key.startswith("home/"))
+        host.beat(number * BEAT)
+    host.close()
+    assert host.board.failures.alarm(0) is None
 
 
 def test_in_another_store_everybody_says_again_where_it_is(begun: Run) -> None:

@@ -4,7 +4,7 @@ One key of the store for each host, and one writer. Within the host, the leader 
 workers. Of other hosts it watches the next ones in the ring, and if one of them falls silent, all its servers are dead.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from recycle.control.board.board import Board
@@ -61,7 +61,7 @@ class HeartbeatLeader:
         self._silent_workers = Watchlist[Sender](durations.hang)
         self._neighbours = Neighbours(host, durations, direct)
         self._silent_hosts = Watchlist[str](durations.silence)
-        self._silent_strays = Watchlist[Participant](durations.silence)
+        self._silent_strays = Watchlist[Participant](durations.answer)
         self._board: Board | None = None
         self._settled: set[Participant] = set()
         self._begun: Verdict | Opening | None = None
@@ -116,7 +116,7 @@ class HeartbeatLeader:
         for giver in givers - self._settled:
             board.beats.settle(giver, self._host)
             self._settled.add(giver)
-        self._follow(board, now, self._epoch if glance is None else glance.epoch)
+        self._follow(board, now, self._epoch if glance is None else glance.epoch, givers)
         self._look_here(board, now)
         self._look_elsewhere(board, now)
 
@@ -133,8 +133,8 @@ class HeartbeatLeader:
     def _view(self) -> View:
         return View(-1, ()) if self._begun is None else self._begun.view
 
-    def _follow(self, board: Board, now: float, epoch: int | None) -> None:
-        """Know the newest view, and the host of each of its members."""
+    def _follow(self, board: Board, now: float, epoch: int | None, here: Collection[Participant]) -> None:
+        """Know the newest view, and the host of each of its members; it is this one of those heard here."""
         if self._begun is None or epoch != self._epoch:
             self._epoch = epoch
             self._begun = board.verdicts.newest() or board.verdicts.opening()
@@ -142,10 +142,15 @@ class HeartbeatLeader:
             everybody = set(self._everybody)
             self._excused &= everybody
             self._gone.clear()
+            # A stranger may have taken away what was said, and others look for it now.
+            self._settled.clear()
             self._homes = {each: home for each, home in self._homes.items() if each in everybody}
             self._pause = self._silence / 4
             # Who is in a view has been somewhere; at the start, all are still on their way.
             self._look_for_homes = now if isinstance(self._begun, Verdict) else now + self._pause
+            self._ring = ring(self._everybody, self._homes)
+        if found := [each for each in here if each not in self._homes and self._view.names(each.member)]:
+            self._homes |= dict.fromkeys(found, self._host)
             self._ring = ring(self._everybody, self._homes)
         unknown = self._strays() if now >= self._look_for_homes else ()
         if unknown:
@@ -181,9 +186,12 @@ class HeartbeatLeader:
             self._gone.add(host)
             self._declare_dead(board, [each for each, home in self._homes.items() if home == host], now, since)
         strays = self._silent_strays.observe(now, dict.fromkeys(self._strays(), 0) if begun else {})
-        for stray, since in strays.items():
-            self._homes[stray] = ""
-            self._declare_dead(board, [stray], now, since)
+        if strays:
+            self._homes |= dict.fromkeys(strays, "")
+            # That nothing is in the store proves nothing: a stranger may delete it. Who lives answers an alarm.
+            name, seconds = min(strays).member, now - min(strays.values())
+            cause = f"which host {name} is on was not said for {seconds:.1f} s"
+            board.failures.raise_alarm(self._view.epoch, cause, f"host {self._host}")
 
     def _declare_dead(self, board: Board, silent: Iterable[Participant], now: float, since: float) -> None:
         if board.end.is_reached(self._view):
