@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -101,6 +102,22 @@ def files(folder):
     return {str(each.parent.relative_to(last)): data_digests(each.parent) for each in last.glob(f"**/{DIGESTS}")}
 
 
+@contextmanager
+def struck(folder, seed):
+    """Such a run, and the stranger that has struck 400 times at its store and goes on."""
+    sys.stdout.write(f"seed {seed}\n")
+    hold(folder)
+    with ExitStack() as ends:
+        run = trained(folder, "--restarts", "1")
+        ends.callback(run.kill)
+        run.wait_for("iteration 2/")
+        vandal = strike(folder, seed)
+        ends.callback(vandal.kill)
+        go_on(folder, HOLDS[0])
+        vandal.wait_for("400 strikes")
+        yield run, vandal
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """What an undisturbed run leaves."""
@@ -118,23 +135,12 @@ def undisturbed(tmp_path_factory):
 def test_a_death_while_a_stranger_is_at_the_store_is_survived_or_ends_the_run_with_the_reason(
     tmp_path, undisturbed, seed
 ):
-    sys.stdout.write(f"seed {seed}\n")
-    hold(tmp_path)
-    run, vandal = trained(tmp_path, "--restarts", "1"), None
-    try:
-        run.wait_for("iteration 2/")
-        vandal = strike(tmp_path, seed)
-        go_on(tmp_path, HOLDS[0])
-        vandal.wait_for("400 strikes")
+    with struck(tmp_path, seed) as (run, _):
         (worker,) = run.processes("^recycle: W1_0")
         send_signal(worker, signal.SIGKILL)
         for step in HOLDS[1:]:
             go_on(tmp_path, step)
         status = run.ended(300)
-    finally:
-        for each in (run, vandal):
-            if each is not None:
-                each.kill()
     assert "a stranger writes to the store" in run.output
     if status:
         assert re.search(
@@ -149,14 +155,7 @@ def test_a_death_while_a_stranger_is_at_the_store_is_survived_or_ends_the_run_wi
 )
 def test_whatever_a_stranger_does_to_the_store_no_worker_dies_of_it_and_no_number_is_wrong(tmp_path, undisturbed, seed):
     """With a kill and a return, between which and the end it goes on."""
-    sys.stdout.write(f"seed {seed}\n")
-    hold(tmp_path)
-    run, vandal = trained(tmp_path, "--restarts", "1"), None
-    try:
-        run.wait_for("iteration 2/")
-        vandal = strike(tmp_path, seed)
-        go_on(tmp_path, HOLDS[0])
-        vandal.wait_for("400 strikes")
+    with struck(tmp_path, seed) as (run, vandal):
         vandal.process.send_signal(signal.SIGUSR1)
         vandal.wait_for("pause 0")
         (worker,) = run.processes("^recycle: W1_0")
@@ -168,10 +167,6 @@ def test_whatever_a_stranger_does_to_the_store_no_worker_dies_of_it_and_no_numbe
         go_on(tmp_path, HOLDS[2])
         assert run.ended() == 0, run.output
         assert vandal.ended() == 0, vandal.output
-    finally:
-        for each in (run, vandal):
-            if each is not None:
-                each.kill()
     deaths = re.findall(r"(W\S+) .*(?:was killed|has given no sign|did not answer)", run.output)
     assert len(deaths) == 1, run.output
     assert "a stranger writes to the store" in run.output
