@@ -62,7 +62,6 @@ class PolicyComparison(msgspec.Struct, frozen=True):
         goodput: useful training per server-hour paid for, over that of the fault-free job; the mean.
         low: the least over samples and constants.
         high: the greatest.
-        lost: server-hours a year that are paid for and leave no training; the mean.
         shares: of the server-time that is paid for, in each bucket; the mean.
         failures: how often servers failed, the mean.
     """
@@ -74,9 +73,13 @@ class PolicyComparison(msgspec.Struct, frozen=True):
     goodput: float
     low: float
     high: float
-    lost: float
     shares: Mapping[Bucket, float]
     failures: float
+
+    @property
+    def lost(self) -> float:
+        """Server-hours a year that are paid for and leave no training; the mean."""
+        return self.lost_with(self.goodput)
 
     def lost_with(self, goodput: float) -> float:
         """Server-hours a year that another goodput would lose."""
@@ -116,7 +119,6 @@ def compare(setting: StudySetting, advance: Callable[[str], None] = lambda _: No
         outcomes = [result[place][0] for result in results]
         values = [value for result in results for value in result[place][1]]
         policy = make_policy(name, setting.ground, rates)
-        goodput = fmean(each.goodput for each in outcomes)
         paid = outcomes[0].paid * outcomes[0].seconds
         comparisons.append(
             PolicyComparison(
@@ -124,10 +126,9 @@ def compare(setting: StudySetting, advance: Callable[[str], None] = lambda _: No
                 model_only=policy.model_only,
                 source=policy.source,
                 outcome=outcomes[0],
-                goodput=goodput,
+                goodput=fmean(each.goodput for each in outcomes),
                 low=min(values),
                 high=max(values),
-                lost=(1 - goodput) * outcomes[0].paid * YEAR_HOURS,
                 shares={bucket: fmean(each.buckets[bucket] for each in outcomes) / paid for bucket in Bucket},
                 failures=fmean(len(each.failures) for each in outcomes),
             )
