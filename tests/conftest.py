@@ -1,5 +1,6 @@
 """What all tests share: golden files with a switch to renew them, and a way to call the command line."""
 
+import gc
 import os
 import random
 import sys
@@ -47,6 +48,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     config.hook.pytest_deselected(items=[each for each in items if not is_run(each)])
     items[:] = [each for each in items if is_run(each)]
+
+
+def pytest_collection_finish() -> None:
+    """Whatever is imported by now stays: collections of garbage need not look at it, nor copy it in what is forked."""
+    gc.freeze()
 
 
 @pytest.fixture

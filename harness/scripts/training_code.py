@@ -17,6 +17,11 @@ if not count_gpus():
 from megatron.training.argument_utils import ArgumentGroupFactory  # noqa: E402
 from megatron.training.arguments import add_megatron_arguments  # noqa: E402
 
+import recycle.megatron.flag.device.cpu_training  # noqa: E402
+import recycle.megatron.flag.start.dropin  # noqa: E402
+import recycle.megatron.flag.start.protection  # noqa: E402
+import recycle.planner.source  # noqa: F401, E402
+
 # Each parser is made with the help that stands in Megatron's sources. To parse these takes a rank longer than all the
 # rest of a short run, and once is enough for all ranks that are forked.
 read_help = ArgumentGroupFactory._get_field_docstrings
