@@ -17,7 +17,7 @@ from harness.started import TRAIN, Started, as_srun, by_hand, losses, torchrun, 
 WHY_NOT = missing()
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(400)]
 
-MODEL = "layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
+MODEL = "layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\nexact = true\n"
 ITERATIONS = 40
 
 
@@ -25,7 +25,7 @@ def words(folder, stages=2, iterations=ITERATIONS):
     folder.mkdir(exist_ok=True)
     (folder / "model.toml").write_text(MODEL)
     size = ["--pipelines", "2", "--stages", str(stages), "--micro-batches", "2", "--iterations", str(iterations)]
-    return ["train", *size, "--model", str(folder / "model.toml"), "--exact", "-o", str(folder / "run")]
+    return ["train", *size, "--model", str(folder / "model.toml"), "-o", str(folder / "run")]
 
 
 @pytest.fixture(scope="module")

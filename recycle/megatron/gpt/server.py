@@ -216,9 +216,9 @@ def make_stage(run: Run, number: int, text: TokenText, groups: Any, device: torc
     """
     job, options = run.plan.job, run.model
     place = Place(number, len(job.stages))
-    config = transformer_config(options, place.depth, run.tensor_parallel, run.sequence_parallel)
+    config = transformer_config(options, place.depth)
     model = build_stage(options, config, number, place.depth, groups_of(groups, place)).to(device)
-    parts = run.tensor_parallel if run.sequence_parallel else 1
+    parts = options.tensor_parallel if options.sequence_parallel else 1
     shape = (options.sequence // parts, options.micro_batch_size, options.hidden)
     return MegatronStage(model, place, shape, Batch(job).length, forward_step, text, options.seed)
 
@@ -241,7 +241,7 @@ def make_update(run: Run, stages: Sequence[MegatronStage], numbers: Sequence[int
         keep,
         options.schedule.prepare,
         options.scale_rule,
-        _shard_rule(stages, job.pipelines) if run.distributed else None,
+        _shard_rule(stages, job.pipelines) if options.distributed_optimizer else None,
         BUCKET if job.overlap_reduction is True else 0,
     )
     main = MainParameters(*(stage.parameters() for stage in stages))

@@ -84,7 +84,7 @@ def train(
     """
     run = msgspec.structs.replace(run, resume_from=None) if begins_anew(run) else run
     require_means(run.model, run.device)
-    transformer_config(run.model, len(run.plan.job.stages), run.tensor_parallel, run.sequence_parallel)
+    transformer_config(run.model, len(run.plan.job.stages))
     if run.model.exact and run.model.tied and len(run.plan.job.stages) == 1:
         raise RunError(
             "exact is on: sums are not exact where one stage uses the embedding twice; do without it, or take at least "
