@@ -202,11 +202,6 @@ class CountedUpdate:
         self._version = version
 
     @property
-    def waits(self) -> bool:
-        """See StageUpdate."""
-        return self._update.waits
-
-    @property
     def confirms(self) -> bool:
         """See StageUpdate."""
         return self._update.confirms

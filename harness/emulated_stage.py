@@ -233,11 +233,6 @@ class EmulatedUpdate:
         """See above."""
         return self._validation.speculation if self._validation else None
 
-    @property
-    def waits(self) -> bool:
-        """Whether all stages wait for each other before the next step."""
-        return not self._staggered if self._validation is None else not self._validation.guesses
-
     def collect(self) -> None:
         """Nothing: there are no gradients."""
 

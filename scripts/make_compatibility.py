@@ -379,8 +379,7 @@ def refusal_of(words: Sequence[str], folder: Path) -> str:
 
     options = [each for each in words if each not in keys]
     with ExitStack() as stack:
-        for name in ("recycle.planner.source.plan_ahead", "recycle.planner.source.waiting_plan"):
-            stack.enter_context(patch(name, lambda *_: None))
+        stack.enter_context(patch("recycle.planner.source.plan_ahead", lambda *_: None))
         stack.enter_context(patch("recycle.cli.train.train_and_show", begin))
         stack.enter_context(patch("recycle.cli.train.tell_start", lambda *_, **__: None))
         stack.enter_context(patch("recycle.cli.train.load_model", lambda _: msgspec.convert(model, ModelOptions)))

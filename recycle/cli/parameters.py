@@ -161,10 +161,9 @@ def _faults(text: str) -> Path | RandomFaults:
     if not text.startswith("mtbf="):
         return Path(text)
     mtbf, _, seed = text.removeprefix("mtbf=").partition(",seed=")
-    try:
-        return RandomFaults(parse_duration(mtbf), int(seed or 0))
-    except ValueError as error:
-        raise UserError(f"{text!r}: give a whole number as seed, such as mtbf=30s,seed=1") from error
+    if not (seed or "0").isdecimal():
+        raise UserError(f"{text!r}: give a whole number as seed, such as mtbf=30s,seed=1")
+    return RandomFaults(parse_duration(mtbf), int(seed or 0))
 
 
 class Count(click.IntRange):

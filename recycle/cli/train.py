@@ -241,7 +241,7 @@ def command(
         if meeting is None or meeting.start.rank == 0:
             tell_start(plan, catalogue, protected=protected)
         from recycle.megatron.gpt.run import Run
-        from recycle.planner.source import plan_ahead, waiting_plan
+        from recycle.planner.source import plan_ahead
 
         model = load_model(model_file)
         if model.distributed_optimizer:
@@ -278,7 +278,6 @@ def command(
             resume_from=resume_from,
             restarts=(0 if faults.entries else RESTARTS) if restarts is None else restarts,
             cluster=cluster,
-            waiting=waiting_plan(plan) if model.clip is not None or model.fp16 else None,
             redundancy=redundancy,
             racks=keeping.racks,
             device=kind,

@@ -24,9 +24,9 @@ from recycle.state.racks import Racks
 from recycle.state.redundancy import Redundancy
 from recycle.version import __version__
 
-PLAN, WAITING, SETTINGS = "plan.json", "waiting.json", "run.json"
+PLAN, SETTINGS = "plan.json", "run.json"
 # They have files of their own, are where the files are, or are not for everybody to read.
-NOT_SAVED = ("plan", "waiting", "folder", "cluster")
+NOT_SAVED = ("plan", "folder", "cluster")
 
 MAY_DIFFER = ("sequence_parallel", "distributed_optimizer")
 """Of a model's settings: those with which the same files are trained on."""
@@ -54,7 +54,6 @@ class Run(msgspec.Struct, frozen=True):
         keep: how many of the newest checkpoints are kept.
         resume_from: a checkpoint or the run of one to go on from, as long as this run has none of its own.
         restarts: how often a server that has crashed is started again, within an hour.
-        waiting: a plan for the same servers, run instead where stages wait for each other anyway; None for the same.
         redundancy: how hosts' keepers hold each version in memory; None where they do not.
         racks: which hosts fail together.
         cluster: where the store is in etcd; None where the run has a store of its own.
@@ -79,7 +78,6 @@ class Run(msgspec.Struct, frozen=True):
     keep: int = KEPT
     resume_from: Path | None = None
     restarts: int = 0
-    waiting: Plan | None = None
     redundancy: Redundancy | None = None
     racks: Racks = Racks()
     cluster: EtcdCluster | None = None
@@ -176,9 +174,6 @@ class Run(msgspec.Struct, frozen=True):
             UserError: it cannot be written.
         """
         save_plan(self.plan, self.folder / PLAN)
-        (self.folder / WAITING).unlink(missing_ok=True)
-        if self.waiting is not None:
-            save_plan(self.waiting, self.folder / WAITING)
         fields = {name: getattr(self, name) for name in self.__struct_fields__ if name not in NOT_SAVED}
         write_whole(self.folder / SETTINGS, msgspec.json.format(msgspec.json.encode(fields, enc_hook=str)))
 
@@ -194,8 +189,7 @@ class Run(msgspec.Struct, frozen=True):
             saved = msgspec.json.decode(read_bytes(folder / SETTINGS), type=_Saved, dec_hook=_path)
         except (msgspec.DecodeError, RecursionError) as error:
             raise RunError(f"{folder / SETTINGS}: this is no run of this release: {error}") from error
-        waiting = load_plan(folder / WAITING) if (folder / WAITING).exists() else None
-        return cls(plan=plan, folder=folder, waiting=waiting, **msgspec.structs.asdict(saved))
+        return cls(plan=plan, folder=folder, **msgspec.structs.asdict(saved))
 
 
 _Saved = msgspec.defstruct(

@@ -134,10 +134,8 @@ class GptServer:
         """See Connectable."""
         self.network = network
         self._collectives.connect(network)
-        first = self._run.plan
-        waiting = self._run.waiting if (plan.job, plan.dead) == (first.job, first.dead) else None
         self._held.complete()
-        self.training.connect(plan, network, hooks, notices, waiting)
+        self.training.connect(plan, network, hooks, notices)
         if self.training.newest == 0:
             self.training.tie_embeddings()
 

@@ -123,10 +123,6 @@ class StageUpdate(Protocol):
     """
 
     @property
-    def waits(self) -> bool:
-        """Whether all stages wait for each other before the next step."""
-
-    @property
     def confirms(self) -> bool:
         """Whether it makes sure itself that no server gave up any part of the iteration, before a step counts."""
 

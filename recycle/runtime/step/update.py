@@ -107,11 +107,6 @@ class TorchUpdate:
         """Of the last gradient of which it is known; no number where nobody looks at it."""
         return self._validation.norm if self._validation else math.nan
 
-    @property
-    def waits(self) -> bool:
-        """Whether all stages wait for each other before the next step."""
-        return not self._method.staggered if self._validation is None else not self._validation.guesses
-
     def enter(self, network: Network, step: int) -> int:
         """Enter a view: find out whether the last step before it was right, and make it so.
 

@@ -22,7 +22,6 @@ from recycle.runtime.net.network import Network
 class FinalizedGradients:
     """What is the same however gradients are finalized: the optimizer is not stepped here."""
 
-    waits = False
     confirms = True
 
     def collect(self) -> None:
