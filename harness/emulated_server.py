@@ -213,9 +213,6 @@ class CountedUpdate:
         """See StageUpdate."""
         return self._update.validate()
 
-    def complete(self, chunk: int, parameter: torch.nn.Parameter) -> None:
-        """See StageUpdate."""
-
     def start_reduction(self, chunk: int) -> None:
         """See StageUpdate."""
         self._update.start_reduction(chunk)

@@ -39,8 +39,6 @@ from recycle.runtime.step.trainee import Trainee
 from recycle.runtime.step.update import TorchUpdate
 
 CPU = torch.device("cpu")
-BUCKET = 1_000_000
-"""Numbers that are reduced together at least, so that what a reduction costs besides counts little."""
 
 
 class GptServer:
@@ -240,7 +238,6 @@ def make_update(run: Run, stages: Sequence[MegatronStage], numbers: Sequence[int
         options.schedule.prepare,
         options.scale_rule,
         _shard_rule(stages, job.pipelines) if options.distributed_optimizer else None,
-        BUCKET if job.overlap_reduction is True else 0,
     )
     main = MainParameters(*(stage.parameters() for stage in stages))
     update = TorchUpdate(main, options.make_optimizer, batch.rows, numbers, len(job.stages), method)

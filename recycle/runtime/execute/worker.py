@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -210,18 +209,17 @@ class Worker:
         op, stage = instruction.op, self._stages[instruction.stage]
         received = self._receive(instruction)
         micro_batch = self._micro_batch(instruction)
-        complete = partial(self._update.complete, instruction.stage) if instruction in self._program.last else None
         result: torch.Tensor | None
         if op is Op.F:
             result = stage.forward(micro_batch, received)
             self._count_memory()
         elif op is Op.W:
-            stage.weight_gradient(micro_batch, complete)
+            stage.weight_gradient(micro_batch)
             result = None
         elif op is Op.I:
             result = stage.input_gradient(micro_batch, received)
         else:
-            result = stage.backward(micro_batch, received, complete)
+            result = stage.backward(micro_batch, received)
         if op is not Op.F:
             self._update.collect()
         self._keep(instruction, result)

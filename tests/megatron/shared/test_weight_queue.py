@@ -149,52 +149,6 @@ def test_what_cannot_be_split_is_computed_at_once(monkeypatch):
     launch(1, body)
 
 
-def test_each_parameter_is_told_of_once_and_with_its_last_gradient():
-    # In the whole backward pass, which is split therefore, and in the second half of a split one.
-    def body(member):
-        run_on_cpu()
-        groups = join_server(Server(0, 0), DEPTH)
-        for number in range(DEPTH):
-            for variant in ("plain", "recompute"):
-                stage = make_stage(groups_of(groups, Place(number, DEPTH)), number, VARIANTS[variant])
-                _, expected, _ = run(stage, split=False)
-                for split in (False, True):
-                    for parameter in stage.parameters():
-                        parameter.grad = None
-                    told = tell(stage, split)
-                    assert {id(parameter) for parameter, _ in told} == {id(each) for each in stage.parameters()}
-                    assert len(told) == len(expected)
-                    places = {id(each): place for place, each in enumerate(stage.parameters())}
-                    for parameter, gradient in told:
-                        assert torch.equal(gradient, expected[places[id(parameter)]])
-                        assert torch.equal(gradient, parameter.grad)
-                    late = [places[id(parameter)] for parameter, _ in told if parameter.ndim == 2]
-                    assert late[-1] < max(late), "what is told of last is of a former layer"
-
-    launch(1, body)
-
-
-def tell(stage, split):
-    """Every parameter that is told of in the last of two micro-batches, with its gradient at that time."""
-    told = []
-
-    def complete(parameter):
-        told.append((parameter, parameter.grad.clone()))
-
-    for number in range(2):
-        micro_batch = MicroBatch(0, 0, number)
-        torch.manual_seed(number)
-        stage.forward(micro_batch, torch.randn(SHAPE) if stage.input else None)
-        gradient = torch.randn(SHAPE) if stage.output else None
-        more = (complete,) if number else ()
-        if split:
-            stage.input_gradient(micro_batch, gradient)
-            stage.weight_gradient(micro_batch, *more)
-        else:
-            stage.backward(micro_batch, gradient, *more)
-    return told
-
-
 def test_megatrons_ddp_reduces_split_layers_bucket_by_bucket_as_their_gradients_come():
     options = msgspec.structs.replace(OPTIONS, layers=2)
     data = text(options)

@@ -27,9 +27,6 @@ class FinalizedGradients:
     def collect(self) -> None:
         """Nothing: Megatron's buffers add up by themselves."""
 
-    def complete(self, chunk: int, parameter: torch.nn.Parameter) -> None:
-        """Nothing: gradients of all chunks are finalized together."""
-
     def start_reduction(self, chunk: int) -> None:
         """Nothing: gradients of all chunks are finalized together."""
 
