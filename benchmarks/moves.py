@@ -232,7 +232,7 @@ def main() -> int:
         stood = pauses(folder)
         (*_, last) = checkpoints(folder / "checkpoints")
         step = int(last.name.removeprefix("step-"))
-        alone = ("--unprotected", "--iterations", str(step), "-o", str(undisturbed))
+        alone = ("--restarts", "0", "--iterations", str(step), "-o", str(undisturbed))
         again = Started([*words, str(whole), *alone], imported=TRAINER)
         try:
             assert again.ended(3600) == 0, again.output

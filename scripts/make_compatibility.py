@@ -161,7 +161,6 @@ TRAINING = {
     "chunks": 'placement="interleaved:2"',
     "moving layers": 'placement="consecutive:2" --move-layers on',
     "catalogue": "--catalogue plans.zip",
-    "no protection": "--unprotected",
 }
 """What ``recycle train`` is asked for: options, and keys of its job file and of its model file."""
 
@@ -210,7 +209,7 @@ TAIL = """\
 
 - Pipelines that are not alike: not with `--keep-in-memory` and `distributed_optimizer`.
 - On GPUs: one H100 has run `--device cuda` and `cuda+nccl`, with all servers on it. Several GPUs have not been tried.
-- Faults on purpose: on one machine only, and not with `--unprotected`.
+- Faults on purpose: on one machine only.
 - Exact sums: not where one stage uses a tied embedding twice.
 
 ## What a job needs in any case

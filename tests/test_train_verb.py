@@ -75,7 +75,6 @@ def test_trains_with_a_dead_server(tmp_path, monkeypatch):
         (["--keep-in-memory", "3"], "3: give off, copies=N with N from 1, or parity=K.M with K from 2"),
         (["--keep-in-memory", "copies=0"], "copies=0: give off, copies=N with N from 1"),
         (["--keep-in-memory", "copies=2"], "copies=2: it takes 2 hosts, and this run has 1"),
-        (["--keep-in-memory", "copies=1", "--unprotected"], "a run without protection survives no failure"),
         (["--keep-in-memory", "copies=1", V_SHAPED], "copies=1 takes one chunk per server"),
     ],
 )
@@ -182,7 +181,7 @@ def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
     (tmp_path / "model.toml").write_text("learning_rate = 1e30\n")
     (tmp_path / "faults.toml").write_text('[[fault]]\nkind = "kill"\nservers = ["W0_0", "W1_0"]\nstep = 1\n')
     endings = {
-        ("--unprotected", "--model", tmp_path / "model.toml"): "start a new run with a smaller learning_rate",
+        ("--restarts", "0", "--model", tmp_path / "model.toml"): "start a new run with a smaller learning_rate",
         ("--faults", tmp_path / "faults.toml"): "no live server",
     }
     for number, (arguments, message) in enumerate(endings.items()):
@@ -211,7 +210,6 @@ def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
         ([*SMALL, "--model", SCHEDULES.parent / "pyproject.toml"], r"unknown field .*; the keys are layers, hidden"),
         ([*SMALL, "--store", "http://host"], "store 'http://host': give etcd://HOST:PORT"),
         ([*SMALL, "--store", "etcd://127.0.0.1:1"], "etcd at 127.0.0.1:1 does not answer.*see whether it runs there"),
-        ([*SMALL, "--store", "etcd://host", "--unprotected"], "--store: it is for a run that survives failures"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(tmp_path, monkeypatch, arguments, message):

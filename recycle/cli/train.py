@@ -132,7 +132,6 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
     "less to do as well.",
     **SURVIVING,
 )
-@click.option("--unprotected", is_flag=True, help="The first failure of a server ends the run.", **SURVIVING)
 @click.option(
     "--faults",
     "asked_faults",
@@ -175,7 +174,6 @@ def command(
     keeping: Keeping,
     store: str | None,
     moving: Moving,
-    unprotected: bool,
     device: Literal["cpu", "cuda", "cuda+nccl"],
 ) -> None:
     """Train a GPT on text by a plan for JOB, a process per live server on this machine.
@@ -195,9 +193,7 @@ def command(
     quiet()
     redundancy, outlook = keeping.redundancy, moving.outlook
     if outlook is not None:
-        refuse_beside(
-            "--unprotected" * unprotected, "--keep-in-memory" * bool(redundancy), "--catalogue" * bool(catalogue)
-        )
+        refuse_beside("--keep-in-memory" * bool(redundancy), "--catalogue" * bool(catalogue))
         job = with_own_layout(job)
     from recycle.runtime.launch.meet.start import choose_address, find_start
 
@@ -212,16 +208,8 @@ def command(
     kind: Literal["cpu", "cuda"] = "cpu" if device == "cpu" else "cuda"
     require_device(kind)
     allow_most()
-    protected = not unprotected
-    if store is not None and not protected:
-        raise UserError(
-            f"--store: it is for a run that survives failures, and this one does not; leave it and {VARIABLE} out"
-        )
-    asked = f"--keep-in-memory {redundancy}"
-    if redundancy is not None and not protected:
-        raise UserError(f"{asked}: a run without protection survives no failure; leave it off")
     if redundancy is not None:
-        job.require_standard(asked)
+        job.require_standard(f"--keep-in-memory {redundancy}")
     silence, hang, start_within = timeouts
     cluster = click.get_current_context().with_resource(
         claimed(store, start, str(output.resolve()), silence, start_within, say)
@@ -233,13 +221,12 @@ def command(
             require_free(output)
     if meeting is not None:
         meeting.address = host
-    if meeting is not None and meeting.start.rank > 0 and protected:
+    if meeting is not None and meeting.start.rank > 0:
         attend(output, meeting, keeps=redundancy is not None, goes_on=resume or resume_from is not None)
         return
     with nullcontext() if meeting is None else meeting.telling_others():
         plan = choose_plan(job, plan_file, dead)
-        if meeting is None or meeting.start.rank == 0:
-            tell_start(plan, catalogue, protected=protected)
+        tell_start(plan, catalogue)
         from recycle.megatron.gpt.run import Run
         from recycle.planner.source import plan_ahead
 
@@ -257,9 +244,8 @@ def command(
             )
         answer = max(30.0, 2 * silence, 2 * hang)
         durations = Durations(silence / 6, silence, hang, start_within, answer=answer, transfer=max(120.0, answer))
-        if meeting is None or meeting.start.rank == 0:
-            click.get_current_context().with_resource(taken(output))
-        if protected and catalogue is None:
+        click.get_current_context().with_resource(taken(output))
+        if catalogue is None:
             catalogue = plan_ahead(job, plan.mode, output / "plans.zip")
         run = Run(
             plan,
@@ -270,7 +256,6 @@ def command(
             saving.every,
             evaluate_every,
             text,
-            protected,
             catalogue=catalogue,
             host=host,
             durations=durations,
@@ -301,10 +286,9 @@ def refuse_beside(*given: str) -> None:
         raise UserError(f"--move-layers: it does not go with {refused} yet; leave one of them out")
 
 
-def tell_start(plan: Plan, catalogue: Path | None, *, protected: bool) -> None:
+def tell_start(plan: Plan, catalogue: Path | None) -> None:
     """Say what takes the seconds before training begins."""
     plans = f"plans for failures are in {catalogue}" if catalogue else "making plans for failures"
-    plans = plans if protected else "the first failure ends this run"
     make_console(error=True).print(f"{plan.job.name}: {plans}; loading PyTorch and Megatron", markup=False)
 
 

@@ -47,7 +47,6 @@ class Run(msgspec.Struct, frozen=True):
         checkpoint_every: iterations between checkpoints; 0 for none but at the end.
         evaluate_every: iterations between evaluations on held-out text; 0 for none.
         text: a file to train on; Python's standard library if None.
-        protected: whether it survives the failure of servers.
         catalogue: plans made before; None to make them when servers fail.
         host: the address that this machine's part of the run binds to.
         durations: how long servers wait for each other.
@@ -71,7 +70,6 @@ class Run(msgspec.Struct, frozen=True):
     checkpoint_every: int = 0
     evaluate_every: int = 0
     text: Path | None = None
-    protected: bool = True
     catalogue: Path | None = None
     host: str = LOOPBACK
     durations: Durations = Durations()

@@ -69,7 +69,7 @@ def run(folder, plan, model=MODEL, iterations=6, faults=None, **settings):
             case InstantLine(kind="norm"):
                 outcome.notes.append(event.text)
 
-    training = Run(plan, model, iterations, folder, protected=faults is not None, **settings)
+    training = Run(plan, model, iterations, folder, **settings)
     train(training, watch, lambda failed: make_plan(plan.job, failed, Mode(), QUICK), faults or Faults())
     stages = sorted((checkpoints(training.checkpoints)[-1]).glob("stage-*/tensor-*"))
     outcome.states = {str(each.relative_to(each.parents[1])): digest(each) for each in stages}
