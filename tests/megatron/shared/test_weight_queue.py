@@ -169,6 +169,12 @@ def test_megatrons_ddp_reduces_split_layers_bucket_by_bucket_as_their_gradients_
         stock, at_once = build(groups)
         model, split = build(groups, delay_wgrad_compute=True, bucket_size=4000)
         assert len(model.bucket_groups) > 2
+        begun = []
+        for each in model.parameters():
+            # Behind the hook by which DDP hears of this weight.
+            getattr(each, weight_queue.HOOKS, []).append(
+                lambda: begun.append(sum(each.grad_reduce_handle is not None for each in model.bucket_groups))
+            )
         for turn in range(3):
             first, last = (MicroBatch(turn, member.rank, number) for number in range(2))
             stock.zero_grad_buffer()
@@ -178,11 +184,6 @@ def test_megatrons_ddp_reduces_split_layers_bucket_by_bucket_as_their_gradients_
             stock.finish_grad_sync()
 
             model.zero_grad_buffer()
-            begun = []
-
-            def count(_, begun=begun):
-                begun.append(sum(each.grad_reduce_handle is not None for each in model.bucket_groups))
-
             for each in (first, last):
                 split.forward(each, None)
             with model.no_sync():
@@ -190,12 +191,14 @@ def test_megatrons_ddp_reduces_split_layers_bucket_by_bucket_as_their_gradients_
             if turn == 2:
                 with model.no_sync():
                     split.weight_gradient(first)
-                split.backward(last, None, count)
+                begun.clear()
+                split.backward(last, None)
             else:
                 split.input_gradient(last, None)
                 with model.no_sync():
                     split.weight_gradient(first)
-                split.weight_gradient(last, count)
+                begun.clear()
+                split.weight_gradient(last)
             # In its first iteration it counts how often it is told of each gradient.
             if turn:
                 assert begun == sorted(begun)
