@@ -132,6 +132,7 @@ def _train(
     alone: bool,
     done: Connection,
 ) -> None:
+    from harness.unprotected import train_unprotected
     from recycle.megatron.gpt.model import ModelOptions
     from recycle.megatron.gpt.run import Run
     from recycle.megatron.gpt.training import train
@@ -149,8 +150,11 @@ def _train(
     options = ModelOptions(dropout=0.1, sequence=sequence)
     if alone:
         options = ModelOptions(layers=2, hidden=512, heads=8, dropout=0.1, sequence=sequence)
-    run = Run(plan, options, ENDLESS, folder, protected=protected, redundancy=redundancy)
-    train(run, watch, plan_maker(job, plan.mode), Faults())
+    run = Run(plan, options, ENDLESS, folder, redundancy=redundancy)
+    if protected:
+        train(run, watch, plan_maker(job, plan.mode), Faults())
+    else:
+        train_unprotected(run, watch)
 
 
 def measure_protection(job: Job, sequence: int, pairs: int, seconds: float) -> list[float]:

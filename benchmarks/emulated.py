@@ -199,7 +199,6 @@ class Case(NamedTuple):
     name: str
     plan: Plan
     norm: Callable[[int], float] | None = None
-    waiting: Plan | None = None
 
 
 class Measured(NamedTuple):
@@ -210,7 +209,7 @@ class Measured(NamedTuple):
 
 
 def measure_case(case: Case, slot: float, iterations: int) -> Measured:
-    run = emulate(case.plan, slot, iterations, 2, norm=case.norm, waiting=case.waiting)
+    run = emulate(case.plan, slot, iterations, 2, norm=case.norm)
     period = statistics.mean(periods(run.timeline)) / (slot * 1e6)
     past = run.reports[0].speculation
     guesses = (past.right, past.wrong, past.waits) if past else ("-",) * 3
@@ -239,9 +238,9 @@ def stagger() -> int:
         Case("global", barrier),
         Case("global, each step clips", barrier, wild),
         Case("staggered", staggered),
-        Case("staggered, nothing clips", staggered, calm, barrier),
-        Case("staggered, one step in ten clips", staggered, sometimes, barrier),
-        Case("staggered, each step clips", staggered, wild, barrier),
+        Case("staggered, nothing clips", staggered, calm),
+        Case("staggered, one step in ten clips", staggered, sometimes),
+        Case("staggered, each step clips", staggered, wild),
     )
     found = [measure_case(case, slot, iterations) for case in cases]
     if arguments.recordings is not None:

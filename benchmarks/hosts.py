@@ -75,11 +75,11 @@ def train_words(
 ) -> list[str]:
     """The command line of a run of ``recycle train``."""
     folder.mkdir(exist_ok=True)
-    (folder / "model.toml").write_text(MODEL)
+    (folder / "model.toml").write_text(MODEL + "exact = true\n" * exact)
     pipelines, stages = map(str, shape)
     size = ["--pipelines", pipelines, "--stages", stages, "--micro-batches", "4"]
     files = ["--model", str(folder / "model.toml"), "-o", str(folder / "run")]
-    chosen = ["--exact"] * exact + (["--store", store] if store else [])
+    chosen = ["--store", store] if store else []
     return ["train", *size, "--iterations", str(iterations), *files, *chosen]
 
 

@@ -197,7 +197,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder, undisturbed = Path(temporary) / "run", Path(temporary) / "undisturbed"
         model = Path(temporary) / "model.toml"
-        model.write_text(f"layers = {arguments.layers}\n{MODEL}")
+        model.write_text(f"layers = {arguments.layers}\nexact = true\n{MODEL}")
         cut, whole = Path(temporary) / "cut.toml", Path(temporary) / "whole.toml"
         shared = {"pipelines": pipelines, "micro_batches": 4, "optimizer": 1}
         for job, count, chunks, room in (
@@ -207,7 +207,7 @@ def main() -> int:
             keys = {**shared, "stages": count, "placement": f"consecutive:{chunks}", "limit": room}
             job.write_bytes(encode_job(load_job(None, keys)))
         words = [*TRAIN, "train", "--model", str(model)]
-        words += ["--exact", "--timeouts", "silence=9s,hang=60s"]
+        words += ["--timeouts", "silence=9s,hang=60s"]
         moving = ("--move-layers", "on", "--restarts", "0", "--iterations", str(ENDLESS), "-o", str(folder))
         run = Started([*words, str(cut), *moving], imported=TRAINER)
         made = 0
@@ -232,7 +232,7 @@ def main() -> int:
         stood = pauses(folder)
         (*_, last) = checkpoints(folder / "checkpoints")
         step = int(last.name.removeprefix("step-"))
-        alone = ("--unprotected", "--iterations", str(step), "-o", str(undisturbed))
+        alone = ("--restarts", "0", "--iterations", str(step), "-o", str(undisturbed))
         again = Started([*words, str(whole), *alone], imported=TRAINER)
         try:
             assert again.ended(3600) == 0, again.output

@@ -55,7 +55,6 @@ def emulate(
     warm_up: int = 1,
     size: int = 1024,
     norm: Callable[[int], float] | None = None,
-    waiting: Plan | None = None,
 ) -> Emulation:
     """Run a plan with a process per live server, each sleeping its planned durations.
 
@@ -66,7 +65,6 @@ def emulate(
         warm_up: how many are run before, to connect all servers.
         size: numbers in a message.
         norm: of an iteration's gradient, warm-up included; a step must be made with what it is when 1 is allowed.
-        waiting: what is run instead of the plan while steps wait for the norm.
 
     Raises:
         RunError: the plan cannot run.
@@ -84,7 +82,7 @@ def emulate(
         update = EmulatedUpdate(plan.job, plan.mode.optimizer == "staggered", network, slot, sleeper, norm)
         chunks = placed(plan.job, server).chunks
         stages = [EmulatedStage(plan.job, server, each, slot, sleeper, size) for each in chunks]
-        worker = Worker(plan, stages, update, network, recorder, waiting=waiting)
+        worker = Worker(plan, stages, update, network, recorder)
         peak = 0
         for step in range(warm_up + iterations):
             if step == warm_up:

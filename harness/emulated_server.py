@@ -202,11 +202,6 @@ class CountedUpdate:
         self._version = version
 
     @property
-    def waits(self) -> bool:
-        """See StageUpdate."""
-        return self._update.waits
-
-    @property
     def confirms(self) -> bool:
         """See StageUpdate."""
         return self._update.confirms
@@ -217,9 +212,6 @@ class CountedUpdate:
     def validate(self) -> Redo:
         """See StageUpdate."""
         return self._update.validate()
-
-    def complete(self, chunk: int, parameter: torch.nn.Parameter) -> None:
-        """See StageUpdate."""
 
     def start_reduction(self, chunk: int) -> None:
         """See StageUpdate."""

@@ -12,7 +12,7 @@ import torch
 
 from recycle.holding import costs_on
 from recycle.job import Job, Server
-from recycle.runtime.execute.stage import Complete, Held, MicroBatch, Redo, TensorSpec
+from recycle.runtime.execute.stage import Held, MicroBatch, Redo, TensorSpec
 from recycle.runtime.net.network import Network, Reduction
 from recycle.runtime.net.peers import chunk_peers
 from recycle.runtime.step.speculation import Speculation
@@ -98,17 +98,12 @@ class EmulatedStage:
         """Sleep I."""
         return self._return(micro_batch, received, self._cost.input_gradient)
 
-    def weight_gradient(self, micro_batch: MicroBatch, complete: Complete | None = None) -> None:
+    def weight_gradient(self, micro_batch: MicroBatch) -> None:
         """Sleep W."""
         self._owed.remove(micro_batch)
         self._sleeper.sleep(self._cost.weight_gradient * self._slot)
 
-    def backward(
-        self,
-        micro_batch: MicroBatch,
-        received: torch.Tensor | None,
-        complete: Complete | None = None,
-    ) -> torch.Tensor | None:
+    def backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """Sleep I and W."""
         message = self._return(micro_batch, received, self._cost.input_gradient + self._cost.weight_gradient)
         self._owed.remove(micro_batch)
@@ -233,11 +228,6 @@ class EmulatedUpdate:
         """See above."""
         return self._validation.speculation if self._validation else None
 
-    @property
-    def waits(self) -> bool:
-        """Whether all stages wait for each other before the next step."""
-        return not self._staggered if self._validation is None else not self._validation.guesses
-
     def collect(self) -> None:
         """Nothing: there are no gradients."""
 
@@ -253,9 +243,6 @@ class EmulatedUpdate:
             self._meetings.pop(chunk).wait()
         self._sleeper.sleep(sum(self._optimizer.values()))
         return Redo.THIS
-
-    def complete(self, chunk: int, parameter: torch.nn.Parameter) -> None:
-        """Nothing: there are no parameters."""
 
     def start_reduction(self, chunk: int) -> None:
         """Tell the peers that this server is there, and when."""

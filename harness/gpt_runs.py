@@ -230,7 +230,7 @@ def train_by_stock(
         here = ThisRank.find(ServerRanks(tensor_parallel, 1, tensor_parallel))
         assert here.server == server
         model_parallel_cuda_manual_seed(0)
-        transformer = transformer_config(options, job.depth, tensor_parallel, **config)
+        transformer = transformer_config(options, job.depth, tensor_model_parallel_size=tensor_parallel, **config)
         groups = ProcessGroupCollection.use_mpu_process_groups()
         model = build_stage(options, transformer, server.stage, job.depth, groups)
         if transformer.bf16:

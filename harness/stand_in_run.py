@@ -37,7 +37,7 @@ from recycle.planner.make import make_plan
 from recycle.record.reporting import SilentReporter
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
-from recycle.runtime.execute.stage import Complete, MicroBatch
+from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.join import serving
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.network import Network
@@ -128,17 +128,15 @@ class CountingStage(EmulatedStage):
         self.counts = torch.zeros(job.pipelines, job.micro_batches, dtype=torch.int64)
         self.wrong: list[str] = []
 
-    def weight_gradient(self, micro_batch: MicroBatch, complete: Complete | None = None) -> None:
+    def weight_gradient(self, micro_batch: MicroBatch) -> None:
         """See PipelineStage."""
-        super().weight_gradient(micro_batch, complete)
+        super().weight_gradient(micro_batch)
         self.counts[micro_batch.home, micro_batch.number] += 1
 
-    def backward(
-        self, micro_batch: MicroBatch, received: torch.Tensor | None, complete: Complete | None = None
-    ) -> torch.Tensor | None:
+    def backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """See PipelineStage."""
         self.counts[micro_batch.home, micro_batch.number] += 1
-        return super().backward(micro_batch, received, complete)
+        return super().backward(micro_batch, received)
 
     def drop(self) -> None:
         """See PipelineStage."""

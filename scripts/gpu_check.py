@@ -144,7 +144,7 @@ def _profile(model: str) -> str:
 
 
 def exact(_: argparse.Namespace) -> str:
-    """Kills and returns in ``recycle train --exact``, over the staged transport."""
+    """Kills and returns in an exact run of ``recycle train``, over the staged transport."""
     require("megatron.core", "ortools", "click", "rich", "xxhash", "tensorboard")
     from scripts.gpu_exact import train_exactly
 

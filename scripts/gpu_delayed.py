@@ -191,7 +191,7 @@ def _in_order(
         worst = max(worst, _apart("the input", found, expected, parts))
         left.append(modules.take())
     for place in order:
-        modules.compute(left[place], lambda _: None)
+        modules.compute(left[place])
     for (name, expected), (_, found) in zip(whole.named(), parts.named(), strict=True):
         worst = max(worst, _apart(f"{name}, W in the order {order},", found, expected, parts))
     return worst

@@ -1,4 +1,4 @@
-"""The part of ``scripts/gpu-check`` that kills servers of ``recycle train --exact`` and compares what was trained."""
+"""The part of ``scripts/gpu-check`` that kills servers of an exact run, and compares what was trained."""
 
 import re
 import tempfile
@@ -40,7 +40,7 @@ fault = [
 """Where a machine is too slow for many."""
 
 SHAPES: Mapping[DeviceKind, Shape] = {
-    "cuda": Shape(3, 4, 150, ("--mtbf", "2s", "--seed", "1")),
+    "cuda": Shape(3, 4, 150, ("--faults", "mtbf=2s,seed=1")),
     "cpu": Shape(2, 2, 16, ("--faults", "faults.toml")),
 }
 
@@ -58,6 +58,7 @@ def train_exactly(kind: DeviceKind) -> str:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "faults.toml").write_text(FAULTS)
+        (folder / "model.toml").write_text("exact = true\n")
         _train(folder, "calm", shape, kind)
         said = _train(folder, "killed", shape, kind, *shape.failures)
         ending = ENDING.search(said)
@@ -76,7 +77,7 @@ def train_exactly(kind: DeviceKind) -> str:
 def _train(folder: Path, name: str, shape: Shape, kind: DeviceKind, *words: str) -> str:
     """What a run printed."""
     size = ["-D", shape.pipelines, "-P", shape.stages, "-M", shape.stages, "--iterations", shape.iterations]
-    return run_recycle(folder, "train", *map(str, size), "--exact", "--device", kind, "-o", name, *words)
+    return run_recycle(folder, "train", *map(str, size), "--model", "model.toml", "--device", kind, "-o", name, *words)
 
 
 def _digests(checkpoints: Path) -> dict[str, Mapping[str, str]]:

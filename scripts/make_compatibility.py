@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import msgspec
 from click import Command
 
 from recycle.cli.diagnosis import Diagnosis, diagnose
@@ -150,20 +152,19 @@ CONDITIONAL = {
 }
 
 TRAINING = {
-    "tensor parallelism": "--tensor-parallel 2",
-    "sequence parallelism": "--tensor-parallel 2 --sequence-parallel",
+    "tensor parallelism": "tensor_parallel=2",
+    "sequence parallelism": "tensor_parallel=2 sequence_parallel=true",
     "fp16": "fp16=true",
-    "exact sums": "--exact",
-    "distributed optimizer": "--distributed-optimizer",
+    "exact sums": "exact=true",
+    "distributed optimizer": "distributed_optimizer=true",
     "state in memory": "--keep-in-memory copies=1",
     "chunks": 'placement="interleaved:2"',
     "moving layers": 'placement="consecutive:2" --move-layers on',
     "catalogue": "--catalogue plans.zip",
-    "no protection": "--unprotected",
 }
 """What ``recycle train`` is asked for: options, and keys of its job file and of its model file."""
 
-HALF = "fp16=true"
+MODEL_KEYS = ("fp16", "exact", "tensor_parallel", "sequence_parallel", "distributed_optimizer")
 """The key of these that is the model file's."""
 
 ONE_OF = (("chunks", "moving layers"), ("tensor parallelism", "sequence parallelism"))
@@ -206,9 +207,9 @@ TAIL = """\
 
 {train}
 
-- Pipelines that are not alike: not with `--keep-in-memory` and `--distributed-optimizer`.
-- On GPUs: one H100 has run `--device cuda` and `--nccl`, with all servers on it. Several GPUs have not been tried.
-- Faults on purpose: on one machine only, and not with `--unprotected`.
+- Pipelines that are not alike: not with `--keep-in-memory` and `distributed_optimizer`.
+- On GPUs: one H100 has run `--device cuda` and `cuda+nccl`, with all servers on it. Several GPUs have not been tried.
+- Faults on purpose: on one machine only.
 - Exact sums: not where one stage uses a tied embedding twice.
 
 ## What a job needs in any case
@@ -366,20 +367,21 @@ def refusal_of(words: Sequence[str], folder: Path) -> str:
     """
     job = folder / "job.toml"
     keys = ["pipelines=2", "stages=2", "micro_batches=2", *(each for each in words if "=" in each and each[0] != "-")]
-    keys = [each for each in keys if not each.startswith(("copies=", "parity=", HALF))]
-    job.write_text("\n".join(keys))
+    keys = [each for each in keys if not each.startswith(("copies=", "parity="))]
+    of_model = [each for each in keys if each.partition("=")[0] in MODEL_KEYS]
+    job.write_text("\n".join(each for each in keys if each not in of_model))
+    model = tomllib.loads("\n".join(["layers=8", *of_model]))
 
     def begin(run: Any, *_: Any) -> None:
-        transformer_config(run.model, len(run.plan.job.stages), run.tensor_parallel, run.sequence_parallel)
+        transformer_config(run.model, len(run.plan.job.stages))
         raise Accepted
 
-    options = [each for each in words if each not in (*keys, HALF)]
+    options = [each for each in words if each not in keys]
     with ExitStack() as stack:
-        for name in ("recycle.planner.source.plan_ahead", "recycle.planner.source.waiting_plan"):
-            stack.enter_context(patch(name, lambda *_: None))
+        stack.enter_context(patch("recycle.planner.source.plan_ahead", lambda *_: None))
         stack.enter_context(patch("recycle.cli.train.train_and_show", begin))
         stack.enter_context(patch("recycle.cli.train.tell_start", lambda *_, **__: None))
-        stack.enter_context(patch("recycle.cli.train.load_model", lambda _: ModelOptions(layers=8, fp16=HALF in words)))
+        stack.enter_context(patch("recycle.cli.train.load_model", lambda _: msgspec.convert(model, ModelOptions)))
         try:
             verb: Command = train_command
             with verb.make_context("train", [str(job), "--output", str(folder / "run"), *options]) as context:

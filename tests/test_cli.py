@@ -207,9 +207,10 @@ def test_pipelines_that_are_not_alike_are_planned_checked_drawn_and_exported(run
         assert run(*command)[0] == 0
     assert "W1_1,2,F,0,0," not in run("show", plan, "--csv", "-")[1]
     assert "\nW1_0,2,F,0,0," in run("show", plan, "--csv", "-")[1]
+    (tmp_path / "model.toml").write_text("distributed_optimizer = true\n")
     for command, what in (
         (("explain", plan), "an explanation"),
-        (("train", job, "--distributed-optimizer"), "--distributed-optimizer"),
+        (("train", job, "--model", tmp_path / "model.toml", "-o", tmp_path / "run"), "distributed_optimizer"),
     ):
         status, _, err = run(*command)
         assert (status, f"layout: {what} takes pipelines that are alike" in err) == (2, True)

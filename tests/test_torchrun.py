@@ -40,12 +40,11 @@ def test_another_number_of_processes_is_refused(tmp_path):
     assert expected in first.output
 
 
-@pytest.mark.parametrize("more", [[], ["--unprotected"]])
-def test_a_port_that_is_taken_is_one_line(tmp_path, more):
+def test_a_port_that_is_taken_is_one_line(tmp_path):
     with listen() as taken:
         variables = by_hand(0, 4, "127.0.0.1", taken.getsockname()[1])
         size = ["--stages", "2", "--pipelines", "2", "--micro-batches", "2"]
-        first = Started([*TRAIN, "train", *size, "-o", str(tmp_path / "run"), *more], None, variables, TRAINER)
+        first = Started([*TRAIN, "train", *size, "-o", str(tmp_path / "run")], None, variables, TRAINER)
         assert first.ended() == 2, first.output
     address = f"127.0.0.1:{variables['MASTER_PORT']}"
     said = f"recycle: store address {address} cannot be used: Address already in use"

@@ -13,12 +13,15 @@ import torch
 from click.testing import CliRunner
 
 from recycle.cli.join import LATE
-from recycle.cli.parameters import Timeouts
+from recycle.cli.parameters import FAULTS, Keeping, Moving, RandomFaults, Saves, Timeouts
 from recycle.cli.verbs import group
 from recycle.control.board.run_folder import taken
 from recycle.control.host.agent import FENCED
 from recycle.control.store.etcd_store import EtcdStore
 from recycle.errors import RunFailed, UserError
+from recycle.placing.decision import OF_A_CLUSTER
+from recycle.state.racks import Racks
+from recycle.state.redundancy import Redundancy
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "schedules"
 V_SHAPED = SCHEDULES.parent / "tests" / "v-shaped.toml"
@@ -72,7 +75,6 @@ def test_trains_with_a_dead_server(tmp_path, monkeypatch):
         (["--keep-in-memory", "3"], "3: give off, copies=N with N from 1, or parity=K.M with K from 2"),
         (["--keep-in-memory", "copies=0"], "copies=0: give off, copies=N with N from 1"),
         (["--keep-in-memory", "copies=2"], "copies=2: it takes 2 hosts, and this run has 1"),
-        (["--keep-in-memory", "copies=1", "--unprotected"], "a run without protection survives no failure"),
         (["--keep-in-memory", "copies=1", V_SHAPED], "copies=1 takes one chunk per server"),
     ],
 )
@@ -95,14 +97,30 @@ def test_timeouts_that_are_not_named_are_as_usual():
     assert Timeouts.parse("") == Timeouts()
 
 
-def test_nccl_is_refused_where_nothing_lies_on_gpus(tmp_path):
-    with pytest.raises(UserError, match=r"--nccl: .* give --device cuda, or leave it out"):
-        call("train", *SMALL, "--nccl", "-o", tmp_path / "run")
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--move-layers", "off,speeds"], "'off,speeds': layers stay where they are; give on,speeds, or off alone"),
+        (["--keep-in-memory", "off,racks=a/b"], "'off,racks=a/b': racks say where copies are kept, and there are none"),
+        (["--checkpoint-every", "5,keep=0"], "'5,keep=0': give a number of iterations, with ,keep=N"),
+        (["--faults", "mtbf=soon"], "'soon' is no duration"),
+        (["--faults", "mtbf=30s,seed=many"], "'mtbf=30s,seed=many': give a whole number as seed"),
+    ],
+)
+def test_a_value_of_several_parts_is_refused_if_one_of_them_is_wrong(tmp_path, options, expected):
+    with pytest.raises(click.BadParameter, match=expected):
+        call("train", *SMALL, *options, "-o", tmp_path / "run")
 
 
-def test_speeds_are_measured_only_where_layers_move(tmp_path):
-    with pytest.raises(UserError, match=r"--measured-speeds: .* give --move-layers on as well, or leave it out"):
-        call("train", *SMALL, "--measured-speeds", "-o", tmp_path / "run")
+def test_values_of_several_parts_are_read():
+    assert Saves.parse("100") == Saves(100, 2)
+    assert Saves.parse("100,keep=3") == Saves(100, 3)
+    assert Keeping.parse("copies=2,racks=a,b/c") == Keeping(Redundancy(1, 2), Racks((("a", "b"), ("c",))))
+    assert Moving.parse("on,speeds") == Moving(OF_A_CLUSTER, True)
+    assert Moving.parse("off") == Moving(None, False)
+    assert FAULTS.convert("mtbf=30s,seed=1", None, None) == RandomFaults(30.0, 1)
+    assert FAULTS.convert("mtbf=30s", None, None) == RandomFaults(30.0, 0)
+    assert FAULTS.convert("trace.csv", None, None) == Path("trace.csv")
 
 
 FIRST_IMPORT = """
@@ -163,7 +181,7 @@ def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
     (tmp_path / "model.toml").write_text("learning_rate = 1e30\n")
     (tmp_path / "faults.toml").write_text('[[fault]]\nkind = "kill"\nservers = ["W0_0", "W1_0"]\nstep = 1\n')
     endings = {
-        ("--unprotected", "--model", tmp_path / "model.toml"): "start a new run with a smaller learning_rate",
+        ("--restarts", "0", "--model", tmp_path / "model.toml"): "start a new run with a smaller learning_rate",
         ("--faults", tmp_path / "faults.toml"): "no live server",
     }
     for number, (arguments, message) in enumerate(endings.items()):
@@ -192,7 +210,6 @@ def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
         ([*SMALL, "--model", SCHEDULES.parent / "pyproject.toml"], r"unknown field .*; the keys are layers, hidden"),
         ([*SMALL, "--store", "http://host"], "store 'http://host': give etcd://HOST:PORT"),
         ([*SMALL, "--store", "etcd://127.0.0.1:1"], "etcd at 127.0.0.1:1 does not answer.*see whether it runs there"),
-        ([*SMALL, "--store", "etcd://host", "--unprotected"], "--store: it is for a run that survives failures"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(tmp_path, monkeypatch, arguments, message):

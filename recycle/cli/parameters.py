@@ -1,5 +1,6 @@
 """What options and arguments hold: how their texts are read, and what the help calls them."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
@@ -68,6 +69,103 @@ class Timeouts(NamedTuple):
         return cls(**given)
 
 
+class Keeping(NamedTuple):
+    """How hosts keep each version in memory.
+
+    Attributes:
+        redundancy: as how many pieces; None if they do not.
+        racks: which hosts fail together.
+    """
+
+    redundancy: Redundancy | None
+    racks: Racks
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``off``, ``copies=2`` or ``parity=4+1``, the last two with ``,racks=a1,a2/b1,b2`` or without.
+
+        Raises:
+            UserError: it is something else.
+        """
+        redundancy, _, racks = text.partition(",racks=")
+        keeping = cls(Redundancy.parse(redundancy), Racks.parse(racks))
+        if keeping.redundancy is None and racks:
+            raise UserError(
+                f"{text!r}: racks say where copies are kept, and there are none; give copies=N, or off alone"
+            )
+        return keeping
+
+
+class Moving(NamedTuple):
+    """Whether layers move.
+
+    Attributes:
+        outlook: how long servers stay as they are; None if layers stay.
+        by_speed: whether they move also because servers have shown to be slow.
+    """
+
+    outlook: Outlook | None
+    by_speed: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``off``, ``on`` or ``5712h/132h``, the last two with ``,speeds`` or without.
+
+        Raises:
+            UserError: it is something else.
+        """
+        times = text.removesuffix(",speeds")
+        outlook = Outlook.parse(times)
+        if outlook is None and times != text:
+            raise UserError(f"{text!r}: layers stay where they are; give on,speeds, or off alone")
+        return cls(outlook, times != text)
+
+
+class Saves(NamedTuple):
+    """When checkpoints are made.
+
+    Attributes:
+        every: iterations between them; 0 for none before the end.
+        keep: how many of the newest are kept.
+    """
+
+    every: int
+    keep: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``100``, with ``,keep=3`` or without.
+
+        Raises:
+            UserError: it is something else.
+        """
+        found = re.fullmatch(r"(?P<every>[0-9]{1,9})(,keep=(?P<keep>0*[1-9][0-9]{0,8}))?", text)
+        if found is None:
+            raise UserError(f"{text!r}: give a number of iterations, with ,keep=N if not 2 checkpoints are to be kept")
+        return cls(int(found["every"]), int(found["keep"] or 2))
+
+
+class RandomFaults(NamedTuple):
+    """Failures at random.
+
+    Attributes:
+        mtbf: mean seconds between them.
+        seed: tells one sequence of them from another.
+    """
+
+    mtbf: float
+    seed: int
+
+
+def _faults(text: str) -> Path | RandomFaults:
+    if not text.startswith("mtbf="):
+        return Path(text)
+    mtbf, _, seed = text.removeprefix("mtbf=").partition(",seed=")
+    if not (seed or "0").isdecimal():
+        raise UserError(f"{text!r}: give a whole number as seed, such as mtbf=30s,seed=1")
+    return RandomFaults(parse_duration(mtbf), int(seed or 0))
+
+
 class Count(click.IntRange):
     """A whole number, at least and at most so much where that is given."""
 
@@ -84,14 +182,17 @@ SERVER = Parsed("server", lambda text: Server.parse(text.strip()))
 SERVERS = Parsed("server[,server...]", _servers)
 """Comma-separated servers such as W1_2,W0_3."""
 
-REDUNDANCY = Parsed("redundancy", Redundancy.parse)
-"""How hosts keep each version in memory; None for ``off``."""
+KEEPING = Parsed("keeping", Keeping.parse)
+"""How hosts keep each version in memory, and which of them fail together."""
 
-RACKS = Parsed("racks", Racks.parse)
-"""Which hosts fail together."""
+MOVING = Parsed("moving", Moving.parse)
+"""Whether layers move, and how long servers stay as they are."""
 
-OUTLOOK = Parsed("outlook", Outlook.parse)
-"""Whether layers move, and how long servers stay as they are; None for ``off``."""
+SAVES = Parsed("saves", Saves.parse)
+"""When checkpoints are made, and how many are kept."""
+
+FAULTS = Parsed("faults", _faults)
+"""What goes wrong: a file, or failures at random."""
 
 TIMEOUTS = Parsed("timeouts", Timeouts.parse)
 """How long a run waits for hosts, servers and their start."""

@@ -70,9 +70,8 @@ def command(
     JOB is a TOML file (docs/reference/job-file.md lists every key); flags describe a job without one, or change what
     it says. The search ends at its budget, at the proven bound, or at Ctrl-C; the best plan found is kept each time.
 
-    With --catalogue nothing is searched for. Where a live server has to act as a dead peer, and where moving a healthy
-    server to another stage would save time, the report says so. In the place of JOB, a plan of compute form gets its
-    transfers, reductions and optimizer steps.
+    With --catalogue nothing is searched for; where a live server has to act as a dead peer, the report says so. In the
+    place of JOB, a plan of compute form gets its transfers, reductions and optimizer steps.
 
     \b
     recycle plan job.toml --dead W1_2 --budget 2s -o plan.json
@@ -181,7 +180,6 @@ def report_entry(catalogue: Catalogue, found: Found, output: Path | None, *, as_
                 "makespan": entry.makespan,
                 "retention": retention,
                 "roles": {str(server): str(role) for server, role in found.reading.roles.items()},
-                "migration": found.migration.describe(index.job) if found.migration else None,
             }
         )
         return
@@ -197,7 +195,5 @@ def report_entry(catalogue: Catalogue, found: Found, output: Path | None, *, as_
     )
     for server, role in found.reading.roles.items():
         console.print(f"role       {server} acts as {role}")
-    if found.migration:
-        console.print(f"migration  {found.migration.describe(job)}")
     if output is not None:
         console.print(f"written to {output}", markup=False)

@@ -9,6 +9,7 @@ from recycle.cli.console import make_console
 from recycle.cli.options import JobCommand, describe_job, device_option, job_options
 from recycle.cli.parameters import Count, OutputFile
 from recycle.cli.run.model import load_model, quiet
+from recycle.errors import UserError
 from recycle.files import write_whole
 from recycle.job import Job
 from recycle.jobfile import encode_job
@@ -37,6 +38,11 @@ def command(job: Job, model_file: Path | None, repeats: int, device: Literal["cp
     from recycle.megatron.gpt.profile import profile
 
     options = load_model(model_file)
+    if options.tensor_parallel > 1:
+        raise UserError(
+            f"tensor_parallel is {options.tensor_parallel}: a profile is of servers of one rank; leave it out of the "
+            "model file"
+        )
     measured = profile(job, options, load_text(None, options), repeats, device)
     write_whole(output, encode_job(measured))
     console = make_console()

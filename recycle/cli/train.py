@@ -6,11 +6,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
-import msgspec
 
 from recycle.cli.console import make_console
-from recycle.cli.options import GroupedOption, JobCommand, device_option, job_options
-from recycle.cli.parameters import DURATION, OUTLOOK, RACKS, REDUNDANCY, SERVERS, TIMEOUTS, Count, Timeouts
+from recycle.cli.options import GroupedOption, JobCommand, job_options
+from recycle.cli.parameters import (
+    FAULTS,
+    KEEPING,
+    MOVING,
+    SAVES,
+    SERVERS,
+    TIMEOUTS,
+    Count,
+    Keeping,
+    Moving,
+    RandomFaults,
+    Saves,
+    Timeouts,
+)
 from recycle.cli.run.choices import choose_faults, choose_plan
 from recycle.cli.run.model import load_model, quiet
 from recycle.cli.run.shown_run import train_and_show
@@ -21,11 +33,8 @@ from recycle.errors import RunFailed, UserError
 from recycle.faults.menu import Kind
 from recycle.holding import with_own_layout
 from recycle.job import Job, Server
-from recycle.placing.decision import Outlook
 from recycle.plan.plan import Plan
 from recycle.runtime.launch.process.restarts import RESTARTS
-from recycle.state.racks import Racks
-from recycle.state.redundancy import Redundancy
 
 if TYPE_CHECKING:
     from recycle.runtime.launch.meet.rendezvous import Rendezvous
@@ -43,33 +52,36 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 )
 @click.option("--dead", type=SERVERS, default="", help="Servers that are dead from the start, for example W1_2,W0_3.")
 @click.option("--iterations", type=Count(1), default=20, show_default=True, help="How many iterations to train.")
-@click.option("--model", "model_file", type=click.Path(path_type=Path), help="A TOML file with the size of the GPT.")
+@click.option(
+    "--model",
+    "model_file",
+    type=click.Path(path_type=Path),
+    help="A TOML file with the size of the GPT, and how it is trained.",
+)
 @click.option("--text", type=click.Path(path_type=Path), help="A file or a .bin/.idx dataset to train on.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), default="run", show_default=True, help="The run's folder."
 )
 @click.option(
-    "--tensor-parallel",
-    type=Count(1),
-    default=1,
+    "--device",
+    type=click.Choice(["cpu", "cuda", "cuda+nccl"]),
+    default="cpu",
     show_default=True,
-    help="Ranks per server; it dies with any of them.",
+    help="What stages are computed on; they can share a GPU. With cuda, tensors go through host memory; with "
+    "cuda+nccl, NCCL carries them.",
 )
-@click.option("--sequence-parallel", is_flag=True, help="Divide sequences where layers are not divided.")
-@click.option("--exact", is_flag=True, help="Sum gradients so that failures change no bit of what is trained.")
-@click.option(
-    "--distributed-optimizer",
-    "distributed",
-    is_flag=True,
-    help="Cut the optimizer's state into shards, each held by two servers.",
-)
-@device_option
-@click.option("--nccl", is_flag=True, help="Carry what lies on GPUs by NCCL instead of through host memory.")
 @click.option(
     "--evaluate-every", type=Count(0), default=0, help="Iterations between evaluations on held-out text.", **SAVING
 )
-@click.option("--checkpoint-every", type=Count(0), default=0, help="Iterations between checkpoints.", **SAVING)
-@click.option("--keep", type=Count(1), default=2, show_default=True, help="How many checkpoints are kept.", **SAVING)
+@click.option(
+    "--checkpoint-every",
+    "saving",
+    type=SAVES,
+    default="0",
+    metavar="NUMBER[,keep=NUMBER]",
+    help="Iterations between checkpoints, and how many are kept; default: 2.",
+    **SAVING,
+)
 @click.option("--resume", is_flag=True, help="Continue from the newest checkpoint in the run's folder.", **SAVING)
 @click.option(
     "--resume-from",
@@ -91,12 +103,13 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 )
 @click.option(
     "--keep-in-memory",
-    "redundancy",
-    type=REDUNDANCY,
+    "keeping",
+    type=KEEPING,
     default="off",
     show_default=True,
-    metavar="off|copies=N|parity=K+M",
-    help="Have N hosts keep every iteration's state, or pieces of it, to lose one iteration with a whole stage.",
+    metavar="off|copies=N|parity=K+M[,racks=HOST,HOST/HOST,...]",
+    help="Have N hosts keep every iteration's state, or pieces of it, to lose one iteration with a whole stage. Racks "
+    "are hosts that fail together.",
     **SURVIVING,
 )
 @click.option(
@@ -110,43 +123,27 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 )
 @click.option(
     "--move-layers",
-    "outlook",
-    type=OUTLOOK,
+    "moving",
+    type=MOVING,
     default="off",
     show_default=True,
-    metavar="on|off|FAILURE/REPAIR",
-    help="Move layers of the dead where that pays, by mean times to failure and repair.",
+    metavar="off|on[,speeds]|FAILURE/REPAIR[,speeds]",
+    help="Move layers of the dead where that pays, by mean times to failure and repair. With speeds, slow servers get "
+    "less to do as well.",
     **SURVIVING,
 )
-@click.option(
-    "--measured-speeds",
-    is_flag=True,
-    help="With --move-layers: give servers that are slow less to do.",
-    **SURVIVING,
-)
-@click.option("--unprotected", is_flag=True, help="The first failure of a server ends the run.", **SURVIVING)
 @click.option(
     "--faults",
-    "fault_file",
-    type=click.Path(path_type=Path),
-    help="What goes wrong: a fault file or a trace.",
+    "asked_faults",
+    type=FAULTS,
+    metavar="PATH|mtbf=DURATION[,seed=INTEGER]",
+    help="What goes wrong: a fault file, a trace, or servers killed and replaced at random, one in this time on "
+    "average.",
     **SURVIVING,
 )
-@click.option(
-    "--mtbf", type=DURATION, help="Kill and replace servers at random, one in this time on average.", **SURVIVING
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random failures.", **SURVIVING)
 @click.option(
     "--address",
     help="The address or network interface to bind to; default: the one that reaches the first host.",
-    **HOSTS,
-)
-@click.option(
-    "--racks",
-    type=RACKS,
-    default="",
-    metavar="HOST,HOST/HOST,...",
-    help="Which hosts fail together, as racks with a slash between them.",
     **HOSTS,
 )
 @click.option(
@@ -165,30 +162,19 @@ def command(
     model_file: Path | None,
     text: Path | None,
     output: Path,
-    tensor_parallel: int,
-    sequence_parallel: bool,
     resume: bool,
     resume_from: Path | None,
-    checkpoint_every: int,
+    saving: Saves,
     restarts: int | None,
-    keep: int,
     evaluate_every: int,
-    fault_file: Path | None,
-    mtbf: float | None,
-    seed: int,
+    asked_faults: Path | RandomFaults | None,
     catalogue: Path | None,
     timeouts: Timeouts,
     address: str | None,
-    redundancy: Redundancy | None,
-    racks: Racks,
-    distributed: bool,
+    keeping: Keeping,
     store: str | None,
-    outlook: Outlook | None,
-    measured_speeds: bool,
-    unprotected: bool,
-    device: Literal["cpu", "cuda"],
-    nccl: bool,
-    exact: bool,
+    moving: Moving,
+    device: Literal["cpu", "cuda", "cuda+nccl"],
 ) -> None:
     """Train a GPT on text by a plan for JOB, a process per live server on this machine.
 
@@ -200,26 +186,15 @@ def command(
 
     \b
     recycle train schedules/paper.toml --faults schedules/faults/two-kills-one-join.toml --iterations 60
-    recycle train schedules/paper.toml --mtbf 30s --seed 1
+    recycle train schedules/paper.toml --faults mtbf=30s,seed=1
     recycle train schedules/paper.toml --dead W1_2 --iterations 100 --evaluate-every 20
     """
     # Torch reads what it may log when it is first imported, and that is below.
     quiet()
-    if distributed:
-        job.require_even("--distributed-optimizer")
+    redundancy, outlook = keeping.redundancy, moving.outlook
     if outlook is not None:
-        beside = {
-            "--unprotected": unprotected,
-            "--distributed-optimizer": distributed,
-            "--keep-in-memory": redundancy,
-            "--tensor-parallel": tensor_parallel > 1,
-            "--catalogue": catalogue,
-        }
-        if refused := next((name for name, given in beside.items() if given), ""):
-            raise UserError(f"--move-layers: it does not go with {refused} yet; leave one of them out")
+        refuse_beside("--keep-in-memory" * bool(redundancy), "--catalogue" * bool(catalogue))
         job = with_own_layout(job)
-    elif measured_speeds:
-        raise UserError("--measured-speeds: layers stay where they are; give --move-layers on as well, or leave it out")
     from recycle.runtime.launch.meet.start import choose_address, find_start
 
     start = find_start(os.environ)
@@ -230,26 +205,11 @@ def command(
     from recycle.runtime.device import require_device
     from recycle.runtime.launch.meet.claiming import claimed
 
-    if nccl and device != "cuda":
-        raise UserError("--nccl: it carries what lies on GPUs; give --device cuda, or leave it out")
-    require_device(device)
+    kind: Literal["cpu", "cuda"] = "cpu" if device == "cpu" else "cuda"
+    require_device(kind)
     allow_most()
-    protected = not unprotected
-    if store is not None and not protected:
-        raise UserError(
-            f"--store: it is for a run that survives failures, and this one does not; leave it and {VARIABLE} out"
-        )
-    asked = f"--keep-in-memory {redundancy}"
-    if sequence_parallel and tensor_parallel == 1:
-        raise UserError(
-            "--sequence-parallel: it is for servers of several ranks; add --tensor-parallel or leave it out"
-        )
-    if redundancy is not None and not protected:
-        raise UserError(f"{asked}: a run without protection survives no failure; leave it off")
     if redundancy is not None:
-        job.require_standard(asked)
-    elif racks:
-        raise UserError("--racks: it says where --keep-in-memory keeps the state; give that, or leave it out")
+        job.require_standard(f"--keep-in-memory {redundancy}")
     silence, hang, start_within = timeouts
     cluster = click.get_current_context().with_resource(
         claimed(store, start, str(output.resolve()), silence, start_within, say)
@@ -261,28 +221,31 @@ def command(
             require_free(output)
     if meeting is not None:
         meeting.address = host
-    if meeting is not None and meeting.start.rank > 0 and protected:
+    if meeting is not None and meeting.start.rank > 0:
         attend(output, meeting, keeps=redundancy is not None, goes_on=resume or resume_from is not None)
         return
     with nullcontext() if meeting is None else meeting.telling_others():
         plan = choose_plan(job, plan_file, dead)
-        if meeting is None or meeting.start.rank == 0:
-            tell_start(plan, catalogue, protected=protected)
+        tell_start(plan, catalogue)
         from recycle.megatron.gpt.run import Run
-        from recycle.planner.source import plan_ahead, waiting_plan
+        from recycle.planner.source import plan_ahead
 
         model = load_model(model_file)
-        model = msgspec.structs.replace(model, exact=exact or model.exact)
-        faults = choose_faults(job, plan, iterations, fault_file, mtbf, seed)
+        if model.distributed_optimizer:
+            job.require_even("distributed_optimizer")
+        if outlook is not None:
+            refuse_beside(
+                "distributed_optimizer" * model.distributed_optimizer, "tensor_parallel" * (model.tensor_parallel > 1)
+            )
+        faults = choose_faults(job, plan, iterations, asked_faults)
         if cluster is not None and any(fault.kind is Kind.STORE_LOSS for fault in faults.entries):
             raise UserError(
                 "faults: store-loss ends the store of the run, and --store gives etcd: leave one of them out"
             )
         answer = max(30.0, 2 * silence, 2 * hang)
         durations = Durations(silence / 6, silence, hang, start_within, answer=answer, transfer=max(120.0, answer))
-        if meeting is None or meeting.start.rank == 0:
-            click.get_current_context().with_resource(taken(output))
-        if protected and catalogue is None:
+        click.get_current_context().with_resource(taken(output))
+        if catalogue is None:
             catalogue = plan_ahead(job, plan.mode, output / "plans.zip")
         run = Run(
             plan,
@@ -290,35 +253,42 @@ def command(
             iterations,
             output,
             resume,
-            checkpoint_every,
+            saving.every,
             evaluate_every,
             text,
-            tensor_parallel,
-            protected,
             catalogue=catalogue,
             host=host,
             durations=durations,
-            keep=keep,
+            keep=saving.keep,
             resume_from=resume_from,
             restarts=(0 if faults.entries else RESTARTS) if restarts is None else restarts,
             cluster=cluster,
-            waiting=waiting_plan(plan) if model.clip is not None or model.fp16 else None,
             redundancy=redundancy,
-            racks=racks,
-            distributed=distributed,
-            device=device,
-            nccl=nccl,
-            sequence_parallel=sequence_parallel,
+            racks=keeping.racks,
+            device=kind,
+            nccl=device == "cuda+nccl",
             outlook=outlook,
-            measured_speeds=measured_speeds,
+            measured_speeds=moving.by_speed,
         )
         train_and_show(run, faults, meeting)
 
 
-def tell_start(plan: Plan, catalogue: Path | None, *, protected: bool) -> None:
+def refuse_beside(*given: str) -> None:
+    """Refuse --move-layers beside what it does not go with.
+
+    Args:
+        given: what of that is asked for; empty for the rest.
+
+    Raises:
+        UserError: something is.
+    """
+    if refused := next(filter(None, given), ""):
+        raise UserError(f"--move-layers: it does not go with {refused} yet; leave one of them out")
+
+
+def tell_start(plan: Plan, catalogue: Path | None) -> None:
     """Say what takes the seconds before training begins."""
     plans = f"plans for failures are in {catalogue}" if catalogue else "making plans for failures"
-    plans = plans if protected else "the first failure ends this run"
     make_console(error=True).print(f"{plan.job.name}: {plans}; loading PyTorch and Megatron", markup=False)
 
 

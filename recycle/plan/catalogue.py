@@ -20,7 +20,6 @@ from recycle.job import DeadServers, Job, Server
 from recycle.kinds import CATALOGUE, mistaken
 from recycle.plan.document import Time, decode
 from recycle.plan.instruction import Instruction
-from recycle.plan.migration import Migration, best_migration
 from recycle.plan.mode import Mode
 from recycle.plan.normalise import Counts, Relabelling, relabel_plan, relabelling
 from recycle.plan.packing import PackedPlan, References, decode_references
@@ -92,7 +91,6 @@ class Found(msgspec.Struct, frozen=True):
         dead: the dead servers that were asked for.
         entry: the figures of their plan.
         reading: how the stored plan is read for them.
-        migration: a move of one server that would save time, if the catalogue knows one.
         source: the archive and the member that the plan is stored in.
         packed: the plan as it is stored.
         references: what its programs were packed against.
@@ -102,7 +100,6 @@ class Found(msgspec.Struct, frozen=True):
     dead: DeadServers
     entry: Entry
     reading: Relabelling
-    migration: Migration | None
     source: str
     packed: PackedPlan
     references: References
@@ -222,7 +219,6 @@ class Catalogue:
             dead=dead,
             entry=entry,
             reading=relabelling(job, dead),
-            migration=best_migration(job, dead, entry.period, self._period),
             source=f"{self.path}: {entry.member}",
             packed=packed,
             references=self.references,
@@ -233,10 +229,6 @@ class Catalogue:
         if self.archive.getinfo(name).file_size > LARGEST_MEMBER:
             raise zipfile.BadZipFile(f"{name} has more than {LARGEST_MEMBER} bytes")
         return self.archive.read(name)
-
-    def _period(self, counts: Counts) -> int | None:
-        entry = self.entries.get(counts)
-        return entry.period if entry else None
 
 
 def member_name(counts: Counts) -> str:

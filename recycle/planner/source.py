@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import msgspec
-
 from recycle.job import Job, Server
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Form, Plan, Provenance
@@ -43,13 +41,6 @@ def first_plan(job: Job, dead: Iterable[Server], mode: Mode) -> Plan:
         NoPlanError: a stage has no live server.
     """
     return plan_maker(job, mode, MOVES_BEFORE)(dead)
-
-
-def waiting_plan(plan: Plan) -> Plan | None:
-    """For a staggered plan, one with a global optimizer around the same dead servers; None for another one."""
-    if plan.mode.optimizer == "global":
-        return None
-    return first_plan(plan.job, plan.dead, msgspec.structs.replace(plan.mode, optimizer="global"))
 
 
 def plan_ahead(job: Job, mode: Mode, path: Path) -> Path | None:

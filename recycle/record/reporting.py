@@ -92,7 +92,6 @@ class FileReporter:
         name: of the server.
         title: what is run.
         send: sends an encoded event to who watches.
-        failed: the servers that are dead from the start, if this server's recording says so.
         ahead: by how many microseconds this machine's clock is ahead of the launcher's.
     """
 
@@ -102,14 +101,13 @@ class FileReporter:
         name: str,
         title: str,
         send: Callable[[bytes], None],
-        failed: Sequence[Server] = (),
         ahead: float = 0.0,
     ) -> None:
         def warn(text: str) -> None:
             send(msgspec.json.encode(InstantLine("warning", time.monotonic_ns() / 1000, name, text)))
 
         self._send = send
-        self._file = EventFile(folder, name, title, warn, failed, ahead)
+        self._file = EventFile(folder, name, title, warn, ahead=ahead)
 
     def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
         """See Reporter."""

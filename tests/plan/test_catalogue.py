@@ -71,14 +71,6 @@ def look_up_often(catalogue, dead):
         assert tuple(catalogue.look_up([dead]).plan().dead) == (dead,)
 
 
-def test_a_migration_is_suggested_where_it_saves_time(catalogue_file):
-    catalogue = Catalogue(catalogue_file)
-    costly = catalogue.look_up([Server(1, 3)])
-    assert costly.migration is not None
-    assert costly.migration.gain == costly.entry.period - costly.migration.period > 0
-    assert costly.migration.role == Server(1, 3)
-
-
 def test_a_view_without_a_plan_is_said(catalogue_file):
     with pytest.raises(NoPlanError, match=r"no plan for failure counts \(1, 1, 1, 0\).*--failures 3"):
         Catalogue(catalogue_file).look_up([Server(0, 0), Server(1, 1), Server(2, 2)])

@@ -4,7 +4,6 @@ from hypothesis import strategies as st
 from harness.examples import QUICK, paper_job
 from recycle.job import Server
 from recycle.plan.checker import check_plan
-from recycle.plan.migration import best_migration
 from recycle.plan.mode import Mode
 from recycle.plan.normalise import canonical_dead, relabel_plan, relabelling
 from recycle.planner.make import make_plan
@@ -51,20 +50,3 @@ def test_the_canonical_plan_is_legal_in_any_names(data):
 def test_renaming_back_is_the_identity_for_the_canonical_set():
     plan = make_plan(paper_job(), (Server(2, 1), Server(2, 2)), Mode(), QUICK)
     assert relabel_plan(plan, plan.dead) == plan
-
-
-def test_the_best_migration_moves_a_failure_to_where_it_costs_less():
-    job = paper_job()
-    periods = {(0, 0, 0, 1): 33, (0, 1, 0, 0): 31, (0, 0, 1, 0): 30}
-    move = best_migration(job, job.dead_servers([Server(1, 3)]), 33, periods.get)
-    assert move is not None
-    assert (move.server, move.role, move.period, move.gain) == (Server(1, 2), Server(1, 3), 30, 3)
-    assert best_migration(job, job.dead_servers([Server(1, 2)]), 30, periods.get) is None
-    assert best_migration(job, job.dead_servers([]), 24, periods.get) is None
-
-
-def test_no_migration_takes_the_last_server_of_a_stage():
-    job = paper_job(pipelines=2)
-    periods = {(0, 1, 1, 0): 10, (0, 2, 0, 0): 1}
-    dead = job.dead_servers([Server(0, 1), Server(0, 2)])
-    assert best_migration(job, dead, 20, periods.get) is None

@@ -7,7 +7,7 @@ from recycle.plan.checker import check_plan
 from recycle.plan.document import encode_plan
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
-from recycle.planner.source import first_plan, megatron_plan, plan_ahead, plan_maker, waiting_plan
+from recycle.planner.source import megatron_plan, plan_ahead, plan_maker
 
 JOB = paper_job(pipelines=2, stages=2, micro_batches=3)
 
@@ -18,14 +18,6 @@ def test_a_plan_is_made_alike_by_whoever_is_asked():
     assert encode_plan(one) == encode_plan(other)
     assert one.dead == dead
     assert one.form == "lowered"
-
-
-def test_a_run_that_waits_has_a_plan_with_a_global_optimizer_around_the_same_dead_servers():
-    plan = first_plan(JOB, [Server(0, 1)], Mode())
-    waiting = waiting_plan(plan)
-    assert waiting is not None
-    assert (waiting.dead, waiting.mode) == (plan.dead, Mode(optimizer="global"))
-    assert waiting_plan(waiting) is None
 
 
 def test_a_catalogue_made_ahead_holds_small_jobs_failures_and_is_not_made_for_one_pipeline(tmp_path):

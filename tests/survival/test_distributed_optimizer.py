@@ -36,9 +36,9 @@ class Exact(Trained):
     """A run whose sums do not depend on who is alive."""
 
     @staticmethod
-    def describe(folder, iterations, **options):
+    def describe(folder, iterations, changes=(), **options):
         run = Trained.describe(folder, iterations, **options)
-        return msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, exact=True))
+        return msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, exact=True, **dict(changes)))
 
     @property
     def states(self):
@@ -97,7 +97,7 @@ def die_together(monkeypatch, servers, step):
 )
 def test_a_death_where_parameters_are_given_to_the_peers(tmp_path, whole, monkeypatch, after):
     die_in(monkeypatch, "_spread", Server(1, 0), epoch=0, step=4, after=after)
-    run = Exact(tmp_path / "run", fault(Kind.KILL, "W2_1", 7, Op.REDUCE), distributed=True)
+    run = Exact(tmp_path / "run", fault(Kind.KILL, "W2_1", 7, Op.REDUCE), changes={"distributed_optimizer": True})
     run.require_same_bits(whole)
     assert [len(each.servers) for each in run.views] == [6, 5, 4]
 
@@ -110,7 +110,7 @@ def test_deaths_and_returns(tmp_path, whole, monkeypatch):
         fault(Kind.JOIN, "W0_0", 5),
         fault(Kind.KILL, "W2_0", 8, Op.REDUCE),
     ]
-    run = Exact(tmp_path / "run", *faults, distributed=True, checkpoint_every=4)
+    run = Exact(tmp_path / "run", *faults, changes={"distributed_optimizer": True}, checkpoint_every=4)
     run.require_same_bits(whole)
     assert ITERATIONS in run.steps
     assert any(each.joined == ["W0_0"] for each in run.views), run.story
@@ -119,7 +119,7 @@ def test_deaths_and_returns(tmp_path, whole, monkeypatch):
 def test_a_shard_that_is_lost_is_taken_from_the_checkpoint(tmp_path, whole, monkeypatch):
     # Of three servers of a stage, two hold any shard.
     die_together(monkeypatch, ("W0_1", "W1_1"), 6)
-    run = Exact(tmp_path / "run", distributed=True, checkpoint_every=4)
+    run = Exact(tmp_path / "run", changes={"distributed_optimizer": True}, checkpoint_every=4)
     run.require_same_bits(whole)
     assert "checkpoint" in {each.restore for each in run.views}, run.story
 
@@ -129,7 +129,7 @@ def test_a_shard_that_is_lost_is_taken_from_keepers(tmp_path, whole, monkeypatch
     die_together(monkeypatch, ("W0_1", "W1_1"), 4)
     die_together(monkeypatch, ("W0_0", "W1_0", "W2_0"), 8)
     kept = Redundancy.parse("copies=1")
-    run = Exact(tmp_path / "run", distributed=True, redundancy=kept, checkpoint_every=SAVED)
+    run = Exact(tmp_path / "run", changes={"distributed_optimizer": True}, redundancy=kept, checkpoint_every=SAVED)
     run.require_same_bits(whole)
     assert {each.restore for each in run.views} == {"memory"}, run.story
     for stage in (0, 1):
@@ -155,7 +155,7 @@ def two_leave(monkeypatch):
 
 
 def test_servers_that_leave_together_take_no_shard_with_them(tmp_path, whole, two_leave):
-    run = Exact(tmp_path / "run", distributed=True)
+    run = Exact(tmp_path / "run", changes={"distributed_optimizer": True})
     run.require_same_bits(whole)
     # The first that is told to be dead ends the view, and may keep the other from leaving in the same one.
     assert [len(each.servers) for each in run.views] in ([6, 4], [6, 5, 4])
@@ -163,6 +163,6 @@ def test_servers_that_leave_together_take_no_shard_with_them(tmp_path, whole, tw
 
 
 def test_who_was_kept_from_leaving_by_a_death_leaves_early_in_the_next_view(tmp_path, whole, two_leave):
-    run = Exact(tmp_path / "run", fault(Kind.KILL, "W2_1", 5, Op.F), distributed=True)
+    run = Exact(tmp_path / "run", fault(Kind.KILL, "W2_1", 5, Op.F), changes={"distributed_optimizer": True})
     run.require_same_bits(whole)
     assert len(run.views[-1].servers) == 3, run.story

@@ -13,7 +13,7 @@ from harness.started import TRAIN, Started, by_hand, losses, newest_view, wait_u
 WHY_NOT = missing() or etcd_missing()
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(300)]
 
-MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
+MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\nexact = true\n"
 ITERATIONS = 60
 
 
@@ -21,7 +21,7 @@ def words(folder, *more):
     folder.mkdir(exist_ok=True)
     (folder / "model.toml").write_text(MODEL)
     size = ["--pipelines", "3", "--stages", "1", "--micro-batches", "2", "--iterations", str(ITERATIONS)]
-    return [*TRAIN, "train", *size, "--model", str(folder / "model.toml"), "--exact", "-o", str(folder / "run"), *more]
+    return [*TRAIN, "train", *size, "--model", str(folder / "model.toml"), "-o", str(folder / "run"), *more]
 
 
 @pytest.fixture(scope="module")

@@ -55,10 +55,10 @@ def iterations(folder: Path) -> int:
 @pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES)
 def test_a_run_finds_out_before_it_needs_etcd_and_survives_deaths_again_afterwards(tmp_path, start, trouble):
     folder = tmp_path / "run"
-    (tmp_path / "model.toml").write_text(MODEL)
+    (tmp_path / "model.toml").write_text(f"{MODEL}exact = true\n")
     with etcd(trouble.members, quotas=[QUOTA]) as served:
         size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2", "--iterations", "100000"]
-        model = ["--model", str(tmp_path / "model.toml"), "--exact"]
+        model = ["--model", str(tmp_path / "model.toml")]
         run = start([*TRAIN, "train", *size, *model, "-o", str(folder), "--store", served.url])
         run.wait_for("iteration 5/")
         trouble.begin(served)

@@ -1,6 +1,5 @@
 """Runs over several hosts: torchrun on each, what srun sets, or variables set by hand; and hosts that die."""
 
-import os
 import re
 import signal
 import socket
@@ -17,7 +16,7 @@ from harness.started import TRAIN, Started, as_srun, by_hand, losses, torchrun, 
 WHY_NOT = missing()
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(400)]
 
-MODEL = "layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
+MODEL = "layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\nexact = true\n"
 ITERATIONS = 40
 
 
@@ -25,7 +24,7 @@ def words(folder, stages=2, iterations=ITERATIONS):
     folder.mkdir(exist_ok=True)
     (folder / "model.toml").write_text(MODEL)
     size = ["--pipelines", "2", "--stages", str(stages), "--micro-batches", "2", "--iterations", str(iterations)]
-    return ["train", *size, "--model", str(folder / "model.toml"), "--exact", "-o", str(folder / "run")]
+    return ["train", *size, "--model", str(folder / "model.toml"), "-o", str(folder / "run")]
 
 
 @pytest.fixture(scope="module")
@@ -191,19 +190,3 @@ def test_the_second_signal_ends_a_run_at_once(start, tmp_path):
     assert run.ended() == 128 + signal.SIGTERM, run.output
     assert "recycle: SIGTERM: ended at once" in run.output
     wait_until(lambda: not any(map(is_running, below)))
-
-
-@pytest.mark.parametrize(
-    ("send", "number"), [(send_signal, signal.SIGTERM), (os.killpg, signal.SIGINT)], ids=["SIGTERM", "Ctrl-C"]
-)
-def test_a_run_without_protection_ends_at_the_first_signal_and_leaves_nobody_behind(start, tmp_path, send, number):
-    """A terminal sends Ctrl-C to all processes."""
-    run = start([*TRAIN, *words(tmp_path, stages=1, iterations=20_000), "--unprotected"])
-    run.wait_for("iteration 3/")
-    below = run.processes(".")
-    assert len(below) == 2
-    send(run.process.pid, number)
-    assert run.ended() == 128 + number, run.output
-    assert f"recycle: {number.name}: ended at once" in run.output
-    assert "Traceback" not in run.output
-    assert not any(map(is_running, below))

@@ -26,7 +26,7 @@ STAGE = [f"W{pipeline}_1" for pipeline in range(PIPELINES)]
 
 
 def words(folder, iterations=ITERATIONS, kept="copies=2"):
-    (folder / "model.toml").write_text(MODEL)
+    (folder / "model.toml").write_text(f"{MODEL}exact = true\n")
     size = [
         "--pipelines",
         str(PIPELINES),
@@ -36,7 +36,6 @@ def words(folder, iterations=ITERATIONS, kept="copies=2"):
         "2",
         "--iterations",
         str(iterations),
-        "--exact",
     ]
     keeping = ["--keep-in-memory", kept, "--checkpoint-every", str(SAVED)]
     return [*TRAIN, "train", *size, *keeping, "--model", str(folder / "model.toml"), "-o", str(folder / "run")]

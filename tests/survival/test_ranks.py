@@ -42,8 +42,9 @@ class SplitRun(Trained):
         return make_plan(JOB, dead, Mode(), QUICK)
 
     @staticmethod
-    def describe(folder, iterations, model=CLIPPED, **options):
-        return Run(SplitRun.make(()), model, iterations, folder, durations=DURATIONS, tensor_parallel=2, **options)
+    def describe(folder, iterations, changes=(), **options):
+        model = msgspec.structs.replace(CLIPPED, tensor_parallel=2, **dict(changes))
+        return Run(SplitRun.make(()), model, iterations, folder, durations=DURATIONS, **options)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -105,11 +106,11 @@ def test_where_two_servers_lose_a_rank_at_any_call_of_a_list_the_losses_stay_as_
 
 
 def test_exact_sums_over_ranks_have_the_same_bits(tmp_path, doom):
-    exact = msgspec.structs.replace(CLIPPED, exact=True)
     # Each rank's part of a sequence makes a part of the gradients of norms, with bounds of its own.
-    whole = SplitRun(tmp_path / "whole", model=exact, iterations=5, sequence_parallel=True)
+    exact = {"exact": True, "sequence_parallel": True}
+    whole = SplitRun(tmp_path / "whole", changes=exact, iterations=5)
     doom["W1_0", 0] = 40
-    broken = SplitRun(tmp_path / "broken", model=exact, iterations=5, sequence_parallel=True)
+    broken = SplitRun(tmp_path / "broken", changes=exact, iterations=5)
     assert [len(each.servers) for each in broken.views] == [4, 3], broken.story
     assert broken.losses() == whole.losses()
 
@@ -127,7 +128,11 @@ def test_a_server_comes_back_with_all_its_ranks(tmp_path, reference, doom, monke
 def test_all_servers_of_a_stage_are_restored_from_memory_with_all_their_ranks(tmp_path, reference, distributed):
     """And keepers write the checkpoint of each rank, which is that of the servers to the bit."""
     kills = [fault(Kind.KILL, f"W{pipeline}_1", SAVED + 2, Op.F) for pipeline in range(2)]
-    kept = {"redundancy": Redundancy.parse("copies=1"), "checkpoint_every": SAVED, "distributed": distributed}
+    kept = {
+        "redundancy": Redundancy.parse("copies=1"),
+        "checkpoint_every": SAVED,
+        "changes": {"distributed_optimizer": distributed},
+    }
     run = SplitRun(tmp_path / "run", *kills, **kept)
     run.require_same(reference)
     assert {each.restore for each in run.views} == {"memory"}, run.story
@@ -142,8 +147,10 @@ def test_all_servers_of_a_stage_are_restored_from_memory_with_all_their_ranks(tm
 
 def words(folder):
     """Of a run of two servers with two ranks each, which lasts until it is told to end."""
-    (folder / "model.toml").write_text("layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\n")
-    size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2", "--tensor-parallel", "2"]
+    (folder / "model.toml").write_text(
+        "layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\ntensor_parallel = 2\n"
+    )
+    size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2"]
     files = ["--model", str(folder / "model.toml"), "-o", str(folder / "run")]
     return [*TRAIN, "train", *size, *files, "--iterations", "20000"]
 

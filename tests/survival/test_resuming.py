@@ -12,20 +12,20 @@ from recycle.runtime.step.checkpoint import checkpoints
 from recycle.state.redundancy import Redundancy
 from tests.survival.trained import Trained, short_text
 
-MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
-SHARDS = "--distributed-optimizer"
+MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\nexact = true\n"
+SHARDS = "distributed_optimizer = true\n"
 KEEP = ("--keep-in-memory", "copies=1")
 
 
-def words(folder, iterations, *more):
-    (folder.parent / "model.toml").write_text(MODEL)
+def words(folder, iterations, *more, keys=""):
+    (folder.parent / "model.toml").write_text(MODEL + keys)
     size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2", "--iterations", str(iterations)]
-    return [*TRAIN, "train", *size, "--model", str(folder.parent / "model.toml"), "--exact", "-o", str(folder), *more]
+    return [*TRAIN, "train", *size, "--model", str(folder.parent / "model.toml"), "-o", str(folder), *more]
 
 
-def left_in_memory(start, folder, *more):
+def left_in_memory(start, folder, keys=""):
     """Have a run begun, and nothing left of it but a keeper; gives how many iterations were made for certain."""
-    run = start(words(folder, 100_000, *KEEP, *more))
+    run = start(words(folder, 100_000, *KEEP, keys=keys))
     run.wait_for("iteration 5/")
     run.kill()
     wait_until(lambda: run.process.poll() is not None)
@@ -33,11 +33,11 @@ def left_in_memory(start, folder, *more):
     return max(each.read_bytes().count(b'"type":"iteration"') for each in folder.glob("events/*.jsonl"))
 
 
-@pytest.mark.parametrize(("before", "after"), [((), (SHARDS,)), ((SHARDS,), ())], ids=["into shards", "out of shards"])
+@pytest.mark.parametrize(("before", "after"), [("", SHARDS), (SHARDS, "")], ids=["into shards", "out of shards"])
 def test_copies_fit_whether_the_optimizer_is_in_shards_or_not_to_the_bit(tmp_path, start, before, after):
     folder, other = tmp_path / "run", tmp_path / "other"
-    iterations = left_in_memory(start, folder, *before) + 5
-    run = start(words(folder, iterations, "--resume", *KEEP, *after))
+    iterations = left_in_memory(start, folder, before) + 5
+    run = start(words(folder, iterations, "--resume", *KEEP, keys=after))
     assert run.ended() == 0, run.output
     assert any(b"is taken from this host's keeper" in each.read_bytes() for each in folder.glob("events/*.jsonl"))
     assert not is_kept(last_token(folder))

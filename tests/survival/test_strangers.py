@@ -66,13 +66,13 @@ def test_strangers_end_no_run_and_keep_nobody_from_surviving(tmp_path):
         run.kill()
 
 
-SIZE = ("--pipelines", "2", "--stages", "2", "--micro-batches", "4", "--exact", "--iterations", str(ITERATIONS))
+SIZE = ("--pipelines", "2", "--stages", "2", "--micro-batches", "4", "--iterations", str(ITERATIONS))
 SEEDS = [int.from_bytes(os.urandom(3)) for _ in range(2)]
 
 
 def trained(folder, *more):
     """A run of two pipelines of two stages, which waits before some iterations until it is told to go on."""
-    (folder / "model.toml").write_text(MODEL.replace("layers = 1", "layers = 2"))
+    (folder / "model.toml").write_text(MODEL.replace("layers = 1", "layers = 2") + "exact = true\n")
     words = ["train", *SIZE, *more, "--model", str(folder / "model.toml"), "-o", str(folder / "run")]
     return Started([*HELD_TRAIN, *words], variables={"HELD": str(folder)})
 

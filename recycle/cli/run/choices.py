@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from recycle.cli.options import describe_dead, load_legal_plan
+from recycle.cli.parameters import RandomFaults
 from recycle.errors import UserError
 from recycle.faults.file import load_faults
 from recycle.faults.menu import Faults
@@ -15,19 +16,17 @@ from recycle.plan.plan import Plan
 LONGEST_RUN = 24 * 3600.0
 
 
-def choose_faults(job: Job, plan: Plan, iterations: int, path: Path | None, mtbf: float | None, seed: int) -> Faults:
+def choose_faults(job: Job, plan: Plan, iterations: int, asked: Path | RandomFaults | None) -> Faults:
     """What goes wrong in a run: as a file says, at random, or nothing.
 
     Raises:
-        UserError: the file cannot be read or does not fit the run, or both were asked for.
+        UserError: the file cannot be read or does not fit the run.
     """
-    if path is not None and mtbf is not None:
-        raise UserError(f"--faults {path} and --mtbf: give one of them")
-    if path is not None:
-        return load_faults(path, job, iterations, dead=plan.dead)
-    if mtbf is not None:
-        return random_faults(job, mtbf, seed, LONGEST_RUN, mean_time_to_repair=mtbf, dead=plan.dead)
-    return Faults()
+    if asked is None:
+        return Faults()
+    if isinstance(asked, Path):
+        return load_faults(asked, job, iterations, dead=plan.dead)
+    return random_faults(job, asked.mtbf, asked.seed, LONGEST_RUN, mean_time_to_repair=asked.mtbf, dead=plan.dead)
 
 
 def choose_plan(job: Job, path: Path | None, dead: tuple[Server, ...]) -> Plan:

@@ -2,14 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recycle.cli.console import make_console
 from recycle.cli.losses import marks_of
 from recycle.cli.options import describe_dead, describe_job
-from recycle.errors import RunFailed
 from recycle.faults.menu import Faults
 from recycle.files import write_whole
 from recycle.record.best_effort import BestEffort
@@ -25,21 +23,17 @@ if TYPE_CHECKING:
 
 
 def train_and_show(run: "Run", faults: Faults, meeting: "Rendezvous | None") -> None:
-    """Train, and show how it goes; of several processes, the first one does.
+    """Train, and show how it goes.
 
     Raises:
         RunFailed: the run did not come to its end.
     """
     from recycle.cli.run.planning import planning_of
     from recycle.megatron.gpt.training import train
-    from recycle.runtime.launch.process.local import ProcessFailed
     from recycle.runtime.net.gloo.releases import untried_release
 
     plan, output = run.plan, run.folder
     planning = planning_of(run)
-    if meeting is not None and meeting.start.rank > 0:
-        train(run, ignore, planning.make, faults, meeting, planning.mover)
-        return
     console = make_console(error=True)
     console.print(describe_job(plan.job), markup=False)
     console.print(f"dead       {describe_dead(plan.dead)}")
@@ -49,15 +43,7 @@ def train_and_show(run: "Run", faults: Faults, meeting: "Rendezvous | None") -> 
     if untried := untried_release():
         console.print(f"torch      {untried}", markup=False)
     with shown(run, console) as watch:
-        try:
-            train(run, watch, planning.make, faults, meeting, planning.mover)
-        except ProcessFailed as failure:
-            with BestEffort(str(output / "failure.txt"), partial(console.print, markup=False)):
-                write_whole(output / "failure.txt", f"{failure}\n{failure.detail}".encode())
-            raise RunFailed(
-                f"{failure}; {output / 'failure.txt'} says where. Continue from the last checkpoint with --resume, "
-                "and with --dead if a server is gone"
-            ) from failure
+        train(run, watch, planning.make, faults, meeting, planning.mover)
     tell_where(console, output)
 
 
@@ -119,7 +105,3 @@ def tell_where(console: "Console", output: Path) -> None:
     console.print(
         f"look at    recycle show {output} --html {page}: what each server did, and each recovery", markup=False
     )
-
-
-def ignore(*_: object) -> None:
-    """Take events that are not shown."""

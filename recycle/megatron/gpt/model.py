@@ -55,6 +55,9 @@ class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         transformer_engine: whether layers are Transformer Engine's, which need a GPU, and leave their weight gradients
             for W by their own means.
         per_token_loss: whether every token of the batch counts the same; otherwise every micro-batch does.
+        tensor_parallel: ranks of a server, over which every layer is split.
+        sequence_parallel: whether these divide sequences among them where they do not divide layers.
+        distributed_optimizer: whether each peer of a stage holds some shards of the optimizer's state, and steps those.
     """
 
     layers: Count = 4
@@ -84,6 +87,9 @@ class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transformer_engine: bool = False
     per_token_loss: bool = False
     exact: bool = False
+    tensor_parallel: Count = 1
+    sequence_parallel: bool = False
+    distributed_optimizer: bool = False
 
     @property
     def schedule(self) -> RateSchedule:
@@ -109,16 +115,12 @@ class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return make_optimizer(self.optimizer, parameters, self.learning_rate, self.weight_decay, self.momentum)
 
 
-def transformer_config(
-    options: ModelOptions, depth: int, tensor_parallel: int = 1, sequence_parallel: bool = False, **changes: Any
-) -> Any:
+def transformer_config(options: ModelOptions, depth: int, **changes: Any) -> Any:
     """Megatron's configuration of a model cut into ``depth`` stages, without anything that needs CUDA.
 
     Args:
         options: the model.
         depth: P, or how many chunks there are.
-        tensor_parallel: ranks of a server.
-        sequence_parallel: whether these divide sequences among them where they do not divide layers.
         changes: other settings of Megatron's.
 
     Raises:
@@ -126,15 +128,19 @@ def transformer_config(
     """
     if options.layers % depth:
         raise RunError(f"layers is {options.layers}: {depth} stages need a multiple of {depth}")
-    if options.hidden % options.heads or options.heads % tensor_parallel:
+    if options.hidden % options.heads or options.heads % options.tensor_parallel:
         raise RunError(
             f"heads is {options.heads}: it must divide hidden ({options.hidden}) and be a multiple of the "
-            f"tensor-parallel size ({tensor_parallel})"
+            f"tensor-parallel size ({options.tensor_parallel})"
         )
-    if sequence_parallel and options.sequence % tensor_parallel:
+    if options.sequence_parallel and options.tensor_parallel == 1:
         raise RunError(
-            f"sequence is {options.sequence}: with --sequence-parallel it must be a multiple of the tensor-parallel "
-            f"size ({tensor_parallel})"
+            "sequence_parallel is on: it is for servers of several ranks; raise tensor_parallel, or turn it off"
+        )
+    if options.sequence_parallel and options.sequence % options.tensor_parallel:
+        raise RunError(
+            f"sequence is {options.sequence}: with sequence_parallel it must be a multiple of the tensor-parallel "
+            f"size ({options.tensor_parallel})"
         )
     if options.decay != "constant" and options.decay_steps <= options.warm_up:
         raise RunError(
@@ -155,8 +161,8 @@ def transformer_config(
         "hidden_dropout": options.dropout,
         "attention_dropout": options.dropout,
         "pipeline_model_parallel_size": depth,
-        "tensor_model_parallel_size": tensor_parallel,
-        "sequence_parallel": sequence_parallel,
+        "tensor_model_parallel_size": options.tensor_parallel,
+        "sequence_parallel": options.sequence_parallel,
         "bf16": options.bf16,
         "fp16": options.fp16,
         "params_dtype": options.precision,

@@ -31,7 +31,7 @@ from recycle.runtime.step.checkpoint import (
 IN_MEMORY = "in-memory.json"
 """The settings of what a run keeps in memory: keepers are asked for it by those who have been started."""
 
-TO_LOOK_AT = ("events", "failures", "faults.jsonl", "tensorboard", "failure.txt", "loss.svg")
+TO_LOOK_AT = ("events", "failures", "faults.jsonl", "tensorboard", "loss.svg")
 """What a run leaves in its folder that another one in the same folder must not go on with."""
 
 

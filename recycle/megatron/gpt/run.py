@@ -24,10 +24,12 @@ from recycle.state.racks import Racks
 from recycle.state.redundancy import Redundancy
 from recycle.version import __version__
 
-PLAN, WAITING, SETTINGS = "plan.json", "waiting.json", "run.json"
+PLAN, SETTINGS = "plan.json", "run.json"
 # They have files of their own, are where the files are, or are not for everybody to read.
-NOT_SAVED = ("plan", "waiting", "folder", "cluster")
+NOT_SAVED = ("plan", "folder", "cluster")
 
+MAY_DIFFER = ("sequence_parallel", "distributed_optimizer")
+"""Of a model's settings: those with which the same files are trained on."""
 
 NO_PARITY = "off"
 """What the settings of a run say that keeps whole copies, or nothing."""
@@ -45,20 +47,15 @@ class Run(msgspec.Struct, frozen=True):
         checkpoint_every: iterations between checkpoints; 0 for none but at the end.
         evaluate_every: iterations between evaluations on held-out text; 0 for none.
         text: a file to train on; Python's standard library if None.
-        tensor_parallel: ranks per server, over which every layer is split.
-        sequence_parallel: whether sequences are split over them where layers are not.
-        protected: whether it survives the failure of servers.
         catalogue: plans made before; None to make them when servers fail.
         host: the address that this machine's part of the run binds to.
         durations: how long servers wait for each other.
         keep: how many of the newest checkpoints are kept.
         resume_from: a checkpoint or the run of one to go on from, as long as this run has none of its own.
         restarts: how often a server that has crashed is started again, within an hour.
-        waiting: a plan for the same servers, run instead where stages wait for each other anyway; None for the same.
         redundancy: how hosts' keepers hold each version in memory; None where they do not.
         racks: which hosts fail together.
         cluster: where the store is in etcd; None where the run has a store of its own.
-        distributed: whether each peer of a stage holds some shards of the optimizer's state, and steps those.
         device: what servers compute on.
         nccl: whether NCCL carries the tensors of GPUs; otherwise they go through host memory.
         outlook: how long servers stay as they are, where chunks move between servers; None where they do not.
@@ -73,22 +70,17 @@ class Run(msgspec.Struct, frozen=True):
     checkpoint_every: int = 0
     evaluate_every: int = 0
     text: Path | None = None
-    tensor_parallel: int = 1
-    protected: bool = True
     catalogue: Path | None = None
     host: str = LOOPBACK
     durations: Durations = Durations()
     keep: int = KEPT
     resume_from: Path | None = None
     restarts: int = 0
-    waiting: Plan | None = None
     redundancy: Redundancy | None = None
     racks: Racks = Racks()
     cluster: EtcdCluster | None = None
-    distributed: bool = False
     device: DeviceKind = "cpu"
     nccl: bool = False
-    sequence_parallel: bool = False
     outlook: Outlook | None = None
     measured_speeds: bool = False
 
@@ -113,7 +105,7 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def ranks(self) -> int:
         """How many ranks a server has."""
-        return self.tensor_parallel
+        return self.model.tensor_parallel
 
     @property
     def transport(self) -> TransportKind:
@@ -141,13 +133,9 @@ class Run(msgspec.Struct, frozen=True):
     def settings(self) -> dict[str, Any]:
         """What must be the same for a run to go on from a checkpoint; who is alive and who holds what may differ."""
         batch = Batch(self.plan.job)
-        shape = {
-            "pipelines": batch.rows,
-            "micro_batches": batch.length,
-            "tensor_parallel": self.tensor_parallel,
-        }
+        shape = {"pipelines": batch.rows, "micro_batches": batch.length}
         model: dict[str, Any] = msgspec.to_builtins(self.model)
-        return shape | model
+        return shape | {name: value for name, value in model.items() if name not in MAY_DIFFER}
 
     def settings_in_memory(self, text: str) -> dict[str, Any]:
         """What must be the same for a run to go on from copies in memory: there, stages are as they were cut.
@@ -173,8 +161,7 @@ class Run(msgspec.Struct, frozen=True):
             text: tells texts apart.
         """
         release = {"recycle": __version__, "torch": torch.__version__, "mode": str(self.plan.mode)}
-        release |= {"device": self.device, "distributed_optimizer": str(self.distributed)}
-        release |= {"sequence_parallel": str(self.sequence_parallel)}
+        release |= {"device": self.device} | {name: str(getattr(self.model, name)) for name in MAY_DIFFER}
         release |= {"stages": str(self.plan.job.depth), "placement": self._placement}
         return {name: str(value) for name, value in (self.settings | release | {"text": text}).items()}
 
@@ -185,9 +172,6 @@ class Run(msgspec.Struct, frozen=True):
             UserError: it cannot be written.
         """
         save_plan(self.plan, self.folder / PLAN)
-        (self.folder / WAITING).unlink(missing_ok=True)
-        if self.waiting is not None:
-            save_plan(self.waiting, self.folder / WAITING)
         fields = {name: getattr(self, name) for name in self.__struct_fields__ if name not in NOT_SAVED}
         write_whole(self.folder / SETTINGS, msgspec.json.format(msgspec.json.encode(fields, enc_hook=str)))
 
@@ -203,8 +187,7 @@ class Run(msgspec.Struct, frozen=True):
             saved = msgspec.json.decode(read_bytes(folder / SETTINGS), type=_Saved, dec_hook=_path)
         except (msgspec.DecodeError, RecursionError) as error:
             raise RunError(f"{folder / SETTINGS}: this is no run of this release: {error}") from error
-        waiting = load_plan(folder / WAITING) if (folder / WAITING).exists() else None
-        return cls(plan=plan, folder=folder, waiting=waiting, **msgspec.structs.asdict(saved))
+        return cls(plan=plan, folder=folder, **msgspec.structs.asdict(saved))
 
 
 _Saved = msgspec.defstruct(

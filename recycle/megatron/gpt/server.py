@@ -39,8 +39,6 @@ from recycle.runtime.step.trainee import Trainee
 from recycle.runtime.step.update import TorchUpdate
 
 CPU = torch.device("cpu")
-BUCKET = 1_000_000
-"""Numbers that are reduced together at least, so that what a reduction costs besides counts little."""
 
 
 class GptServer:
@@ -134,10 +132,8 @@ class GptServer:
         """See Connectable."""
         self.network = network
         self._collectives.connect(network)
-        first = self._run.plan
-        waiting = self._run.waiting if (plan.job, plan.dead) == (first.job, first.dead) else None
         self._held.complete()
-        self.training.connect(plan, network, hooks, notices, waiting)
+        self.training.connect(plan, network, hooks, notices)
         if self.training.newest == 0:
             self.training.tie_embeddings()
 
@@ -216,9 +212,9 @@ def make_stage(run: Run, number: int, text: TokenText, groups: Any, device: torc
     """
     job, options = run.plan.job, run.model
     place = Place(number, len(job.stages))
-    config = transformer_config(options, place.depth, run.tensor_parallel, run.sequence_parallel)
+    config = transformer_config(options, place.depth)
     model = build_stage(options, config, number, place.depth, groups_of(groups, place)).to(device)
-    parts = run.tensor_parallel if run.sequence_parallel else 1
+    parts = options.tensor_parallel if options.sequence_parallel else 1
     shape = (options.sequence // parts, options.micro_batch_size, options.hidden)
     return MegatronStage(model, place, shape, Batch(job).length, forward_step, text, options.seed)
 
@@ -241,8 +237,7 @@ def make_update(run: Run, stages: Sequence[MegatronStage], numbers: Sequence[int
         keep,
         options.schedule.prepare,
         options.scale_rule,
-        _shard_rule(stages, job.pipelines) if run.distributed else None,
-        BUCKET if job.overlap_reduction is True else 0,
+        _shard_rule(stages, job.pipelines) if options.distributed_optimizer else None,
     )
     main = MainParameters(*(stage.parameters() for stage in stages))
     update = TorchUpdate(main, options.make_optimizer, batch.rows, numbers, len(job.stages), method)

@@ -9,9 +9,7 @@ import msgspec
 import torch
 
 from recycle.control.host.agent import run_agent
-from recycle.control.membership.participant import Participant
-from recycle.control.membership.view import Member, ServerRank, View
-from recycle.errors import RunFailed
+from recycle.control.membership.view import Member, View
 from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Faults
 from recycle.megatron.gpt.device import prepare_device, require_means
@@ -34,12 +32,10 @@ from recycle.plan.moves import Mover
 from recycle.record.history import next_epoch
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Event, FileReporter, Reporter, SilentReporter
-from recycle.runtime.errors import NotFinite, RunError
+from recycle.runtime.errors import RunError
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.injection import Injector
-from recycle.runtime.launch.meet.apart import join
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
-from recycle.runtime.launch.process.local import Process, launch
 from recycle.runtime.launch.process.messages import ReportMessage, run_and_tell
 from recycle.runtime.launch.process.report_channel import LauncherConnection
 from recycle.runtime.launch.process.said_once import say_launcher_lost
@@ -47,14 +43,10 @@ from recycle.runtime.launch.process.signals import be_told_to_leave
 from recycle.runtime.launch.process.title import set_title
 from recycle.runtime.launch.supervise.setting import RunAccess, Setting
 from recycle.runtime.launch.supervise.supervisor import FIRED, Supervisor
-from recycle.runtime.net.connect import connect
-from recycle.runtime.net.network import NetworkOptions
-from recycle.runtime.net.own_ranks import OwnRanks
-from recycle.runtime.net.stop_line import FreeLine
 from recycle.runtime.recover.plans import Maker, Planning, Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop
-from recycle.runtime.recover.view_reports import first_view, now
+from recycle.runtime.recover.view_reports import now
 from recycle.runtime.step.checkpoint import adopt, checkpoints, give_up
 
 Watch = Callable[[Event], None]
@@ -80,11 +72,11 @@ def train(
 
     Raises:
         UserError: something that was asked for cannot be done.
-        RunFailed: the run did not come to its end; ProcessFailed where a process of an unprotected run failed.
+        RunFailed: the run did not come to its end.
     """
     run = msgspec.structs.replace(run, resume_from=None) if begins_anew(run) else run
     require_means(run.model, run.device)
-    transformer_config(run.model, len(run.plan.job.stages), run.tensor_parallel, run.sequence_parallel)
+    transformer_config(run.model, len(run.plan.job.stages))
     if run.model.exact and run.model.tied and len(run.plan.job.stages) == 1:
         raise RunError(
             "exact is on: sums are not exact where one stage uses the embedding twice; do without it, or take at least "
@@ -94,61 +86,18 @@ def train(
     if meeting is not None:
         _require_fit(run, len(view.servers), meeting.start.count, faults)
     text = load_text(run.text, run.model)
-    # In an unprotected run that is started apart, all processes come here.
-    is_first = meeting is None or meeting.start.rank == 0
-    if is_first:
-        require_fit(run, text.fingerprint)
-        if run.resume_from is not None and not checkpoints(run.checkpoints):
-            run.checkpoints.mkdir(parents=True, exist_ok=True)
-            adopt(run.resume_from, run.checkpoints)
+    require_fit(run, text.fingerprint)
+    if run.resume_from is not None and not checkpoints(run.checkpoints):
+        run.checkpoints.mkdir(parents=True, exist_ok=True)
+        adopt(run.resume_from, run.checkpoints)
     newest = find_newest(run, text.fingerprint, watch) if run.goes_on else None
-    if is_first:
-        refuse_to_overwrite(run)
-        run.folder.mkdir(parents=True, exist_ok=True)
-        give_up(run.checkpoints)
-        set_earlier_aside(run)
-        run.save()
-        note_settings(run, text.fingerprint)
-    if run.protected:
-        _train_protected(run, view, text, newest, watch, Planning(make, mover), faults, meeting)
-        return
-    if faults.entries:
-        raise RunError("faults: nothing survives them here; leave them out, or leave --unprotected out")
-
-    def work(process: Process) -> None:
-        _train_unprotected(run, view, text, newest, process)
-
-    def receive(_: int, content: bytes) -> None:
-        watch(msgspec.json.decode(content, type=Event))
-
-    if meeting is None:
-        launch(len(view.servers) * run.ranks, work, receive)
-    else:
-        join(meeting.start, work, receive, meeting.say)
-
-
-def _require_fit(run: Run, servers: int, count: int, faults: Faults) -> None:
-    if count != servers * run.ranks:
-        each = "a process each" if run.ranks == 1 else f"{run.ranks} processes each"
-        raise RunError(
-            f"WORLD_SIZE is {count}, and the plan has {servers} live servers, {each}: "
-            f"start torchrun with {servers * run.ranks} processes in all"
-        )
-    if faults.entries:
-        raise RunError("faults: they are for a run on one machine, started by one command; leave them out")
-
-
-def _train_protected(
-    run: Run,
-    view: View,
-    text: TokenText,
-    newest: int | None,
-    watch: Watch,
-    planning: Planning,
-    faults: Faults,
-    meeting: Rendezvous | None,
-) -> None:
-    planning = with_catalogue(planning, run)
+    refuse_to_overwrite(run)
+    run.folder.mkdir(parents=True, exist_ok=True)
+    give_up(run.checkpoints)
+    set_earlier_aside(run)
+    run.save()
+    note_settings(run, text.fingerprint)
+    planning = with_catalogue(Planning(make, mover), run)
     setting = Setting(
         job=run.plan.job,
         view=view,
@@ -167,6 +116,17 @@ def _train_protected(
         cluster=run.cluster,
     )
     Supervisor(setting, partial(serve_member, run, text, planning, faults), watch).run()
+
+
+def _require_fit(run: Run, servers: int, count: int, faults: Faults) -> None:
+    if count != servers * run.ranks:
+        each = "a process each" if run.ranks == 1 else f"{run.ranks} processes each"
+        raise RunError(
+            f"WORLD_SIZE is {count}, and the plan has {servers} live servers, {each}: "
+            f"start torchrun with {servers * run.ranks} processes in all"
+        )
+    if faults.entries:
+        raise RunError("faults: they are for a run on one machine, started by one command; leave them out")
 
 
 def with_catalogue(planning: Planning, run: Run) -> Planning:
@@ -266,35 +226,3 @@ def _work(run: Run, text: TokenText, planning: Planning, faults: Faults, member:
         return TrainingLoop(survivor, trained).run()
 
     return run_and_tell(survive, send)
-
-
-def _train_unprotected(run: Run, view: View, text: TokenText, newest: int | None, process: Process) -> None:
-    place, number = divmod(process.rank, run.ranks)
-    server, rank = view.servers[place], ServerRank(number, run.ranks)
-    device = prepare_device(run, server, rank)
-    reporter: Reporter = SilentReporter()
-    if rank.is_first:
-        failed = tuple(run.plan.dead) if process.rank == 0 else ()
-        reporter = FileReporter(run.events, str(server), f"{run.plan.job.name}, trained", process.report, failed)
-    store = process.store()
-    trained = GptServer(run, server, text, reporter, keep=False, rank=rank, device=device)
-    training = trained.training
-    if newest is not None:
-        trained.checkpoints.load(newest)
-    options = NetworkOptions(transport=run.transport)
-    own = OwnRanks(process.store, Participant(view.member(server), rank), options)
-    network = connect(store, view, server, options, rank, line=lambda _: FreeLine(own.start))
-    training.enter(network, training.newest)
-    trained.connect(run.plan, network, (), None)
-    if process.rank == 0:
-        reporter.tell(first_view(run.plan, view.epoch, training.newest))
-    try:
-        trained.between(training.newest, save=False, settle=False)
-        for step in range(training.newest, run.iterations):
-            trained.iterate(step)
-            trained.between(step + 1, save=False, settle=False)
-    except NotFinite as error:
-        raise RunFailed(
-            f"iteration {training.newest}: {error}; start a new run with a smaller learning_rate, or with clip"
-        ) from error
-    network.barrier()

@@ -131,12 +131,11 @@ class DelayedModules:
         return [Delayed(each, entries) for each in self._modules if (entries := _emptied(each.wgrad_store.context))]
 
     @staticmethod
-    def compute(left: Sequence[Delayed], added: Callable[[torch.nn.Parameter], None]) -> None:
+    def compute(left: Sequence[Delayed]) -> None:
         """Compute what was left, and add it to ``main_grad`` where there is one, to ``grad`` otherwise.
 
         Args:
             left: by modules; the last one comes first, as in a backward pass.
-            added: told of each parameter of a module when its gradient was added.
         """
         with torch.no_grad():
             for module, entries in reversed(left):
@@ -145,8 +144,6 @@ class DelayedModules:
                         module.wgrad_store.context.put([tensors, _noting(elsewhere, biases, product)])
                     module.backward_dw()
                 assert module.wgrad_store.context.empty(), f"{type(module).__name__} has not computed all that it left"
-                for parameter in module.parameters(recurse=False):
-                    added(parameter)
 
 
 def delays(module: torch.nn.Module) -> bool:

@@ -1,6 +1,5 @@
 """A Megatron model chunk as a stage that the runtime can run."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
@@ -14,7 +13,7 @@ from recycle.megatron.shared.delayed_weights import Delayed, DelayedModules, add
 from recycle.megatron.shared.weight_queue import Owed, add_weight_gradients, has_hooks, queued_weight_gradients
 from recycle.megatron.shared.world import Place
 from recycle.runtime.execute.seeds import seed_of, seeded
-from recycle.runtime.execute.stage import Complete, Held, MicroBatch, TensorSpec
+from recycle.runtime.execute.stage import Held, MicroBatch, TensorSpec
 
 ForwardStep = Callable[[Iterator[Any], torch.nn.Module], tuple[torch.Tensor, Callable[..., Any]]]
 
@@ -55,13 +54,6 @@ class OwedWeights(NamedTuple):
             yield from (each.grad_output, each.input)
         for left in self.delayed:
             yield from left.tensors
-
-    def parameters(self) -> Iterator[torch.nn.Parameter]:
-        """Whose gradients wait, as often as they do."""
-        for each in self.own:
-            yield each.weight
-        for left in self.delayed:
-            yield from left.module.parameters(recurse=False)
 
 
 class MegatronStage:
@@ -161,38 +153,21 @@ class MegatronStage:
         self._owed[micro_batch] = OwedWeights(queue, self._delayed.take())
         return gradient
 
-    def weight_gradient(self, micro_batch: MicroBatch, complete: Complete | None = None) -> None:
+    def weight_gradient(self, micro_batch: MicroBatch) -> None:
         """Compute the weight gradients that were left."""
         owed = self._owed.pop(micro_batch)
-        added = _nobody if complete is None else self._tells_last(owed, complete)
-        add_weight_gradients(owed.own, added)
-        self._delayed.compute(owed.delayed, added)
+        add_weight_gradients(owed.own)
+        self._delayed.compute(owed.delayed)
 
-    def backward(
-        self, micro_batch: MicroBatch, received: torch.Tensor | None, complete: Complete | None = None
-    ) -> torch.Tensor | None:
-        """A backward pass; its two halves one after the other where somebody is told of weight gradients."""
-        if complete is not None or self._hooked:
+    def backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
+        """A backward pass; its two halves one after the other where hooks add weight gradients."""
+        if self._hooked:
             gradient = self.input_gradient(micro_batch, received)
-            self.weight_gradient(micro_batch, complete)
+            self.weight_gradient(micro_batch)
             return gradient
         gradient = self._backward(micro_batch, received)
-        self._delayed.compute(self._delayed.take(), _nobody)
+        self._delayed.compute(self._delayed.take())
         return gradient
-
-    def _tells_last(self, owed: OwedWeights, complete: Complete) -> Complete:
-        """Tell of all parameters of which nothing is owed; gives what tells of others when nothing is any more."""
-        left = Counter(owed.parameters())
-        for each in self.parameters():
-            if each.requires_grad and each not in left:
-                complete(each)
-
-        def added(parameter: torch.nn.Parameter) -> None:
-            left[parameter] -= 1
-            if parameter.requires_grad and not left[parameter]:
-                complete(parameter)
-
-        return added
 
     def _backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         source, output = self._contexts.pop(micro_batch)
@@ -266,10 +241,6 @@ class MegatronStage:
             (self._results[micro_batch],) = store
             self.tokens += tokens
         return output
-
-
-def _nobody(_: torch.nn.Parameter) -> None:
-    """What is told of gradients where nobody asks."""
 
 
 @contextmanager

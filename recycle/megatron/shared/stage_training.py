@@ -174,7 +174,6 @@ class StageTraining:
         network: Network,
         hooks: Sequence[Hooks] = (),
         notices: NoticeExchange | None = None,
-        waiting: Plan | None = None,
         after_reduction: Callable[[], None] | None = None,
     ) -> None:
         """Work by a plan over a network from now on, with gradients of zero.
@@ -184,7 +183,6 @@ class StageTraining:
             network: of the plan's view.
             hooks: what is told of every instruction.
             notices: what servers tell each other in every reduction, if they do.
-            waiting: run instead where all stages wait for each other anyway; None for the same plan.
             after_reduction: called in every iteration when the gradients are whole, before they are used.
 
         Raises:
@@ -213,7 +211,7 @@ class StageTraining:
         tokens = TokenTotal(network, live[-1], last and last.group, self._take_tokens) if self._per_token else None
         self.update.connect(network, peers, finish if together else None, tokens)
         self._worker = (
-            Worker(plan, self._stages, self.update, network, self.recorder, hooks, notices, waiting)
+            Worker(plan, self._stages, self.update, network, self.recorder, hooks, notices)
             if self._stages
             else Bystander(self.update, network, notices)
         )

@@ -67,14 +67,13 @@ def queued_weight_gradients() -> Iterator[list[Owed]]:
         BackwardHook.queue = None
 
 
-def add_weight_gradients(queue: list[Owed], added: Callable[[torch.nn.Parameter], None]) -> None:
+def add_weight_gradients(queue: list[Owed]) -> None:
     """Compute what is owed, and add it to ``main_grad`` where Megatron keeps one, to ``grad`` otherwise.
 
     Those that have hooks are left in ``grad``, and added by them.
 
     Args:
         queue: what is owed.
-        added: told of each weight when its gradient was added.
     """
     with torch.no_grad():
         for weight, grad_output, source, sharing in queue:
@@ -88,7 +87,6 @@ def add_weight_gradients(queue: list[Owed], added: Callable[[torch.nn.Parameter]
                 target.add_(gradient)
             for hook in hooks:
                 hook()
-            added(weight)
 
 
 def offer_hooks(model: torch.nn.Module) -> None:

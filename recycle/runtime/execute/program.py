@@ -1,6 +1,6 @@
 """A server's instruction list as its worker runs it: in two parts, and with where reductions begin."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from recycle.job import Job
@@ -14,10 +14,6 @@ class Program:
     peers for one need not wait for who computes another, and the clock does not let them. Sums begin in the list's
     order, which all peers have, and at every server before all that the second part sums with them.
 
-    Where reductions overlap, parts of a chunk are summed even while its last weight gradients are computed. Peers agree
-    on the order of sums alone: each begins them in the midst of that if none of another chunk comes before, and behind
-    it otherwise.
-
     Args:
         instructions: of the list.
         job: whose list.
@@ -28,7 +24,6 @@ class Program:
         beside: whether reductions are in the first one, to be waited for in the second.
         complete: by the instruction of the first part after which they can begin, the chunks whose reductions are not
             in it; under None those of a server that computes nothing.
-        last: those of the first part in whose midst reductions of their chunks begin.
     """
 
     def __init__(self, instructions: Sequence[Instruction], job: Job) -> None:
@@ -37,9 +32,7 @@ class Program:
         kinds = (Op.STEP,) if self.beside else (Op.REDUCE, Op.STEP)
         self.work = [each for each in instructions if each.op not in kinds]
         self.update = [each for each in instructions if each.op in kinds]
-        overlaps = job.overlap_reduction is True
-        self.complete = self._complete() if (overlaps or not job.standard) and not self.beside else {}
-        self.last = frozenset(self._last() if overlaps else ())
+        self.complete = {} if job.standard or self.beside else self._complete()
 
     def _complete(self) -> Mapping[Instruction | None, Sequence[int]]:
         computed = [each for each in self.work if each.op.is_compute]
@@ -53,18 +46,6 @@ class Program:
             place = max(place, last.get(chunk, 0))
             found.setdefault(computed[place], []).append(chunk)
         return found
-
-    def _last(self) -> Iterator[Instruction]:
-        """The last of each chunk, unless another one's reduction begins between it and that of its own chunk."""
-        since: dict[int, Instruction] = {}
-        for each in self.work:
-            if each.op.is_compute:
-                since[each.stage] = each
-            begin = [each.stage] if each.op is Op.REDUCE else self.complete.get(each, ())
-            for chunk in begin:
-                if chunk in since:
-                    yield since[chunk]
-                since.clear()
 
     def is_last(self, instruction: Instruction) -> bool:
         """Whether a REDUCE or a STEP is the last one of the list."""

@@ -1,7 +1,7 @@
 """What the runtime knows of a model: a stage that computes, and an update that reduces and steps."""
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 import torch
@@ -46,10 +46,6 @@ class TensorSpec(NamedTuple):
         return torch.empty(self.shape, dtype=self.dtype, device=self.device)
 
 
-Complete = Callable[[torch.nn.Parameter], None]
-"""Told of a parameter to whose gradient nothing more is added in an iteration."""
-
-
 class PipelineStage(Protocol):
     """One stage of a model on one server.
 
@@ -75,18 +71,10 @@ class PipelineStage(Protocol):
         The weight gradient stays owed until ``weight_gradient`` is called for the same micro-batch.
         """
 
-    def weight_gradient(self, micro_batch: MicroBatch, complete: Complete | None = None) -> None:
-        """Compute W: add what the micro-batch contributes to the parameters' gradients.
+    def weight_gradient(self, micro_batch: MicroBatch) -> None:
+        """Compute W: add what the micro-batch contributes to the parameters' gradients."""
 
-        Args:
-            micro_batch: whose I is done.
-            complete: in the chunk's last W or B, to be told of parameters as soon as they have their last gradient;
-                who is not told of some hears of all when this returns.
-        """
-
-    def backward(
-        self, micro_batch: MicroBatch, received: torch.Tensor | None, complete: Complete | None = None
-    ) -> torch.Tensor | None:
+    def backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """Compute B, which is I and W at once."""
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:
@@ -123,10 +111,6 @@ class StageUpdate(Protocol):
     """
 
     @property
-    def waits(self) -> bool:
-        """Whether all stages wait for each other before the next step."""
-
-    @property
     def confirms(self) -> bool:
         """Whether it makes sure itself that no server gave up any part of the iteration, before a step counts."""
 
@@ -137,12 +121,6 @@ class StageUpdate(Protocol):
         """Find out whether the last step was right, once the next iteration has nothing left to do but to reduce.
 
         If it was not, it is now, and the gradients of that next iteration are forgotten.
-        """
-
-    def complete(self, chunk: int, parameter: torch.nn.Parameter) -> None:
-        """The last gradient of one of a chunk's parameters was added: begin to sum what can be. Nobody is waited for.
-
-        Once all were told of, or with ``start_reduction``, all sums have begun.
         """
 
     def start_reduction(self, chunk: int) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from recycle.runtime.execute.seeds import seed_of, seeded
-from recycle.runtime.execute.stage import Complete, Held, MicroBatch, TensorSpec
+from recycle.runtime.execute.stage import Held, MicroBatch, TensorSpec
 from recycle.runtime.plain_words import plain
 
 Data = Callable[[MicroBatch], torch.Tensor]
@@ -103,18 +103,13 @@ class TorchStage:
         self._owed[micro_batch] = groups
         return gradient
 
-    def weight_gradient(self, micro_batch: MicroBatch, complete: Complete | None = None) -> None:
+    def weight_gradient(self, micro_batch: MicroBatch) -> None:
         """Add the weight gradients that I left; none on the first stage."""
         groups = self._owed.pop(micro_batch)
         if groups:
             stage_backward_weight(self._weights(self._module), groups)
 
-    def backward(
-        self,
-        micro_batch: MicroBatch,
-        received: torch.Tensor | None,
-        complete: Complete | None = None,
-    ) -> torch.Tensor | None:
+    def backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         """A plain backward pass."""
         context = self._contexts.pop(micro_batch)
         torch.autograd.backward([context.root], None if received is None else [received])

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -56,8 +55,6 @@ class Worker:
         recorder: gets the start and end of every instruction.
         hooks: what is told of every instruction.
         notices: what servers tell each other in every reduction, if they do.
-        waiting: a plan in which the same servers are alive; it is run where all stages wait for each other anyway, and
-            may be quicker there.
 
     Raises:
         RunError: the plan cannot run on these stages.
@@ -72,15 +69,11 @@ class Worker:
         recorder: Recorder,
         hooks: Sequence[Hooks] = (),
         notices: NoticeExchange | None = None,
-        waiting: Plan | None = None,
     ) -> None:
         server = network.server
         job = plan.job
         self._job = job
-        self._program = self._present = Program(require_program(plan, server, stages), job)
-        other = waiting and require_program(waiting, server, stages)
-        self._waiting = Program(other, job) if other else self._program
-        self._whole = self._program, self._waiting
+        self._whole = self._program = Program(require_program(plan, server, stages), job)
         self._micro_batches = job.micro_batches
         self._depth = len(job.stages)
         self._batch = Batch(job)
@@ -140,8 +133,8 @@ class Worker:
         Evaluations go on to have all. Pipelines are alike.
         """
         if micro_batches != self._micro_batches:
-            lists = ((*each.work, *each.update) for each in self._whole)
-            self._program, self._waiting = (Program(first_of_each(each, micro_batches), self._job) for each in lists)
+            whole = (*self._whole.work, *self._whole.update)
+            self._program = Program(first_of_each(whole, micro_batches), self._job)
             self._micro_batches = micro_batches
 
     @property
@@ -163,7 +156,7 @@ class Worker:
         """Execute the list once; whether that was not in vain, as far as is known."""
         self._step = self._recorder.iteration = step
         self._peak_memory = 0
-        program = self._present = self._waiting if self._update.waits else self._program
+        program = self._program
         self._transport.begin(program.work)
         with self._list():
             self._executor.run(program.work, self._line)
@@ -216,25 +209,24 @@ class Worker:
         op, stage = instruction.op, self._stages[instruction.stage]
         received = self._receive(instruction)
         micro_batch = self._micro_batch(instruction)
-        complete = partial(self._update.complete, instruction.stage) if instruction in self._present.last else None
         result: torch.Tensor | None
         if op is Op.F:
             result = stage.forward(micro_batch, received)
             self._count_memory()
         elif op is Op.W:
-            stage.weight_gradient(micro_batch, complete)
+            stage.weight_gradient(micro_batch)
             result = None
         elif op is Op.I:
             result = stage.input_gradient(micro_batch, received)
         else:
-            result = stage.backward(micro_batch, received, complete)
+            result = stage.backward(micro_batch, received)
         if op is not Op.F:
             self._update.collect()
         self._keep(instruction, result)
         self._start_reductions(instruction)
 
     def _start_reductions(self, behind: Instruction | None) -> None:
-        for chunk in self._present.complete.get(behind, ()):
+        for chunk in self._program.complete.get(behind, ()):
             try:
                 self._update.start_reduction(chunk)
             except ViewBroken as error:
@@ -280,13 +272,13 @@ class Worker:
             stage.drop()
 
     def _reduce(self, instruction: Instruction) -> None:
-        if self._present.beside:
+        if self._program.beside:
             self._update.start_reduction(instruction.stage)
         else:
             self._finish_reduction(instruction)
 
     def _finish_reduction(self, instruction: Instruction) -> None:
-        first, last = self._present.is_first(instruction), self._present.is_last(instruction)
+        first, last = self._program.is_first(instruction), self._program.is_last(instruction)
         if first:
             # Who has reduced says that nothing it has sent was given up.
             self._transport.finish()
@@ -318,10 +310,10 @@ class Worker:
         return table, self._last.group.start_sum(table)
 
     def _update_step(self, instruction: Instruction) -> None:
-        if self._present.beside:
+        if self._program.beside:
             self._finish_reduction(instruction)
         self._confirm(instruction.stage)
-        self._redo = self._update.step(instruction.stage, last=self._present.is_last(instruction))
+        self._redo = self._update.step(instruction.stage, last=self._program.is_last(instruction))
 
     def _confirm(self, chunk: int) -> None:
         """Wait until all peers for a chunk are about to step it, if what has ended here may not have ended right.

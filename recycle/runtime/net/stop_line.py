@@ -116,21 +116,6 @@ class NoLine:
 NO_LINE = NoLine()
 
 
-class FreeLine(NoLine):
-    """A Line of a rank in a run that survives no failure: calls among ranks are their own all the time.
-
-    Args:
-        own: starts them.
-    """
-
-    def __init__(self, own: OwnCall) -> None:
-        self._own = own
-
-    def start(self, numbers: tuple[int, ...], name: str, *arguments: Any, **keywords: Any) -> Work | None:
-        """See Line."""
-        return self._own(numbers, _nothing, name, arguments, keywords)
-
-
 def _nothing() -> None:
     pass
 

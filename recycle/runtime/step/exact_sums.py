@@ -55,14 +55,12 @@ class ExactSums:
         device = gradients[0].device if gradients else None
         self.totals = torch.zeros(sum(each.numel() for each in gradients), dtype=torch.float64, device=device)
         self._chunks: list[Chunk] = []
-        self._first_chunks = [0]
         self._edges = list(accumulate((each.numel() for each in gradients), initial=0))
         place = 0
         for number, gradient in enumerate(gradients):
             for part in torch.split(gradient.view(-1), CHUNK):
                 self._chunks.append(Chunk(number, part, self.totals[place : place + part.numel()]))
                 place += part.numel()
-            self._first_chunks.append(len(self._chunks))
         self._scratch = torch.empty(CHUNK, dtype=torch.float64, device=device)
         self._bounds = [NOTHING] * len(gradients)
         self._greatest = torch.zeros(len(gradients), dtype=torch.float64)
@@ -77,14 +75,9 @@ class ExactSums:
         self._greatest.zero_()
         self._bounds = list(bounds)
 
-    def collect(self, which: slice = slice(None)) -> None:
-        """Take what one micro-batch gave out of the gradients, and set them to zero.
-
-        Args:
-            which: of the gradients, which follow each other.
-        """
-        first, last, _ = which.indices(len(self._greatest))
-        for number, addend, total in self._chunks[self._first_chunks[first] : self._first_chunks[last]]:
+    def collect(self) -> None:
+        """Take what one micro-batch gave out of the gradients, and set them to zero."""
+        for number, addend, total in self._chunks:
             low, high = torch.aminmax(addend)
             magnitude = max(-low.item(), high.item())
             if magnitude == 0:

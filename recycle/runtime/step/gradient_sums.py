@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import torch
 
 from recycle.runtime.net.network import Group, Reduction
-from recycle.runtime.step.buckets import Buckets
 from recycle.runtime.step.exact_sums import ExactSums
 from recycle.runtime.step.gradients import FlatGradients, square
 from recycle.runtime.step.main_parameters import EVERYTHING, MainParameters
@@ -19,7 +18,6 @@ class GradientSums:
         main: the server's main parameters, whose gradients these are.
         keep: whether the reduced gradients stay as they are while those of the next iteration are collected.
         addends: where sums are exact, the most that each element of a gradient gets in an iteration; 0 where not.
-        bucket: how many numbers are summed together at least, as soon as they are complete; 0 where all of a stage are.
 
     Attributes:
         collected: where gradients are added up.
@@ -27,17 +25,14 @@ class GradientSums:
             not exact. Together with the parameters they decide what follows.
     """
 
-    def __init__(self, main: MainParameters, keep: bool, addends: int, bucket: int = 0) -> None:
+    def __init__(self, main: MainParameters, keep: bool, addends: int) -> None:
         self.collected = self._reduced = FlatGradients(main)
         if keep or addends:
             self._reduced = FlatGradients(main)
         self.bounds: list[int] = []
         self._main = main
-        self._places = {each: place for place, each in enumerate(main.trained())}
-        self._bucket = bucket
-        # Both by the place of their parameters.
-        self._buckets: dict[tuple[int, int], Buckets] = {}
-        self._under_way: dict[tuple[int, int], list[Reduction]] = {}
+        # By the place of a stage's first parameter.
+        self._under_way: dict[int, list[Reduction]] = {}
         self._exact = ExactSums(self.collected.views, addends) if addends else None
         main.use(self.collected.views)
 
@@ -48,8 +43,6 @@ class GradientSums:
             bounds: of the addends; nothing where sums are not exact.
         """
         self._under_way.clear()
-        for each in self._buckets.values():
-            each.begin()
         self.collected.zero()
         self._main.use(self.collected.views)
         if self._exact is not None:
@@ -60,42 +53,19 @@ class GradientSums:
         if self._exact is not None:
             self._exact.collect()
 
-    def complete(self, peers: Group, which: slice, parameter: torch.nn.Parameter) -> None:
-        """No more is collected for one of a stage's parameters: start the sums that need no other one.
-
-        Args:
-            peers: over whom.
-            which: of the main parameters are the stage's.
-            parameter: of the model.
-        """
-        for each in self._buckets_of(which).complete(self._places[parameter]):
-            if self._exact is not None:
-                self._exact.collect(each)
-            self._start(peers, each)
-
     def start(self, peers: Group, which: slice) -> None:
-        """Start to sum a stage's gradients over its peers, as far as that was not started.
+        """Start to sum a stage's gradients over its peers, if that was not started.
 
         Args:
             peers: over whom.
             which: of the main parameters are the stage's; no more is collected for them.
         """
-        for each in self._buckets_of(which).rest():
-            self._start(peers, each)
-
-    def _start(self, peers: Group, which: slice) -> None:
-        self._under_way[which.start, which.stop] = (
-            [peers.start_sum(part) for part in self.collected.part(which)]
-            if self._exact is None
-            else self._exact.start_reduction(peers, which)
-        )
-
-    def _buckets_of(self, which: slice) -> Buckets:
-        key = which.start, which.stop
-        if key not in self._buckets:
-            sizes = [each.numel() for each in self.collected.views[which]]
-            self._buckets[key] = Buckets(which.start, sizes, self._bucket)
-        return self._buckets[key]
+        if which.start not in self._under_way:
+            self._under_way[which.start] = (
+                [peers.start_sum(part) for part in self.collected.part(which)]
+                if self._exact is None
+                else self._exact.start_reduction(peers, which)
+            )
 
     def settle(self) -> None:
         """Wait for all sums that were started.
@@ -119,9 +89,8 @@ class GradientSums:
             ConnectionLost: one of the peers is gone.
         """
         self.start(peers, which)
-        for bucket in self._buckets_of(which).parts:
-            for each in self._under_way.pop((bucket.start, bucket.stop)):
-                each.wait()
+        for each in self._under_way.pop(which.start):
+            each.wait()
         if self._exact is None:
             if divisor > 1:
                 for part in self.collected.part(which):

@@ -20,8 +20,6 @@ class Method(NamedTuple):
         prepare: called before each step with the optimizer and the iteration's number: sets learning rates.
         scale: how the scale of losses changes; None where they are not scaled.
         shards: how the optimizer is cut into shards, of which each peer of a stage holds some; None where all hold all.
-        bucket: how many numbers of a gradient are at least reduced together, as soon as they are complete; 0 where all
-            of a stage's are.
     """
 
     clip: float | None = None
@@ -31,7 +29,6 @@ class Method(NamedTuple):
     prepare: Callable[[torch.optim.Optimizer, int], None] | None = None
     scale: ScaleRule | None = None
     shards: ShardRule | None = None
-    bucket: int = 0
 
     @property
     def validated(self) -> bool:

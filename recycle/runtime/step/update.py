@@ -80,7 +80,7 @@ class TorchUpdate:
         self.loss_scale = None if method.scale is None else LossScale(method.scale)
         scale = [] if self.loss_scale is None else [self.loss_scale.state]
         self.versions = Versions([*self.main, *scale], self.optimizer)
-        self.sums = GradientSums(self.main, method.guesses, method.addends, method.bucket)
+        self.sums = GradientSums(self.main, method.guesses, method.addends)
         self.feed = StepFeed()
         self.shards = None if method.shards is None else ShardSteps(self.main, self.optimizer, method.shards)
         self._steps: PeerSteps = self.shards or WholeSteps(self.main, self.optimizer)
@@ -106,11 +106,6 @@ class TorchUpdate:
     def norm(self) -> float:
         """Of the last gradient of which it is known; no number where nobody looks at it."""
         return self._validation.norm if self._validation else math.nan
-
-    @property
-    def waits(self) -> bool:
-        """Whether all stages wait for each other before the next step."""
-        return not self._method.staggered if self._validation is None else not self._validation.guesses
 
     def enter(self, network: Network, step: int) -> int:
         """Enter a view: find out whether the last step before it was right, and make it so.
@@ -173,11 +168,6 @@ class TorchUpdate:
     def collect(self) -> None:
         """A micro-batch's gradients, or a part of them, were added."""
         self.sums.collect()
-
-    def complete(self, chunk: int, parameter: torch.nn.Parameter) -> None:
-        """See StageUpdate, and below."""
-        if not self._network.one_queue:
-            self.sums.complete(self._groups[chunk], self._place(chunk), parameter)
 
     def start_reduction(self, chunk: int) -> None:
         """See StageUpdate. Where all that is started runs in one queue, it would hold up what others wait for."""

@@ -69,7 +69,7 @@ def run(folder, plan, model=MODEL, iterations=6, faults=None, **settings):
             case InstantLine(kind="norm"):
                 outcome.notes.append(event.text)
 
-    training = Run(plan, model, iterations, folder, protected=faults is not None, **settings)
+    training = Run(plan, model, iterations, folder, **settings)
     train(training, watch, lambda failed: make_plan(plan.job, failed, Mode(), QUICK), faults or Faults())
     stages = sorted((checkpoints(training.checkpoints)[-1]).glob("stage-*/tensor-*"))
     outcome.states = {str(each.relative_to(each.parents[1])): digest(each) for each in stages}
@@ -97,15 +97,13 @@ def plan_of(job, *failed, mode=Mode()):  # noqa: B008 - immutable
         ),
     ],
 )
-def test_every_plan_ends_with_the_same_bits(tmp_path, monkeypatch, changes):
+def test_every_plan_ends_with_the_same_bits(tmp_path, changes):
     job = paper_job(pipelines=3, stages=2, micro_batches=2, released=0)
     model = msgspec.structs.replace(MODEL, **changes)
     whole = run(tmp_path / "whole", plan_of(job, mode=Mode("fused", "global")), model)
     assert len(whole.losses) == 6
-    monkeypatch.setattr("recycle.megatron.gpt.server.BUCKET", 1000)
-    beside = msgspec.structs.replace(job, overlap_reduction=True)
-    for place, (each, failed) in enumerate([(job, ()), (beside, ("W1_1",)), (job, ("W0_0", "W2_1"))]):
-        assert run(tmp_path / str(place), plan_of(each, *failed), model) == whole
+    for place, failed in enumerate([(), ("W1_1",), ("W0_0", "W2_1")]):
+        assert run(tmp_path / str(place), plan_of(job, *failed), model) == whole
 
 
 def test_a_run_that_stopped_goes_on_with_the_same_bits_without_a_server(tmp_path):
@@ -205,10 +203,6 @@ def test_failures_and_rejoins_at_random_moments_leave_no_trace(tmp_path, monkeyp
     joins = [Fault(Kind.JOIN, (Server.parse(name),), step=step) for name, step in back.items()]
     faults = Faults((*(kill(name, step) for name, step in kills.items()), *joins))
     whole = run(tmp_path / "whole", plan_of(job), model, LENGTH)
-    if clip == 10.0:
-        # In many parts, some of which are summed when a server dies.
-        monkeypatch.setattr("recycle.megatron.gpt.server.BUCKET", 1000)
-        job = msgspec.structs.replace(job, overlap_reduction=True)
     broken = run(tmp_path / "broken", plan_of(job), model, LENGTH, faults, durations=PATIENT)
     assert broken.dead == set(kills)
     assert broken.joined == set(back)

@@ -46,7 +46,7 @@ def test_an_iteration_that_all_have_made_when_the_view_ends_is_told_of(tmp_path,
             begun.add(event.step)
 
     plan = make_plan(job, (), Mode(), QUICK)
-    run = Run(plan, MODEL, 6, tmp_path, protected=True, durations=PATIENT)
+    run = Run(plan, MODEL, 6, tmp_path, durations=PATIENT)
     train(run, watch, lambda failed: make_plan(job, failed, Mode(), QUICK), Faults())
     assert begun == {LAST_MOMENT + 1}, "nobody makes the iteration again"
     assert told == set(range(6))

@@ -47,7 +47,7 @@ def losses(job, folder, iterations, **changes):
     def make(dead):
         raise AssertionError("nobody fails here")
 
-    run = Run(make_plan(job, (), Mode(), QUICK), MODEL, iterations, folder, evaluate_every=iterations, protected=False)
+    run = Run(make_plan(job, (), Mode(), QUICK), MODEL, iterations, folder, evaluate_every=iterations)
     train(msgspec.structs.replace(run, **changes), watch, make, Faults())
     return found
 

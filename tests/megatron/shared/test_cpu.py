@@ -50,16 +50,17 @@ def test_a_name_that_is_gone_is_named():
 
 
 @pytest.mark.parametrize(
-    ("options", "depth", "tensor_parallel", "message"),
+    ("options", "message"),
     [
-        (ModelOptions(layers=5), 4, 1, "layers is 5: 4 stages need a multiple of 4"),
-        (ModelOptions(hidden=60, heads=7), 4, 1, r"heads is 7: it must divide hidden \(60\)"),
-        (ModelOptions(heads=4), 4, 8, r"multiple of the tensor-parallel size \(8\)"),
+        (ModelOptions(layers=5), "layers is 5: 4 stages need a multiple of 4"),
+        (ModelOptions(hidden=60, heads=7), r"heads is 7: it must divide hidden \(60\)"),
+        (ModelOptions(heads=4, tensor_parallel=8), r"multiple of the tensor-parallel size \(8\)"),
+        (ModelOptions(sequence_parallel=True), "sequence_parallel is on: it is for servers of several ranks"),
     ],
 )
-def test_a_model_that_cannot_be_cut_says_why(options, depth, tensor_parallel, message):
+def test_a_model_that_cannot_be_cut_says_why(options, message):
     with pytest.raises(RunError, match=message):
-        transformer_config(options, depth, tensor_parallel)
+        transformer_config(options, 4)
 
 
 def test_a_class_is_replaced_by_a_class():

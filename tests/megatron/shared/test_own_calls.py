@@ -88,7 +88,8 @@ def make_stage(layers, own):
     line = StopLine(lambda: None, own.start, lambda _: None, 1.0)
     collectives.connect(SimpleNamespace(line=line))
     options = msgspec.structs.replace(OPTIONS, layers=DEPTH * layers, hidden=HIDDEN, heads=RANKS, sequence=SEQUENCE)
-    config = transformer_config(options, DEPTH, tensor_parallel=RANKS, sequence_parallel=True)
+    options = msgspec.structs.replace(options, tensor_parallel=RANKS, sequence_parallel=True)
+    config = transformer_config(options, DEPTH)
     model = build_stage(options, config, 1, DEPTH, groups_of(groups, Place(1, DEPTH)))
     shape = (SEQUENCE // RANKS, SAMPLES, HIDDEN)
     return MegatronStage(model, Place(1, DEPTH), shape, 1, forward_step, text(options)), line, shape

@@ -149,52 +149,6 @@ def test_what_cannot_be_split_is_computed_at_once(monkeypatch):
     launch(1, body)
 
 
-def test_each_parameter_is_told_of_once_and_with_its_last_gradient():
-    # In the whole backward pass, which is split therefore, and in the second half of a split one.
-    def body(member):
-        run_on_cpu()
-        groups = join_server(Server(0, 0), DEPTH)
-        for number in range(DEPTH):
-            for variant in ("plain", "recompute"):
-                stage = make_stage(groups_of(groups, Place(number, DEPTH)), number, VARIANTS[variant])
-                _, expected, _ = run(stage, split=False)
-                for split in (False, True):
-                    for parameter in stage.parameters():
-                        parameter.grad = None
-                    told = tell(stage, split)
-                    assert {id(parameter) for parameter, _ in told} == {id(each) for each in stage.parameters()}
-                    assert len(told) == len(expected)
-                    places = {id(each): place for place, each in enumerate(stage.parameters())}
-                    for parameter, gradient in told:
-                        assert torch.equal(gradient, expected[places[id(parameter)]])
-                        assert torch.equal(gradient, parameter.grad)
-                    late = [places[id(parameter)] for parameter, _ in told if parameter.ndim == 2]
-                    assert late[-1] < max(late), "what is told of last is of a former layer"
-
-    launch(1, body)
-
-
-def tell(stage, split):
-    """Every parameter that is told of in the last of two micro-batches, with its gradient at that time."""
-    told = []
-
-    def complete(parameter):
-        told.append((parameter, parameter.grad.clone()))
-
-    for number in range(2):
-        micro_batch = MicroBatch(0, 0, number)
-        torch.manual_seed(number)
-        stage.forward(micro_batch, torch.randn(SHAPE) if stage.input else None)
-        gradient = torch.randn(SHAPE) if stage.output else None
-        more = (complete,) if number else ()
-        if split:
-            stage.input_gradient(micro_batch, gradient)
-            stage.weight_gradient(micro_batch, *more)
-        else:
-            stage.backward(micro_batch, gradient, *more)
-    return told
-
-
 def test_megatrons_ddp_reduces_split_layers_bucket_by_bucket_as_their_gradients_come():
     options = msgspec.structs.replace(OPTIONS, layers=2)
     data = text(options)
@@ -215,6 +169,12 @@ def test_megatrons_ddp_reduces_split_layers_bucket_by_bucket_as_their_gradients_
         stock, at_once = build(groups)
         model, split = build(groups, delay_wgrad_compute=True, bucket_size=4000)
         assert len(model.bucket_groups) > 2
+        begun = []
+        for each in model.parameters():
+            # Behind the hook by which DDP hears of this weight.
+            getattr(each, weight_queue.HOOKS, []).append(
+                lambda: begun.append(sum(each.grad_reduce_handle is not None for each in model.bucket_groups))
+            )
         for turn in range(3):
             first, last = (MicroBatch(turn, member.rank, number) for number in range(2))
             stock.zero_grad_buffer()
@@ -224,11 +184,6 @@ def test_megatrons_ddp_reduces_split_layers_bucket_by_bucket_as_their_gradients_
             stock.finish_grad_sync()
 
             model.zero_grad_buffer()
-            begun = []
-
-            def count(_, begun=begun):
-                begun.append(sum(each.grad_reduce_handle is not None for each in model.bucket_groups))
-
             for each in (first, last):
                 split.forward(each, None)
             with model.no_sync():
@@ -236,12 +191,14 @@ def test_megatrons_ddp_reduces_split_layers_bucket_by_bucket_as_their_gradients_
             if turn == 2:
                 with model.no_sync():
                     split.weight_gradient(first)
-                split.backward(last, None, count)
+                begun.clear()
+                split.backward(last, None)
             else:
                 split.input_gradient(last, None)
                 with model.no_sync():
                     split.weight_gradient(first)
-                split.weight_gradient(last, count)
+                begun.clear()
+                split.weight_gradient(last)
             # In its first iteration it counts how often it is told of each gradient.
             if turn:
                 assert begun == sorted(begun)

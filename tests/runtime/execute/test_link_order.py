@@ -30,8 +30,6 @@ from tests.planner.test_unequal import some_dead, unequal_jobs
 from tests.strategies import placed_and_scheduled, scheduled
 
 SPEC = TensorSpec((1,), torch.float32)
-PARTS = 3
-"""Of a chunk's gradients, which are summed one by one where reductions overlap."""
 
 
 class Done:
@@ -87,12 +85,11 @@ class ListedLink:
 
 
 class Stage:
-    """Gives what the next one needs, at once, and tells of some of its gradients before all of them are there."""
+    """Gives what the next one needs, at once."""
 
     cannot_split = ""
 
-    def __init__(self, stage, depth, told):
-        self._told = told
+    def __init__(self, stage, depth):
         self.input = SPEC if stage else None
         self.output = SPEC if stage < depth - 1 else None
 
@@ -106,13 +103,11 @@ class Stage:
         assert (received is None) == (self.output is None)
         return None if self.input is None else SPEC.empty()
 
-    def backward(self, _, received, complete):
-        self.weight_gradient(_, complete)
+    def backward(self, _, received):
         return self.input_gradient(_, received)
 
-    def weight_gradient(self, _, complete):
-        for part in range(self._told if complete else 0):
-            complete(part)
+    def weight_gradient(self, _):
+        pass
 
     def take_losses(self):
         return {}
@@ -127,15 +122,13 @@ class Stage:
 class Update:
     """Asks for the total of tokens before it sums, and finds what has to be made again where all others do, too."""
 
-    waits = False
-
     def __init__(self, job, network, redo):
         peers = chunk_peers(job, network)
         last = peers_of_last(job, peers)
         counters = live_holders(job, frozenset(network.view.servers))[-1]
         self._tokens = TokenTotal(network, counters, last and last.group, lambda: 1)
         self._groups = {chunk: each.group for each in peers for chunk in each.chunks}
-        self._started = {}
+        self._started = set()
         self._counted = False
         self._redo = list(redo)
 
@@ -148,21 +141,17 @@ class Update:
             self._started.clear()
         return redo
 
-    def complete(self, chunk, part):
-        assert part == self._started.get(chunk, 0)
-        self._started[chunk] = part + 1
-        self._groups[chunk].start_sum(torch.zeros(100 + chunk, part))
-
     def start_reduction(self, chunk):
-        for part in range(self._started.get(chunk, 0), PARTS):
-            self.complete(chunk, part)
+        if chunk not in self._started:
+            self._started.add(chunk)
+            self._groups[chunk].start_sum(torch.zeros(100 + chunk))
 
     def reduce(self, chunk, *, last):
         if not self._counted:
             self._tokens()
         self._counted = not last
         self.start_reduction(chunk)
-        del self._started[chunk]
+        self._started.remove(chunk)
 
     def step(self, chunk, *, last):
         return self._redo.pop() if last and self._redo else Redo.NOTHING
@@ -197,8 +186,7 @@ def test_all_start_their_transfers_on_a_link_and_their_sums_in_a_group_in_the_sa
     for server in view.servers:
         network = networks[server] = Listed(view, server)
         update = Update(job, network, redo)
-        # However far each of them comes before its last weight gradients are done.
-        stages = [Stage(each, len(job.stages), server.pipeline) for each in placed(job, server).chunks]
+        stages = [Stage(each, len(job.stages)) for each in placed(job, server).chunks]
         worker = Worker(plan, stages, update, network, Recorder(server))
         worker.run(1)
         worker.evaluate()

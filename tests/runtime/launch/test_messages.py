@@ -6,7 +6,6 @@ import pytest
 from recycle.errors import RunFailed, UserError
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.process.messages import (
-    EndMessage,
     ErrorMessage,
     FailureMessage,
     HelloMessage,
@@ -21,7 +20,6 @@ MESSAGES = [
     ReportMessage(b"\x00\xff"),
     ErrorMessage("text: is too short", run_failed=False),
     FailureMessage("Traceback\nKeyError: 'lost'"),
-    EndMessage(),
 ]
 
 

@@ -47,13 +47,13 @@ class SpoiledStage(TorchStage):
 
     spoiled = {}  # noqa: RUF012 - by step and stage, what comes into its gradients
 
-    def backward(self, micro_batch, received, complete=None):
-        result = super().backward(micro_batch, received, complete)
+    def backward(self, micro_batch, received):
+        result = super().backward(micro_batch, received)
         self._spoil(micro_batch)
         return result
 
-    def weight_gradient(self, micro_batch, complete=None):
-        super().weight_gradient(micro_batch, complete)
+    def weight_gradient(self, micro_batch):
+        super().weight_gradient(micro_batch)
         if self.input is not None:
             self._spoil(micro_batch)
 

@@ -22,14 +22,10 @@ from recycle.runtime.net.network import Network
 class FinalizedGradients:
     """What is the same however gradients are finalized: the optimizer is not stepped here."""
 
-    waits = False
     confirms = True
 
     def collect(self) -> None:
         """Nothing: Megatron's buffers add up by themselves."""
-
-    def complete(self, chunk: int, parameter: torch.nn.Parameter) -> None:
-        """Nothing: gradients of all chunks are finalized together."""
 
     def start_reduction(self, chunk: int) -> None:
         """Nothing: gradients of all chunks are finalized together."""

@@ -83,11 +83,7 @@ class FailureMessage(msgspec.Struct, frozen=True, tag="failure"):
         return plain(OWN.sub("", errors[-1])) if errors else "it says nothing"
 
 
-class EndMessage(msgspec.Struct, frozen=True, tag="end"):
-    """Nothing more comes from this process."""
-
-
-Message = HelloMessage | WelcomeMessage | ReportMessage | ErrorMessage | FailureMessage | EndMessage
+Message = HelloMessage | WelcomeMessage | ReportMessage | ErrorMessage | FailureMessage
 
 Send = Callable[[Message], None]
 
