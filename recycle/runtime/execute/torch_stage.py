@@ -69,7 +69,7 @@ class TorchStage:
         self._seed = seed
         self._contexts: dict[MicroBatch, TorchContext] = {}
         self._owed: dict[MicroBatch, list[dict[str, Any]]] = {}
-        self._losses: dict[MicroBatch, float] = {}
+        self._losses: dict[MicroBatch, torch.Tensor] = {}
         self.cannot_split = self._try_split()
 
     def forward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
@@ -77,7 +77,7 @@ class TorchStage:
         context = self._run(self._module, micro_batch, received)
         self._contexts[micro_batch] = context
         if self.output is None:
-            self._losses[micro_batch] = context.root.item() / self._scale
+            self._losses[micro_batch] = context.root.detach()
             return None
         return context.root.detach()
 
@@ -89,7 +89,7 @@ class TorchStage:
             output = self._run(self._module, micro_batch, received).root
         self._module.train(training)
         if self.output is None:
-            self._losses[micro_batch] = output.item() / self._scale
+            self._losses[micro_batch] = output
             return None
         return output
 
@@ -127,7 +127,7 @@ class TorchStage:
     def take_losses(self) -> Mapping[MicroBatch, float]:
         """The losses since the last call; empty but on the last stage."""
         losses, self._losses = self._losses, {}
-        return losses
+        return {micro_batch: loss.item() / self._scale for micro_batch, loss in losses.items()}
 
     def held(self) -> Held:
         """The graphs that wait for I, and the parts of them that wait for W."""

@@ -57,6 +57,16 @@ class Transfer(Protocol):
             ViewBroken: that will never be.
         """
 
+    def precede(self) -> bool:
+        """Have all that this thread starts next on the device come after it; wait for it only where no device can.
+
+        Returns:
+            Whether it was waited for. If not, what is computed with it is of use only if a later wait raises nothing.
+
+        Raises:
+            ViewBroken: it was waited for, and will never be over.
+        """
+
 
 class Reduction(Protocol):
     """A reduction over a group that is under way."""

@@ -35,6 +35,9 @@ PARTS = 3
 
 
 class Done:
+    def precede(self):
+        return True
+
     def wait(self):
         pass
 

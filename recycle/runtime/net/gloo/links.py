@@ -40,6 +40,11 @@ class GlooTransfer:
         except RuntimeError as error:
             raise lost(error, [self._partner]) from error
 
+    def precede(self) -> bool:
+        """See Transfer."""
+        self.wait()
+        return True
+
 
 class GlooLink:
     """A link between two ranks of a process group. There is one at most for each of its other ranks.

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch.distributed import Store
@@ -46,6 +46,9 @@ class DeviceLane(Protocol):
     def mark(self) -> DeviceMark:
         """A place after all that was put in so far."""
 
+    def precede(self, mark: Any) -> None:
+        """Have what this thread starts next on the device come after a place in this lane."""
+
 
 class CudaLane:
     """A lane of a GPU: a stream.
@@ -70,6 +73,10 @@ class CudaLane:
     def mark(self) -> DeviceMark:
         """See DeviceLane."""
         return self._stream.record_event()  # type: ignore[no-any-return]
+
+    def precede(self, mark: torch.cuda.Event) -> None:
+        """See DeviceLane."""
+        torch.cuda.current_stream(self._stream.device).wait_event(mark)
 
 
 class NcclCommunicator:
@@ -143,6 +150,12 @@ class NcclCommunicator:
         if mark is not None:
             self._is_still()  # raises where it went wrong
         return mark is None
+
+    def precede(self, place: int) -> None:
+        """See Communicator."""
+        mark = self._under_way.get(place)
+        if mark is not None:
+            self._lane.precede(mark)
 
     def _is_still(self) -> bool:
         """Whether nothing that was begun is still on its way into the stream."""

@@ -17,8 +17,7 @@ from recycle.runtime.plain_words import lost
 class Operation:
     """A transfer or a reduction that was given to a communicator.
 
-    It is waited for by looking, and never by the device: nothing that is computed there waits for what may never end.
-    It has ended right only if no partner gave it up, which this rank is not told.
+    The host waits for it by looking. It has ended right only if no partner gave it up, which this rank is not told.
     """
 
     def __init__(self, library: Library, communicator: Communicator, place: int, timeout: timedelta) -> None:
@@ -32,6 +31,11 @@ class Operation:
         watch(self._library, self.is_over, self._timeout, "nobody answers")
         if self._communicator.aborted:
             raise ConnectionLost("it was aborted")
+
+    def precede(self) -> bool:
+        """See Transfer: where this side gives it up, what comes after it goes on with what its tensor holds."""
+        self._communicator.precede(self._place)
+        return False
 
     def is_over(self) -> bool:
         """Whether there is nothing more to wait for."""

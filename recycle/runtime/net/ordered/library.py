@@ -40,6 +40,9 @@ class Communicator(Protocol):
             RuntimeError: it went wrong.
         """
 
+    def precede(self, place: int) -> None:
+        """Have what this thread starts next on the device come after an operation, or after its end by an abort."""
+
 
 class Library(Protocol):
     """Makes communicators of one rank.

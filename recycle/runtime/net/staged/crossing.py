@@ -48,6 +48,11 @@ class Arriving:
         self._inner.wait()
         self._tensor.detach().copy_(self._host, non_blocking=True)
 
+    def precede(self) -> bool:
+        """See Transfer."""
+        self.wait()
+        return True
+
 
 class StagedLink:
     """A Link.
