@@ -21,9 +21,9 @@ import torch
 
 from harness.stand_in_transport import CPU, connects_by
 from recycle.runtime.net.nccl.bindings import Nccl
+from recycle.runtime.net.nccl.device_network import OrderedNetwork
 from recycle.runtime.net.nccl.library import NcclLibrary
 from recycle.runtime.net.network import NetworkOptions
-from recycle.runtime.net.ordered.network import OrderedNetwork
 
 SOURCE = Path(__file__).parent / "stand_in_nccl" / "nccl.c"
 FOLDER = "STAND_IN_NCCL_FOLDER"
