@@ -9,7 +9,7 @@ from torch.distributed import PrefixStore, Store
 from recycle.runtime.errors import ConnectionLost, ViewBroken
 from recycle.runtime.net.nccl.bindings import Kind
 from recycle.runtime.net.nccl.library import DeviceMark, NcclCommunicator, NcclLibrary
-from recycle.runtime.net.network import NetworkOptions
+from recycle.runtime.net.network import Group, NetworkOptions
 from recycle.runtime.net.transfer_key import TransferKey
 from recycle.runtime.plain_words import lost
 
@@ -44,7 +44,7 @@ class Operation:
         return self._communicator.is_over(self._mark)
 
 
-class OrderedGroup:
+class OrderedGroup(Group):
     """A group over one communicator."""
 
     def __init__(self, library: NcclLibrary, communicator: NcclCommunicator, timeout: timedelta) -> None:
@@ -73,14 +73,6 @@ class OrderedGroup:
     def start_maximum(self, tensor: torch.Tensor) -> Operation:
         """See Group."""
         return self.start("maximum", tensor)
-
-    def sum(self, tensor: torch.Tensor) -> None:
-        """See Group."""
-        self.start_sum(tensor).wait()
-
-    def maximum(self, tensor: torch.Tensor) -> None:
-        """See Group."""
-        self.start_maximum(tensor).wait()
 
 
 class OrderedLink:
