@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
+from recycle.runtime.device import numbers
 from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import Complete, Held, MicroBatch, TensorSpec
 from recycle.runtime.plain_words import plain
@@ -127,7 +128,8 @@ class TorchStage:
     def take_losses(self) -> Mapping[MicroBatch, float]:
         """The losses since the last call; empty but on the last stage."""
         losses, self._losses = self._losses, {}
-        return {micro_batch: loss.item() / self._scale for micro_batch, loss in losses.items()}
+        values = (each / self._scale for each in numbers(losses.values()))
+        return dict(zip(losses, values, strict=True))
 
     def held(self) -> Held:
         """The graphs that wait for I, and the parts of them that wait for W."""

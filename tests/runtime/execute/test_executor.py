@@ -64,6 +64,19 @@ def test_the_wait_inside_an_instruction_comes_off_its_start():
     assert [span.start for span in measured_timeline("run", [[first, second]]).spans] == [0.0, 0.1]
 
 
+def test_what_an_instruction_has_waited_for_is_no_part_of_its_time():
+    """A slow server computes longer, and does not wait longer the longer it has waited."""
+    device = Device()
+    recorder, start = Recorder(Server(0, 1), clock=device), DeviceMoment(device, 0)
+    device.finish(3)
+    device.started = 3
+    recorder.add(PROGRAM[0], start, DeviceMoment(device, 2))
+    assert recorder.seconds_since(start) == 1e-9
+    recorder.add(PROGRAM[1], start, DeviceMoment(device, 3))
+    device.started = device.done = 7
+    assert recorder.seconds_since(DeviceMoment(device, 5)) == 2e-9
+
+
 def test_the_oldest_entries_make_room():
     recorder = Recorder(Server(0, 1), capacity=2)
     for place, instruction in enumerate(PROGRAM):
