@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from functools import cache
 from itertools import count
@@ -20,13 +21,14 @@ import torch
 
 from harness.stand_in_transport import CPU, connects_by
 from recycle.runtime.net.nccl.bindings import Nccl
+from recycle.runtime.net.nccl.device_network import OrderedNetwork
 from recycle.runtime.net.nccl.library import NcclLibrary
 from recycle.runtime.net.network import NetworkOptions
-from recycle.runtime.net.ordered.network import OrderedNetwork
 
 SOURCE = Path(__file__).parent / "stand_in_nccl" / "nccl.c"
 FOLDER = "STAND_IN_NCCL_FOLDER"
 ONE_QUEUE = "CUDA_DEVICE_MAX_CONNECTIONS"
+LOOK = 0.0005
 _NUMBERS = count(1)
 
 
@@ -80,6 +82,11 @@ class HostLane:
     def mark(self) -> HostMark:
         """See DeviceLane."""
         return HostMark(self, self._library.stand_in_given(self._name))
+
+    def precede(self, mark: HostMark) -> None:
+        """See DeviceLane: what comes next is computed by this thread, which waits as a device would."""
+        while not mark.query():
+            time.sleep(LOOK)
 
     def let_go(self) -> int:
         """How many operations are over; their tensors are free."""

@@ -12,11 +12,11 @@ from torch.distributed import PrefixStore, Store
 from harness.stand_in import Communicator, Library
 from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
+from recycle.runtime.net.nccl.communicators import Communicators
+from recycle.runtime.net.nccl.device_network import OrderedNetwork, plane_of
 from recycle.runtime.net.nccl.library import NcclLibrary
 from recycle.runtime.net.nccl.network import TwofoldNetwork
 from recycle.runtime.net.network import DEFAULTS, Network, NetworkOptions, PrivateLink
-from recycle.runtime.net.ordered.communicators import Communicators
-from recycle.runtime.net.ordered.network import OrderedNetwork, plane_of
 from recycle.runtime.net.stop_line import Line
 
 CPU = torch.device("cpu")
@@ -61,14 +61,19 @@ class StandInMark:
     def query(self) -> bool:
         return self._communicator.is_done(self._place)
 
+    def has_ended(self) -> bool:
+        """Whether it is done, or was given up on this side."""
+        return self._communicator.is_over(self._place)
+
 
 class StandInLane:
     """See DeviceLane: the stand-in has its own order, and its tensors are always there."""
 
     number = 0
 
-    def __init__(self, functions: StandInFunctions) -> None:
+    def __init__(self, functions: StandInFunctions, rest: Callable[[Callable[[], bool]], None]) -> None:
         self._functions = functions
+        self._rest = rest
 
     def follow(self, _: torch.Tensor) -> None:
         """Nothing is behind."""
@@ -77,13 +82,18 @@ class StandInLane:
         assert self._functions.latest is not None
         return StandInMark(*self._functions.latest)
 
+    def precede(self, mark: StandInMark) -> None:
+        """What comes next is computed by this thread, which waits as a device would, and goes on after an abort."""
+        while not mark.has_ended():
+            self._rest(mark.has_ended)
+
 
 class StandInNccl(NcclLibrary):
     """The library of a rank, over the stand-in."""
 
     def __init__(self, library: Library, options: NetworkOptions, check: Callable[[], None]) -> None:
         functions = StandInFunctions(library)
-        super().__init__(CPU, options.rebuild_timeout, check, functions, lambda _: StandInLane(functions))
+        super().__init__(CPU, options.rebuild_timeout, check, functions, lambda _: StandInLane(functions, library.rest))
         self.one_queue = library.one_queue
         self._library = library
 

@@ -81,6 +81,12 @@ def test_torchs_own_groups_of_nccl_do_what_they_should(tmp_path, eager):
             each.result()
 
 
+def test_no_instruction_has_the_host_wait_for_the_device():
+    """Its waits would hold up what comes next, and end by no time-out where the device waits for another server."""
+    said, _ = pretend("python", "-m", "harness.scripts.stage_on_gpu")
+    assert said == "losses of 2 micro-batches\n"
+
+
 @needs_training
 def test_a_plan_has_the_losses_of_stock_megatron_over_nccl():
     said, _ = pretend("scripts/gpu-check", "stock", "--small", PYTHONPATH=python_path())

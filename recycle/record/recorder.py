@@ -100,9 +100,10 @@ class Recorder:
         self._marked.append(Marked(self.iteration, instruction, start, end))
 
     def seconds_since(self, start: Moment) -> float:
-        """From a mark until all is done that was started so far; waits for that."""
-        begun, ended = self._clock.times([start, self.mark()])
-        return (ended - begun) / 1e9
+        """From a mark, or what was recorded after it, until all is done that was started so far; waits for that."""
+        recorded = [self._marked[-1].end] if self._marked else []
+        *begun, ended = self._clock.times([start, *recorded, self.mark()])
+        return (ended - max(begun)) / 1e9
 
     @property
     def entries(self) -> Sequence[Executed]:

@@ -1,7 +1,7 @@
 """What the runtime does with a GPU where there is one. Nothing here touches CUDA before a worker's own process does."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -82,9 +82,20 @@ def room_in_host_memory(tensor: torch.Tensor) -> torch.Tensor:
     )
 
 
+def device_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A copy on a device of what lies in host memory. The host waits for nothing that the device is at."""
+    return tensor.to(device) if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
 def host_copy(tensor: torch.Tensor) -> torch.Tensor:
     """A copy in host memory of what a tensor holds once this thread's work on it is done."""
     return room_in_host_memory(tensor).copy_(tensor.detach())
+
+
+def numbers(tensors: Iterable[torch.Tensor]) -> list[float]:
+    """What tensors of one number hold, by one copy: the host waits once for the device."""
+    found = list(tensors)
+    return torch.stack(found).tolist() if found else []
 
 
 def spare_cuda() -> None:

@@ -10,6 +10,7 @@ import torch
 from recycle.megatron.gpt.indexed import is_indexed, load_indexed
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.text import VOCABULARY, Batch, ByteText, TokenText, standard_library
+from recycle.runtime.device import device_copy
 from recycle.runtime.errors import RunError
 
 
@@ -19,7 +20,7 @@ def forward_step(data_iterator: Iterator[Batch], model: torch.nn.Module) -> tupl
     Labels below 0 are not counted.
     """
     device = next(model.parameters()).device
-    tokens, labels = (each.to(device) for each in next(data_iterator))
+    tokens, labels = (device_copy(each, device) for each in next(data_iterator))
     positions = torch.arange(tokens.size(1), device=device).expand_as(tokens)
     mask = (
         torch.ones(tokens.size(1), tokens.size(1), device=device).tril().logical_not().view(1, 1, *[tokens.size(1)] * 2)

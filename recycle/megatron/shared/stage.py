@@ -12,6 +12,7 @@ from megatron.core.utils import get_model_config
 from recycle.megatron.shared.delayed_weights import Delayed, DelayedModules, add_up_always
 from recycle.megatron.shared.weight_queue import Owed, add_weight_gradients, has_hooks, queued_weight_gradients
 from recycle.megatron.shared.world import Place
+from recycle.runtime.device import numbers
 from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import Held, MicroBatch, TensorSpec
 
@@ -199,7 +200,8 @@ class MegatronStage:
         """The losses since the last call, if peers are told them; empty but on the last stage."""
         if not self._shares_losses:
             return None
-        return {micro_batch: float(result["lm loss"]) for micro_batch, result in self.take_results().items()}
+        results = self.take_results()
+        return dict(zip(results, numbers(each["lm loss"] for each in results.values()), strict=True))
 
     def held(self) -> Held:
         """The graphs that wait for I, and the factors that wait for W."""

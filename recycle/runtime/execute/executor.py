@@ -4,16 +4,18 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch.profiler import record_function
 
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.recorder import Moment, Recorder
 from recycle.runtime.errors import InstructionFailed, ViewBroken
+from recycle.runtime.net.network import Transfer
 from recycle.runtime.net.stop_line import NO_LINE, Line
 
-Handler = Callable[[Instruction], None]
+Handler = Callable[[Instruction], Transfer | None]
+"""Carries out an instruction; gives what the device receives before it, if the host has not waited for that."""
 
 
 class Hooks(Protocol):
@@ -33,10 +35,17 @@ class Hooks(Protocol):
 
 
 RUN_AHEAD = 2
-"""Instructions that may be under way on a device while the next one is started there. One that waits keeps the device
-busy, and a list that ends early has little left to do."""
+"""Instructions that compute and may be under way on a device while the next one is started there. One that waits keeps
+the device busy, and a list that ends early has little left to do."""
 
 log = logging.getLogger(__name__)
+
+
+class UnderWay(NamedTuple):
+    """An instruction that computes, perhaps with what is still to come, until a moment."""
+
+    received: Transfer | None
+    end: Moment
 
 
 class Executor:
@@ -59,8 +68,8 @@ class Executor:
     def run(self, program: Sequence[Instruction], line: Line = NO_LINE) -> None:
         """Execute a list from its first instruction to its last.
 
-        A device is given the next instruction before it is done with the last one. It never waits there for another
-        server, so what it was given always ends.
+        A device is given the next instruction before it is done with the last one, or has got what that computes with.
+        All has been received at the end.
 
         Args:
             program: the list.
@@ -72,23 +81,27 @@ class Executor:
         """
         row = 0
         recorder, iteration = self._recorder, self._recorder.iteration
-        under_way: deque[Moment] = deque()
+        under_way: deque[UnderWay] = deque()
         try:
             for row, instruction in enumerate(program):
                 line.enter(row)
                 with record_function(str(instruction)):
                     if len(under_way) == RUN_AHEAD:
-                        under_way.popleft().wait()
+                        _await(under_way[0].received, line)
+                        under_way.popleft().end.wait()
                     for hook in self._hooks:
                         hook.before(iteration, instruction)
                     start = recorder.mark()
-                    self._handlers[instruction.op](instruction)
+                    received = self._handlers[instruction.op](instruction)
                     for hook in self._hooks:
-                        hook.after(iteration, instruction, partial(recorder.seconds_since, start))
+                        hook.after(iteration, instruction, partial(self._seconds, start, received, line))
                     end = recorder.mark()
                     if not instruction.op.is_receive:
                         recorder.add(instruction, start, end)
-                    under_way.append(end)
+                    if instruction.op.is_compute:
+                        under_way.append(UnderWay(received, end))
+            for each in under_way:
+                _await(each.received, line)
         except ViewBroken:
             raise
         except Exception as error:
@@ -97,6 +110,18 @@ class Executor:
             raise InstructionFailed(
                 f"{self._recorder.server}, iteration {self._recorder.iteration}, row {row}: {error}\n{around}"
             ) from error
+
+    def _seconds(self, start: Moment, received: Transfer | None, line: Line) -> float:
+        _await(received, line)
+        return self._recorder.seconds_since(start)
+
+
+def _await(received: Transfer | None, line: Line) -> None:
+    try:
+        if received is not None:
+            received.wait()
+    except ViewBroken as error:
+        line.bear(error)
 
 
 def rows(program: Sequence[Instruction], failed: int) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
+from recycle.runtime.device import numbers
 from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import Held, MicroBatch, TensorSpec
 from recycle.runtime.plain_words import plain
@@ -69,7 +70,7 @@ class TorchStage:
         self._seed = seed
         self._contexts: dict[MicroBatch, TorchContext] = {}
         self._owed: dict[MicroBatch, list[dict[str, Any]]] = {}
-        self._losses: dict[MicroBatch, float] = {}
+        self._losses: dict[MicroBatch, torch.Tensor] = {}
         self.cannot_split = self._try_split()
 
     def forward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
@@ -77,7 +78,7 @@ class TorchStage:
         context = self._run(self._module, micro_batch, received)
         self._contexts[micro_batch] = context
         if self.output is None:
-            self._losses[micro_batch] = context.root.item() / self._scale
+            self._losses[micro_batch] = context.root.detach()
             return None
         return context.root.detach()
 
@@ -89,7 +90,7 @@ class TorchStage:
             output = self._run(self._module, micro_batch, received).root
         self._module.train(training)
         if self.output is None:
-            self._losses[micro_batch] = output.item() / self._scale
+            self._losses[micro_batch] = output
             return None
         return output
 
@@ -122,7 +123,8 @@ class TorchStage:
     def take_losses(self) -> Mapping[MicroBatch, float]:
         """The losses since the last call; empty but on the last stage."""
         losses, self._losses = self._losses, {}
-        return losses
+        values = (each / self._scale for each in numbers(losses.values()))
+        return dict(zip(losses, values, strict=True))
 
     def held(self) -> Held:
         """The graphs that wait for I, and the parts of them that wait for W."""

@@ -1,5 +1,8 @@
 """The transport: what travels between servers. Receives are posted early, sends never block the list.
 
+A device computes with what is received when it has come, and the host goes on meanwhile. It looks later whether that
+was received at all; until then, nothing that was computed with it is of use.
+
 A send completes only when its receive is posted, so a receive that is posted late delays its sender; and a send
 cannot be asked whether it is done, only waited for. Hence every transfer has an owner here until somebody waited.
 
@@ -23,11 +26,11 @@ from recycle.runtime.net.transfer_key import Carried, TransferKey
 
 
 class Incoming(NamedTuple):
-    """A receive that is posted: its instruction, what it fills, and what to wait for."""
+    """A receive that is posted: its instruction, what it fills, and what to wait for, unless it failed as it began."""
 
     instruction: Instruction
     buffer: torch.Tensor
-    work: Transfer
+    work: Transfer | None
 
 
 class Outgoing(NamedTuple):
@@ -35,21 +38,6 @@ class Outgoing(NamedTuple):
 
     tensor: torch.Tensor
     work: Transfer
-
-
-class Broken:
-    """A Transfer that has failed as it began.
-
-    Args:
-        error: how.
-    """
-
-    def __init__(self, error: ViewBroken) -> None:
-        self._error = error
-
-    def wait(self) -> None:
-        """See Transfer."""
-        raise self._error
 
 
 class Transport:
@@ -108,17 +96,23 @@ class Transport:
         """The turn of a receive has come: it, and those close behind it, are posted."""
         self._post_until(self._place[instruction] + 1 + self._ahead)
 
-    def take(self, key: TransferKey) -> torch.Tensor:
-        """What a receive brought, waiting for it if need be. The caller owns the tensor from then on."""
+    def take(self, key: TransferKey) -> tuple[torch.Tensor, Transfer | None]:
+        """What a receive brings, for what this thread starts next on the device. The caller owns it from then on.
+
+        Returns:
+            It, and what is still to be waited for until it has surely come.
+        """
         incoming = self._incoming.pop(key)
-        start = self._recorder.mark()
-        try:
-            incoming.work.wait()
-        except ViewBroken as error:
-            self._network.line.bear(error)
-            fill(incoming.buffer)
+        work, start = incoming.work, self._recorder.mark()
+        if work is not None:
+            try:
+                work = None if work.precede() else work
+            except ViewBroken as error:
+                self._network.line.bear(error)
+                fill(incoming.buffer)
+                work = None
         self._recorder.add(incoming.instruction, start, self._recorder.mark())
-        return incoming.buffer
+        return incoming.buffer, work
 
     def send(self, instruction: Instruction, tensor: torch.Tensor) -> None:
         """Start a send; it is this transport's from then on."""
@@ -147,12 +141,15 @@ class Transport:
             assert spec is not None, f"{instruction} on a stage that receives nothing"
             buffer = spec.empty()
             key = key_of(instruction)
-            work: Transfer
+            if not self._network.ends_are_right:
+                # Given up, it ends with what it holds.
+                fill(buffer)
+            work = None
             try:
                 work = self._network.link(instruction.peer).receive(buffer, key)
             except ViewBroken as error:
                 self._network.line.bear(error)
-                work = Broken(error)
+                fill(buffer)
             self._incoming[key] = Incoming(instruction, buffer, work)
             self._posted += 1
 

@@ -22,7 +22,7 @@ from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.program import Program
 from recycle.runtime.execute.stage import MicroBatch, PipelineStage, Redo, StageUpdate
 from recycle.runtime.execute.transport import Transport, key_of
-from recycle.runtime.net.network import Network, Reduction, confirm
+from recycle.runtime.net.network import Network, Reduction, Transfer, confirm
 from recycle.runtime.net.peers import chunk_peers, peers_of_last
 from recycle.runtime.net.transfer_key import Carried, TransferKey
 
@@ -198,6 +198,9 @@ class Worker:
             with self._line.list():
                 yield
         except ViewBroken:
+            if not self._network.ends_are_right:
+                # What the device waits for may never come.
+                self._network.unblock()
             settle()
             raise
 
@@ -205,9 +208,9 @@ class Worker:
         """Let go of everything. Its handlers refer to it, so that it would hold the network for long otherwise."""
         vars(self).clear()
 
-    def _compute(self, instruction: Instruction) -> None:
+    def _compute(self, instruction: Instruction) -> Transfer | None:
         op, stage = instruction.op, self._stages[instruction.stage]
-        received = self._receive(instruction)
+        received, coming = self._receive(instruction)
         micro_batch = self._micro_batch(instruction)
         result: torch.Tensor | None
         if op is Op.F:
@@ -224,6 +227,7 @@ class Worker:
             self._update.collect()
         self._keep(instruction, result)
         self._start_reductions(instruction)
+        return coming
 
     def _start_reductions(self, behind: Instruction | None) -> None:
         for chunk in self._program.complete.get(behind, ()):
@@ -232,22 +236,27 @@ class Worker:
             except ViewBroken as error:
                 self._line.bear(error)
 
-    def _evaluate(self, instruction: Instruction) -> None:
-        received = self._receive(instruction)
+    def _evaluate(self, instruction: Instruction) -> Transfer | None:
+        received, coming = self._receive(instruction)
         self._keep(instruction, self._stages[instruction.stage].evaluate(self._micro_batch(instruction), received))
+        return coming
 
     def _micro_batch(self, instruction: Instruction) -> MicroBatch:
         return MicroBatch(self._step, *self._batch.place(instruction.home, instruction.micro_batch))
 
-    def _receive(self, instruction: Instruction) -> torch.Tensor | None:
-        """The result of another stage that an instruction needs: what that left here, or a transfer."""
+    def _receive(self, instruction: Instruction) -> tuple[torch.Tensor | None, Transfer | None]:
+        """The result of another stage that an instruction needs: what that left here, or a transfer.
+
+        Returns:
+            It, and what is still to be waited for until it is surely there.
+        """
         chunk = instruction.stage
         need = other_server_need(instruction.op, chunk, self._depth)
         if need is None:
-            return None
+            return None, None
         key = TransferKey(NEEDS[need.phase], instruction.home, instruction.micro_batch, min(chunk, need.stage))
         result = self._results.pop(key, None)
-        return self._transport.take(key) if result is None else result
+        return self._transport.take(key) if result is None else (result, None)
 
     def _keep(self, instruction: Instruction, result: torch.Tensor | None) -> None:
         """Keep a result until it is sent, or until its neighbour here takes it."""

@@ -57,6 +57,18 @@ class Transfer(Protocol):
             ViewBroken: that will never be.
         """
 
+    def precede(self) -> bool:
+        """Have all that this thread starts next on the device come after it; wait for it only where no device can.
+
+        Returns:
+            Whether it was waited for. If not, what is computed with it is of use only if a later wait raises nothing.
+
+        Raises:
+            ViewBroken: it was waited for, and will never be over.
+        """
+        self.wait()
+        return True
+
 
 class Reduction(Protocol):
     """A reduction over a group that is under way."""
@@ -78,6 +90,7 @@ class Group(Protocol):
         Raises:
             ViewBroken: one of them is gone.
         """
+        self.start_sum(tensor).wait()
 
     def start_sum(self, tensor: torch.Tensor) -> Reduction:
         """Start to sum a tensor in place; it must stay as it is until that was waited for."""
@@ -88,23 +101,18 @@ class Group(Protocol):
         Raises:
             ViewBroken: one of them is gone.
         """
+        self.start_maximum(tensor).wait()
 
     def start_maximum(self, tensor: torch.Tensor) -> Reduction:
         """Start to take the maximum in place; the tensor must stay as it is until that was waited for."""
 
 
-class Alone:
+class Alone(Group):
     """A Group of one, which needs nobody."""
-
-    def sum(self, tensor: torch.Tensor) -> None:
-        """See Group."""
 
     def start_sum(self, tensor: torch.Tensor) -> Reduction:
         """See Group."""
         return Done()
-
-    def maximum(self, tensor: torch.Tensor) -> None:
-        """See Group."""
 
     def start_maximum(self, tensor: torch.Tensor) -> Reduction:
         """See Group."""
@@ -229,6 +237,60 @@ class Network(Protocol):
 
         It is for another thread than the one that waits, and can be called again.
         """
+
+
+class HostedNetwork:
+    """What a Network has from another one, which carries host memory for it.
+
+    Args:
+        host: that one.
+    """
+
+    def __init__(self, host: Network) -> None:
+        self._host = host
+
+    @property
+    def view(self) -> View:
+        """See Network."""
+        return self._host.view
+
+    @property
+    def server(self) -> Server:
+        """See Network."""
+        return self._host.server
+
+    @property
+    def rank(self) -> ServerRank:
+        """See Network."""
+        return self._host.rank
+
+    @property
+    def secret(self) -> bytes:
+        """See Network."""
+        return self._host.secret
+
+    @property
+    def one_queue(self) -> bool:
+        """See Network."""
+        return self._host.one_queue
+
+    @property
+    def line(self) -> Line:
+        """See Network."""
+        return self._host.line
+
+    @property
+    def ends_are_right(self) -> bool:
+        """See Network."""
+        return self._host.ends_are_right
+
+    def barrier(self) -> None:
+        """See Network."""
+        self._host.barrier()
+
+    def unblock(self) -> None:
+        """See Network."""
+        self._host.unblock()
 
 
 def confirm(network: Network) -> None:

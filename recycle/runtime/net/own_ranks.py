@@ -4,7 +4,7 @@ Gloo carries what lies in host memory. What lies on GPUs goes over NCCL where th
 of a device wait for it, and no host does. With the staged transport it goes through host memory, as between servers.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from recycle.runtime.device import host_copy, room_in_host_memory
 from recycle.runtime.net.gloo.groups import EXPIRED, SLICE, make_connected_backend
 from recycle.runtime.net.nccl.groups import make_device_backend
 from recycle.runtime.net.network import NetworkOptions
-from recycle.runtime.net.process_groups import METHODS, finished
+from recycle.runtime.net.process_groups import METHODS, finished, tensors_of
 from recycle.runtime.net.staged.crossing import Crosses, is_on_device
 from recycle.runtime.plain_words import lost
 
@@ -122,7 +122,7 @@ class OwnRanks:
         """
         own = self._participant.rank
         partners = [own._replace(number=each).of(self._participant.member) for each in numbers if each != own.number]
-        crosses = any(map(self._crosses, _tensors(arguments)))
+        crosses = any(map(self._crosses, tensors_of(arguments)))
         kind = "nccl" if crosses and self._options.transport == "nccl" else "gloo"
         try:
             start = getattr(self._backend(kind, numbers), METHODS[name])
@@ -166,14 +166,6 @@ class OwnRanks:
                 tensor.detach().copy_(host, non_blocking=True)
 
         return [first, *(on_host(each, host_copy) for each in arguments[1:])], finish
-
-
-def _tensors(given: Any) -> Iterator[torch.Tensor]:
-    if isinstance(given, torch.Tensor):
-        yield given
-    elif isinstance(given, (list, tuple)):
-        for each in given:
-            yield from _tensors(each)
 
 
 def _nothing() -> None:

@@ -89,6 +89,23 @@ def _do(call: Carried, name: str, *arguments: Any, **keywords: Any) -> Any:
     return finished(arguments[0] if arguments else None)
 
 
+def call_alone(_: str, *arguments: Any, **__: Any) -> dist.Work:
+    """What a call brings in a group of one, which waits for nothing: what is given is the result."""
+    results, given, *_rest = *arguments, (), ()
+    for result, tensor in zip(tensors_of(results), tensors_of(given), strict=False):
+        result.detach().view(-1).copy_(tensor.detach().reshape(-1))
+    return finished(None)
+
+
+def tensors_of(given: Any) -> Iterator[torch.Tensor]:
+    """The tensors in an argument of a call, one by one."""
+    if isinstance(given, torch.Tensor):
+        yield given
+    elif isinstance(given, (list, tuple)):
+        for each in given:
+            yield from tensors_of(each)
+
+
 def finished(result: Any) -> dist.Work:
     """A call that is over, with what it brought."""
     done: Any = torch.futures.Future()
@@ -112,11 +129,13 @@ def make_replaceable_groups(take_over: Callable[[ReplaceableGroup], None] | None
     class ListedGroup(ReplaceableGroup):
         def __init__(self, _: dist.Store, rank: int, size: int) -> None:
             super().__init__(rank, size)
-            # A group of one cannot lose anybody.
-            if size > 1:
-                made.append(self)
-                if take_over is not None:
-                    take_over(self)
+            if size == 1:
+                # It cannot lose anybody, and gloo would have the host wait for the device.
+                self.hand_over((), call_alone)
+                return
+            made.append(self)
+            if take_over is not None:
+                take_over(self)
 
     if not hasattr(distributed_c10d, "ProcessGroup"):
         raise RunError(

@@ -261,7 +261,8 @@ class AlarmWatch:
                 # There may be none yet, and then the main thread may wait in the next one.
                 network = self._network if epoch == self._epoch else None
             if network is not None:
-                network.unblock()
+                # An abort waits for the device, and that for what other ranks begin when they know where to stop.
+                threading.Thread(target=network.unblock, name="giving up", daemon=True).start()
                 closed = closed or self._close(board, epoch, network)
             with self._changed:
                 halted = self._changed.wait_for(lambda: self._is_halted(epoch), 0.0 if not closed else AGAIN)

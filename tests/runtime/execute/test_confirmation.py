@@ -21,8 +21,8 @@ from recycle.record.recorder import Recorder
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.transport import Transport
 from recycle.runtime.execute.worker import Worker
+from recycle.runtime.net.nccl.communicators import OrderedGroup
 from recycle.runtime.net.network import NetworkOptions
-from recycle.runtime.net.ordered.communicators import OrderedGroup
 
 LONG = timedelta(seconds=100)
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)

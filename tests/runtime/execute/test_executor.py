@@ -8,7 +8,7 @@ from harness.started import wait_until
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.recorder import HostMoment, Recorder, measured_timeline
-from recycle.runtime.errors import InstructionFailed
+from recycle.runtime.errors import ConnectionLost, InstructionFailed
 from recycle.runtime.execute.executor import RUN_AHEAD, Executor
 
 PROGRAM = tuple(map(Instruction.parse, ["1RECV_F0.0<W0_0", "1F0.0", "1B0.0", "1SEND_B0.0>W0_0", "1REDUCE", "1STEP"]))
@@ -62,6 +62,19 @@ def test_the_wait_inside_an_instruction_comes_off_its_start():
     assert (first.lane, first.start, first.end) == ("communication", 0.1, 0.2)
     assert (second.lane, second.start, second.end) == ("compute", 0.2, 0.3)
     assert [span.start for span in measured_timeline("run", [[first, second]]).spans] == [0.0, 0.1]
+
+
+def test_what_an_instruction_has_waited_for_is_no_part_of_its_time():
+    """A slow server computes longer, and does not wait longer the longer it has waited."""
+    device = Device()
+    recorder, start = Recorder(Server(0, 1), clock=device), DeviceMoment(device, 0)
+    device.finish(3)
+    device.started = 3
+    recorder.add(PROGRAM[0], start, DeviceMoment(device, 2))
+    assert recorder.seconds_since(start) == 1e-9
+    recorder.add(PROGRAM[1], start, DeviceMoment(device, 3))
+    device.started = device.done = 7
+    assert recorder.seconds_since(DeviceMoment(device, 5)) == 2e-9
 
 
 def test_the_oldest_entries_make_room():
@@ -122,6 +135,64 @@ def test_the_device_is_given_the_next_instructions_before_it_is_done():
     thread.join(60)
     assert not thread.is_alive(), "it waits for the last instructions, and nothing needs them"
     assert device.started == len(COMPUTING)
+
+
+class Coming:
+    """A transfer with which a device computes when it has come; see Transfer."""
+
+    def __init__(self, number, waited, device):
+        self.number = number
+        self._waited = waited
+        self._device = device
+
+    def wait(self):
+        self._waited.append((self.number, self._device.started))
+        self._device.finish()
+
+
+def run_with_transfers(device, come):
+    """Have a device compute with transfers, of which each instruction has one by its number."""
+
+    def compute(instruction):
+        device.start()
+        return come(instruction.micro_batch)
+
+    executor = Executor(dict.fromkeys(Op, compute), Recorder(Server(0, 0), clock=device))
+    executor.run(COMPUTING)
+
+
+def test_what_is_received_is_looked_at_two_instructions_later_and_at_the_end():
+    device, waited = Device(), []
+    run_with_transfers(device, lambda number: Coming(number, waited, device))
+    behind = [(number, min(number + RUN_AHEAD, len(COMPUTING))) for number in range(len(COMPUTING))]
+    assert waited == behind
+    assert device.waits == 0, "a device that waits for who is gone is not waited for"
+
+
+def test_a_list_ends_with_a_receive_that_does_not_though_the_device_waits_for_it():
+    device, waited = Device(), []
+
+    class Lost:
+        def wait(self):
+            raise ConnectionLost("nobody answers")
+
+    with pytest.raises(ConnectionLost, match="nobody answers"):
+        run_with_transfers(device, lambda number: Lost() if number == 3 else Coming(number, waited, device))
+    assert [number for number, _ in waited] == [0, 1, 2]
+    assert device.started == 3 + RUN_AHEAD
+
+
+def test_transfers_between_them_leave_the_device_two_instructions_that_compute():
+    device = Device()
+    send, other = Instruction.parse("0SEND_F0.0>W0_1"), Instruction(Op.F, 0, 0, 1)
+    program = [COMPUTING[0], send, send, send, other]
+
+    def compute(instruction):
+        if instruction.op.is_compute:
+            device.start()
+
+    Executor(dict.fromkeys(Op, compute), Recorder(Server(0, 0), clock=device)).run(program)
+    assert (device.started, device.waits) == (2, 0)
 
 
 def test_a_device_that_keeps_up_is_never_waited_for():

@@ -12,7 +12,12 @@ from recycle.runtime.net.transfer_key import Carried, TransferKey
 
 class Work:
     def __init__(self):
-        self.waited = 0
+        self.waited = self.preceded = 0
+
+    def precede(self):
+        """As a device's, which is waited for later."""
+        self.preceded += 1
+        return False
 
     def wait(self):
         self.waited += 1
@@ -22,6 +27,7 @@ class Link:
     """A network of one link, which keeps what it is asked for."""
 
     one_queue = False
+    ends_are_right = True
 
     def __init__(self):
         self.sent = []
@@ -60,8 +66,20 @@ def test_receives_are_posted_ahead_of_their_turn():
     assert len(link.received) == 3
     transfers.expect(PROGRAM[7])
     assert len(link.received) == 8
-    assert transfers.take(TransferKey(Carried.OUTPUT, 0, 3)) is link.received[3][0]
-    assert [work.waited for *_, work in link.received] == [0, 0, 0, 1, 0, 0, 0, 0]
+    tensor, work = transfers.take(TransferKey(Carried.OUTPUT, 0, 3))
+    assert tensor is link.received[3][0]
+    assert work is link.received[3][-1], "who takes it waits for it later"
+    assert [work.preceded for *_, work in link.received] == [0, 0, 0, 1, 0, 0, 0, 0]
+    assert not any(work.waited for *_, work in link.received)
+
+
+def test_what_may_end_with_anything_is_filled_before_it_is_received():
+    link = Link()
+    link.ends_are_right = False
+    transport(link, ahead=1).begin(PROGRAM)
+    (buffer, *_) = link.received[0]
+    assert buffer.isfinite().all()
+    assert buffer.unique().numel() == buffer.numel()
 
 
 def test_where_there_is_one_queue_no_receive_is_posted_before_its_turn():

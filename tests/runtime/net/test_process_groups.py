@@ -60,6 +60,55 @@ def test_a_group_passes_its_calls_on_until_they_are_handed_over():
     assert heard == {0: b"done", 1: b"done"}
 
 
+def test_a_group_of_one_needs_no_backend():
+    """Which would have the host wait for what a device computes."""
+    heard = []
+
+    def body(member):
+        made = make_replaceable_groups()
+        dist.init_process_group("gloo", store=member.store(), rank=0, world_size=1)
+        assert made == []
+        group = dist.group.WORLD
+        group._get_backend = None
+        given, other, found = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]), torch.zeros(2)
+
+        def brings(expected, tensor=found):
+            assert torch.equal(tensor, expected)
+            found.zero_()
+
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.AVG):
+            work = dist.all_reduce(given, op, async_op=True)
+            work.wait()
+            assert work.is_completed()
+        dist.broadcast(given, 0)
+        dist.reduce(given, 0)
+        dist.barrier()
+        brings(torch.tensor([1.0, 2.0]), given)
+        dist.all_gather([found], given)
+        brings(given)
+        dist.all_gather_into_tensor(found, given)
+        brings(given)
+        dist.reduce_scatter(found, [other])
+        brings(other)
+        dist.reduce_scatter_tensor(found, given)
+        brings(given)
+        dist.all_to_all([found], [other])
+        brings(other)
+        dist.all_to_all_single(found, given, [2], [2])
+        brings(given)
+        dist.gather(given, [found])
+        brings(given)
+        dist.scatter(found, [other])
+        brings(other)
+        objects = [None]
+        dist.all_gather_object(objects, "said")
+        assert objects == ["said"]
+        member.report(b"done")
+
+    launch(1, body, lambda _, content: heard.append(content))
+    assert heard == [b"done"]
+
+
 def test_this_torch_has_all_these_methods():
     """What is not here would go to torch's own group, past whoever carries out the calls."""
     group = dist.ProcessGroup

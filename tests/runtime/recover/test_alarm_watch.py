@@ -1,6 +1,7 @@
 """The alarm watch sees everybody who asks to be let in, and whether the store does its work."""
 
 import subprocess
+import threading
 from types import SimpleNamespace
 
 from harness.examples import paper_job
@@ -11,6 +12,7 @@ from recycle.control.board.board import Board
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.errors import StoreErased, StoreLost
 from recycle.control.membership.messages import Description, JoinRequest, Verdict
+from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import SOLE, Member
 from recycle.job import Server
 from recycle.runtime.launch.supervise.cancellation import Cancellation
@@ -94,6 +96,40 @@ def test_a_rank_says_why_it_is_where_it_is_before_it_is_freed_from_there():
     wait_until(lambda: "freed" in happened)
     watch.stop()
     assert happened[:2] == ["standstill: here", "freed"]
+
+
+def test_ranks_hear_where_they_stop_though_nothing_is_given_up_before_they_have_begun_it():
+    """As on a device: an abort waits for what comes before, and that for other ranks."""
+    store, happened = MemoryStore(), []
+    door = SimpleNamespace(connect=lambda _: store.clone(), token="token")
+    watch = AlarmWatch(door, Durations(beat=0.05), lambda _: None, lambda _: None, ranks=2)
+    heard = threading.Event()
+    member = Member(Server(0, 0), 0)
+
+    def give_up():
+        heard.wait(2)
+        happened.append("given up")
+
+    def stop_at(place):
+        happened.append(place)
+        heard.set()
+
+    own, other = Participant.all_of(member, 2)
+    network = SimpleNamespace(
+        unblock=give_up,
+        view=SimpleNamespace(servers=(), member=lambda _: member),
+        server=member.server,
+        rank=own.rank,
+        line=SimpleNamespace(close=lambda: 7, stop_at=stop_at),
+    )
+    failures = Board(store, "token").failures
+    failures.tell_stop(4, other, 9)
+    watch.start()
+    watch.follow(4, network)
+    failures.raise_alarm(4, "a transfer", "W0_0")
+    wait_until(lambda: "given up" in happened and 9 in happened)
+    watch.stop()
+    assert happened[:2] == [9, "given up"]
 
 
 def test_a_store_that_answers_and_has_lost_the_run_or_takes_nothing_is_lost_until_it_works(monkeypatch):

@@ -8,7 +8,7 @@ import torch
 from torch.distributed import AllreduceOptions, ProcessGroupGloo, ReduceOp, Store, Work
 
 from recycle.runtime.net.gloo.backend import GlooBackend
-from recycle.runtime.net.network import NetworkOptions
+from recycle.runtime.net.network import Group, NetworkOptions
 from recycle.runtime.plain_words import lost
 
 SLICE = timedelta(milliseconds=50)
@@ -44,7 +44,7 @@ class GlooReduction:
             self._check()
 
 
-class GlooGroup:
+class GlooGroup(Group):
     """A group over one of gloo's.
 
     Args:
@@ -56,17 +56,9 @@ class GlooGroup:
         self._backend = backend
         self._check = check
 
-    def sum(self, tensor: torch.Tensor) -> None:
-        """See Group."""
-        self.start_sum(tensor).wait()
-
     def start_sum(self, tensor: torch.Tensor) -> GlooReduction:
         """See Group."""
         return self._start(lambda: self._backend.allreduce([tensor]))
-
-    def maximum(self, tensor: torch.Tensor) -> None:
-        """See Group."""
-        self.start_maximum(tensor).wait()
 
     def start_maximum(self, tensor: torch.Tensor) -> GlooReduction:
         """See Group."""

@@ -12,12 +12,12 @@ from recycle.runtime.net.gloo.connecting import LazyGroup, connect_groups
 from recycle.runtime.net.gloo.groups import begin, make_backend
 from recycle.runtime.net.gloo.tags import tag_of
 from recycle.runtime.net.gloo.transfers import Waits
-from recycle.runtime.net.network import NetworkOptions
+from recycle.runtime.net.network import NetworkOptions, Transfer
 from recycle.runtime.net.transfer_key import TransferKey
 from recycle.runtime.plain_words import lost
 
 
-class GlooTransfer:
+class GlooTransfer(Transfer):
     """A transfer that is under way.
 
     Args:

@@ -6,12 +6,14 @@ ends the process, and know no call that gives up all communicators of a process 
 
 import ctypes
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
 from recycle.runtime.errors import RunError
-from recycle.runtime.net.ordered.library import Kind
+
+Kind = Literal["send", "receive", "sum", "maximum"]
+"""Of an operation; sends and receives are of communicators of two."""
 
 LIBRARY = "libnccl.so.2"
 SUCCESS, IN_PROGRESS = 0, 7

@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch.distributed import Store
 
-from recycle.runtime.net.nccl.bindings import Functions, Handle, Nccl
-from recycle.runtime.net.ordered.communicators import watch
-from recycle.runtime.net.ordered.library import Communicator, Kind
+from recycle.runtime.errors import ConnectionLost, ViewBroken
+from recycle.runtime.net.nccl.bindings import Functions, Handle, Kind, Nccl
+from recycle.runtime.plain_words import lost
 
 NAME = "name"
 SPIN, RESTS = 0.001, (0.00005, 0.001)
@@ -46,6 +46,9 @@ class DeviceLane(Protocol):
     def mark(self) -> DeviceMark:
         """A place after all that was put in so far."""
 
+    def precede(self, mark: Any) -> None:
+        """Have what this thread starts next on the device come after a place in this lane."""
+
 
 class CudaLane:
     """A lane of a GPU: a stream.
@@ -71,9 +74,13 @@ class CudaLane:
         """See DeviceLane."""
         return self._stream.record_event()  # type: ignore[no-any-return]
 
+    def precede(self, mark: torch.cuda.Event) -> None:
+        """See DeviceLane."""
+        torch.cuda.current_stream(self._stream.device).wait_event(mark)
+
 
 class NcclCommunicator:
-    """One rank's end; a Communicator.
+    """One rank's end of something that carries out operations in the order in which they are given to it.
 
     Args:
         functions: NCCL's.
@@ -81,6 +88,10 @@ class NcclCommunicator:
         rank: of this one.
         lane: in which its operations run.
         settle: looks until something is over, as long as nobody says that it will never be.
+
+    Attributes:
+        aborted: whether it was given up on this side; set before anything of it ends by that.
+        lane: see above.
     """
 
     def __init__(
@@ -95,54 +106,59 @@ class NcclCommunicator:
         self.handle = handle
         self._functions = functions
         self._rank = rank
-        self._lane = lane
+        self.lane = lane
         self._settle = settle
-        self._under_way: dict[int, DeviceMark] = {}
         self._entering: torch.Tensor | None = None
-        self._given = 0
         # Nobody may use a communicator while it is aborted, nor afterwards.
         self.in_use = threading.Lock()
 
     @property
     def complete(self) -> bool:
-        """See Communicator."""
+        """Whether all ranks have come.
+
+        Raises:
+            RuntimeError: they never will.
+        """
         return self._is_still()
 
-    def start(self, kind: Kind, tensor: torch.Tensor) -> int:
-        """See Communicator."""
+    def start(self, kind: Kind, tensor: torch.Tensor) -> DeviceMark:
+        """Give it an operation; gives the place after that in its lane.
+
+        Raises:
+            RuntimeError: it takes no more.
+        """
         # What is empty may have no address, which NCCL can be told to refuse.
         if tensor.numel():
             self._enter(kind, tensor)
-        place = self._given
-        self._given += 1
-        self._under_way[place] = self._lane.mark()
-        return place
+        return self.lane.mark()
 
     def _enter(self, kind: Kind, tensor: torch.Tensor) -> None:
-        self._lane.follow(tensor)
+        self.lane.follow(tensor)
         # Another thread puts it into the stream. Until then, its memory is not known to be in use there; so where this
         # one does not wait for that, the tensor stays with the communicator.
         self._entering = tensor
         with self.in_use:
             if self.aborted:
                 raise RuntimeError("the communicator was aborted")
-            self._functions.start(kind, tensor.detach(), self.handle, self._rank, self._lane.number)
+            self._functions.start(kind, tensor.detach(), self.handle, self._rank, self.lane.number)
         # After the first operation, it takes no time.
         self._settle(self._is_still)
         if not self.aborted:
             self._entering = None
 
-    def is_over(self, place: int) -> bool:
-        """See Communicator."""
-        if self.aborted:
+    def is_over(self, mark: DeviceMark) -> bool:
+        """Whether an operation is done, or never will be on this side; it waits for nothing.
+
+        Args:
+            mark: the place after it.
+
+        Raises:
+            RuntimeError: it went wrong.
+        """
+        if self.aborted or mark.query():
             return True
-        mark = self._under_way.get(place)
-        if mark is not None and mark.query():
-            del self._under_way[place]
-            return True
-        if mark is not None:
-            self._is_still()  # raises where it went wrong
-        return mark is None
+        self._is_still()  # raises where it went wrong
+        return self.aborted
 
     def _is_still(self) -> bool:
         """Whether nothing that was begun is still on its way into the stream."""
@@ -151,7 +167,7 @@ class NcclCommunicator:
 
 
 class NcclLibrary:
-    """Makes communicators of one rank for one view; it is a Library.
+    """Makes communicators of one rank for one view.
 
     What a rank starts is said to run in one queue. With ``CUDA_DEVICE_MAX_CONNECTIONS=1`` it does. Without, the first
     launch of a kernel loads it, and memory is given back to the device, once all that the device is at is over: a
@@ -163,6 +179,10 @@ class NcclLibrary:
         check: raises when the view is over; asked while others are waited for.
         functions: NCCL's.
         make_lane: makes what operations run in.
+
+    Attributes:
+        device: see above.
+        one_queue: whether what this rank starts runs one after the other, whatever communicator it goes to.
     """
 
     def __init__(
@@ -184,7 +204,16 @@ class NcclLibrary:
         self._marking = threading.Lock()
 
     def join(self, store: Store, rank: int, size: int) -> NcclCommunicator:
-        """See Library."""
+        """Come to a communicator; it is complete when all others have come.
+
+        Args:
+            store: where its ranks find each other; nobody else uses it.
+            rank: of this one.
+            size: how many there are.
+
+        Raises:
+            RuntimeError: it cannot be made.
+        """
         functions = self._functions
         if rank == 0:
             name = functions.unique_id()
@@ -197,7 +226,11 @@ class NcclLibrary:
         return NcclCommunicator(functions, handle, rank, self._make_lane(self.device), self._settle)
 
     def rest(self, over: Callable[[], bool]) -> None:
-        """See Library."""
+        """Let some time pass before the next look.
+
+        Args:
+            over: what is waited for; it is not asked here.
+        """
         now = time.monotonic()
         if now - self._began > self._rest + RESTS[1]:
             # It is another wait than the last time.
@@ -206,10 +239,13 @@ class NcclLibrary:
             time.sleep(self._rest)
             self._rest = min(2 * self._rest, RESTS[1])
 
-    def abort(self, communicators: Sequence[Communicator]) -> None:
-        """See Library: nothing is waited for on the device, and what does not end is left alone."""
+    def abort(self, communicators: Sequence[NcclCommunicator]) -> None:
+        """Give up communicators on this side, all at once; can be repeated, by any thread.
+
+        Who waits is let go at once. What does not end in time is left alone.
+        """
         with self._marking:
-            given_up = [each for each in communicators if isinstance(each, NcclCommunicator) and not each.aborted]
+            given_up = [each for each in communicators if not each.aborted]
             for each in given_up:
                 # From here on whoever waits is free.
                 each.aborted = True
@@ -231,8 +267,38 @@ class NcclLibrary:
         with _on(self.device):
             self._functions.abort(communicator.handle)
 
+    def watch(
+        self,
+        over: Callable[[], bool],
+        patience: timedelta,
+        complaint: str,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Look until something is over.
+
+        Args:
+            over: what is looked at.
+            patience: for how long.
+            complaint: what is said then.
+            check: asked before each look; what it raises ends this.
+
+        Raises:
+            ConnectionLost: it has taken too long, or went wrong.
+        """
+        end = time.monotonic() + patience.total_seconds()
+        try:
+            while not over():
+                check()
+                if time.monotonic() > end:
+                    raise ConnectionLost(complaint)
+                self.rest(over)
+        except ViewBroken:
+            raise
+        except RuntimeError as error:
+            raise lost(error) from error
+
     def _settle(self, over: Callable[[], bool]) -> None:
-        watch(self, over, self._patience, "somebody did not come", self._check)
+        self.watch(over, self._patience, "somebody did not come", self._check)
 
 
 def _on(device: torch.device) -> AbstractContextManager[object]:

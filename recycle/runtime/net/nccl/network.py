@@ -4,11 +4,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
-from recycle.runtime.net.network import Group, Link, Network, Reduction, Transfer
+from recycle.runtime.net.network import Group, HostedNetwork, Link, Network, Reduction, Transfer
 from recycle.runtime.net.staged.crossing import Crosses, is_on_device
-from recycle.runtime.net.stop_line import Line
 from recycle.runtime.net.transfer_key import TransferKey
 
 
@@ -37,7 +35,7 @@ class TwofoldLink:
         return self._near() if self._is_near(tensor) else self._host
 
 
-class TwofoldGroup:
+class TwofoldGroup(Group):
     """A Group whose servers agree on which tensors lie in host memory.
 
     Args:
@@ -49,24 +47,16 @@ class TwofoldGroup:
     def __init__(self, host: Group, near: Group, is_near: Crosses) -> None:
         self._host, self._near, self._is_near = host, near, is_near
 
-    def sum(self, tensor: torch.Tensor) -> None:
-        """See Group."""
-        self.start_sum(tensor).wait()
-
     def start_sum(self, tensor: torch.Tensor) -> Reduction:
         """See Group."""
         return (self._near if self._is_near(tensor) else self._host).start_sum(tensor)
-
-    def maximum(self, tensor: torch.Tensor) -> None:
-        """See Group."""
-        self.start_maximum(tensor).wait()
 
     def start_maximum(self, tensor: torch.Tensor) -> Reduction:
         """See Group."""
         return (self._near if self._is_near(tensor) else self._host).start_maximum(tensor)
 
 
-class TwofoldNetwork:
+class TwofoldNetwork(HostedNetwork):
     """A Network.
 
     Args:
@@ -76,41 +66,17 @@ class TwofoldNetwork:
     """
 
     def __init__(self, host: Network, near: Network, is_near: Crosses = is_on_device) -> None:
-        self._host, self._near, self._is_near = host, near, is_near
+        super().__init__(host)
+        self._near, self._is_near = near, is_near
         # What all servers tell each other are figures, and those lie in host memory.
         self.all = host.all
         self.peers = TwofoldGroup(host.peers, near.peers, is_near)
         self.ranks = TwofoldGroup(host.ranks, near.ranks, is_near)
 
     @property
-    def view(self) -> View:
-        """See Network."""
-        return self._host.view
-
-    @property
-    def server(self) -> Server:
-        """See Network."""
-        return self._host.server
-
-    @property
-    def rank(self) -> ServerRank:
-        """See Network."""
-        return self._host.rank
-
-    @property
-    def secret(self) -> bytes:
-        """See Network."""
-        return self._host.secret
-
-    @property
     def one_queue(self) -> bool:
         """See Network."""
         return self._near.one_queue
-
-    @property
-    def line(self) -> Line:
-        """See Network."""
-        return self._host.line
 
     @property
     def ends_are_right(self) -> bool:
@@ -126,11 +92,7 @@ class TwofoldNetwork:
         """See Network."""
         return TwofoldLink(self._host.link(peer), lambda: self._near.link(peer), self._is_near)
 
-    def barrier(self) -> None:
-        """See Network."""
-        self._host.barrier()
-
     def unblock(self) -> None:
         """See Network."""
-        self._host.unblock()
+        super().unblock()
         self._near.unblock()

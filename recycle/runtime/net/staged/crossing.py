@@ -25,7 +25,7 @@ class UnderWay(Protocol):
         """Wait for its end."""
 
 
-class Arriving:
+class Arriving(Transfer):
     """Something that changes a tensor on a device, under way in host memory. It is a Transfer and a Reduction.
 
     Args:
@@ -73,7 +73,7 @@ class StagedLink:
         return Arriving(self._inner.receive(host, key), host, tensor)
 
 
-class StagedGroup:
+class StagedGroup(Group):
     """A Group.
 
     Args:
@@ -85,17 +85,9 @@ class StagedGroup:
         self._inner = inner
         self._crosses = crosses
 
-    def sum(self, tensor: torch.Tensor) -> None:
-        """See Group."""
-        self.start_sum(tensor).wait()
-
     def start_sum(self, tensor: torch.Tensor) -> Reduction:
         """See Group."""
         return self._start(self._inner.start_sum, tensor)
-
-    def maximum(self, tensor: torch.Tensor) -> None:
-        """See Group."""
-        self.start_maximum(tensor).wait()
 
     def start_maximum(self, tensor: torch.Tensor) -> Reduction:
         """See Group."""

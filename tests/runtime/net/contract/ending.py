@@ -1,13 +1,15 @@
-"""The rule of what may be relied on where a partner has given up."""
+"""The rules of what may be relied on where a partner has given up, and of what a device does meanwhile."""
 
 import threading
+import time
 from contextlib import suppress
 
 import torch
 
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.net.transfer_key import STATE
-from tests.runtime.net.contract.writing import LARGE, NumberedRule, filled, numbering, other, pair
+from tests.runtime.net.contract.giving_up import frees
+from tests.runtime.net.contract.writing import LARGE, SOON, NumberedRule, filled, numbering, other, pair
 
 RULES: dict[str, NumberedRule] = {}
 """By their names."""
@@ -39,3 +41,33 @@ def what_has_ended_is_right(rank):
             start().wait()
             assert not network.ends_are_right or torch.equal(tensor, expected)
     rank.say("through")
+
+
+@rule(32)
+def what_precedes_has_come(rank):
+    """What a thread computes next, it computes with what was received."""
+    network = pair(rank)
+    network.barrier()
+    link = network.link(other(rank))
+    if rank.number == 0:
+        received = torch.zeros(LARGE)
+        transfer = link.receive(received, STATE)
+        rank.say("started")
+        waited = transfer.precede()
+        computed = received * 2
+        if not waited:
+            transfer.wait()
+        assert torch.equal(computed, filled(6, LARGE))
+    else:
+        rank.hear("started", 0)
+        time.sleep(SOON.total_seconds())
+        link.send(filled(3, LARGE), STATE).wait()
+
+
+def _precede_and_wait(network, rank):
+    transfer = network.link(other(rank)).receive(torch.zeros(4), STATE)
+    transfer.precede()
+    transfer.wait()
+
+
+RULES["what_precedes_is_given_up"] = NumberedRule(33, frees(_precede_and_wait), 2)

@@ -252,6 +252,10 @@ def _ends_as_if_all_were_well(link: Any, tensor: torch.Tensor, key: Any) -> Any:
     return Altered(elsewhere, wait=wait)
 
 
+def _precedes_nothing(link: Any, tensor: torch.Tensor, key: Any) -> Any:
+    return Altered(link.receive(tensor, key), precede=lambda _: False)
+
+
 def _keeping_tensors() -> dict[str, Any]:
     kept: list[torch.Tensor] = []
 
@@ -319,5 +323,7 @@ MUTANTS: dict[str, Ends] = {
     "the_ranks_of_a_server_meet": Ends(_ranks_of_all_servers, connect_pair),
     "the_ranks_of_a_server_are_given_up": Ends(_stubborn, connect_pair),
     "what_has_ended_is_right": altered({"receive": _ends_as_if_all_were_well}),
+    "what_precedes_has_come": altered({"receive": _precedes_nothing}),
+    "what_precedes_is_given_up": altered(unblock=_nothing),
 }
 """By the rule that each breaks."""

@@ -13,8 +13,8 @@ from torch.distributed import FileStore
 
 from harness.stand_in_library import ONE_QUEUE, HostLane, built, lacking, nccl_library
 from recycle.runtime.net.nccl.bindings import REDUCTIONS, TYPES, Nccl
+from recycle.runtime.net.nccl.communicators import Communicators
 from recycle.runtime.net.network import NetworkOptions
-from recycle.runtime.net.ordered.communicators import Communicators
 
 pytestmark = pytest.mark.skipif(bool(lacking()), reason=lacking())
 FORK = multiprocessing.get_context("fork")

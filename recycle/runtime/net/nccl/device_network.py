@@ -6,8 +6,8 @@ import torch
 
 from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
+from recycle.runtime.net.nccl.communicators import Communicators, OrderedGroup, OrderedLink
 from recycle.runtime.net.network import Alone, Group
-from recycle.runtime.net.ordered.communicators import Communicators, OrderedGroup, OrderedLink
 from recycle.runtime.net.stop_line import NO_LINE, Line
 
 

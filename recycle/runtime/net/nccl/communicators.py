@@ -1,6 +1,5 @@
 """Groups and links over communicators: how they are made together, waited for, and given up."""
 
-import time
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -8,8 +7,9 @@ import torch
 from torch.distributed import PrefixStore, Store
 
 from recycle.runtime.errors import ConnectionLost, ViewBroken
-from recycle.runtime.net.network import NetworkOptions
-from recycle.runtime.net.ordered.library import Communicator, Kind, Library
+from recycle.runtime.net.nccl.bindings import Kind
+from recycle.runtime.net.nccl.library import DeviceMark, NcclCommunicator, NcclLibrary
+from recycle.runtime.net.network import Group, NetworkOptions
 from recycle.runtime.net.transfer_key import TransferKey
 from recycle.runtime.plain_words import lost
 
@@ -17,31 +17,37 @@ from recycle.runtime.plain_words import lost
 class Operation:
     """A transfer or a reduction that was given to a communicator.
 
-    It is waited for by looking, and never by the device: nothing that is computed there waits for what may never end.
-    It has ended right only if no partner gave it up, which this rank is not told.
+    The host waits for it by looking. It has ended right only if no partner gave it up, which this rank is not told.
     """
 
-    def __init__(self, library: Library, communicator: Communicator, place: int, timeout: timedelta) -> None:
+    def __init__(
+        self, library: NcclLibrary, communicator: NcclCommunicator, mark: DeviceMark, timeout: timedelta
+    ) -> None:
         self._library = library
         self._communicator = communicator
-        self._place = place
+        self._mark = mark
         self._timeout = timeout
 
     def wait(self) -> None:
         """See Transfer."""
-        watch(self._library, self.is_over, self._timeout, "nobody answers")
+        self._library.watch(self.is_over, self._timeout, "nobody answers")
         if self._communicator.aborted:
             raise ConnectionLost("it was aborted")
 
+    def precede(self) -> bool:
+        """See Transfer: where this side gives it up, what comes after it goes on with what its tensor holds."""
+        self._communicator.lane.precede(self._mark)
+        return False
+
     def is_over(self) -> bool:
         """Whether there is nothing more to wait for."""
-        return self._communicator.is_over(self._place)
+        return self._communicator.is_over(self._mark)
 
 
-class OrderedGroup:
+class OrderedGroup(Group):
     """A group over one communicator."""
 
-    def __init__(self, library: Library, communicator: Communicator, timeout: timedelta) -> None:
+    def __init__(self, library: NcclLibrary, communicator: NcclCommunicator, timeout: timedelta) -> None:
         self._library = library
         self._communicator = communicator
         self._timeout = timeout
@@ -53,12 +59,12 @@ class OrderedGroup:
             ConnectionLost: it takes no more.
         """
         try:
-            place = self._communicator.start(kind, tensor)
+            mark = self._communicator.start(kind, tensor)
         except ViewBroken:
             raise
         except RuntimeError as error:
             raise lost(error) from error
-        return Operation(self._library, self._communicator, place, self._timeout)
+        return Operation(self._library, self._communicator, mark, self._timeout)
 
     def start_sum(self, tensor: torch.Tensor) -> Operation:
         """See Group."""
@@ -67,14 +73,6 @@ class OrderedGroup:
     def start_maximum(self, tensor: torch.Tensor) -> Operation:
         """See Group."""
         return self.start("maximum", tensor)
-
-    def sum(self, tensor: torch.Tensor) -> None:
-        """See Group."""
-        self.start_sum(tensor).wait()
-
-    def maximum(self, tensor: torch.Tensor) -> None:
-        """See Group."""
-        self.start_maximum(tensor).wait()
 
 
 class OrderedLink:
@@ -112,7 +110,7 @@ class Communicators:
     """
 
     def __init__(
-        self, library: Library, store: Store, options: NetworkOptions, check: Callable[[], None], plane: str = ""
+        self, library: NcclLibrary, store: Store, options: NetworkOptions, check: Callable[[], None], plane: str = ""
     ) -> None:
         self.one_queue = library.one_queue
         self.device = library.device
@@ -122,7 +120,7 @@ class Communicators:
         self._options = options
         self.secret = options.secret
         self._check = check
-        self._joined: list[Communicator] = []
+        self._joined: list[NcclCommunicator] = []
         self._cold: list[tuple[OrderedGroup, Kind]] = []
 
     def group(self, name: str, rank: int, size: int) -> OrderedGroup:
@@ -183,36 +181,4 @@ class Communicators:
         self._library.abort(list(self._joined))
 
     def _watch(self, over: Callable[[], bool]) -> None:
-        watch(self._library, over, self._options.rebuild_timeout, "somebody did not come", self._check)
-
-
-def watch(
-    library: Library,
-    over: Callable[[], bool],
-    patience: timedelta,
-    complaint: str,
-    check: Callable[[], None] = lambda: None,
-) -> None:
-    """Look until something is over.
-
-    Args:
-        library: knows how long it rests between two looks.
-        over: what is looked at.
-        patience: for how long.
-        complaint: what is said then.
-        check: asked before each look; what it raises ends this.
-
-    Raises:
-        ConnectionLost: it has taken too long, or went wrong.
-    """
-    end = time.monotonic() + patience.total_seconds()
-    try:
-        while not over():
-            check()
-            if time.monotonic() > end:
-                raise ConnectionLost(complaint)
-            library.rest(over)
-    except ViewBroken:
-        raise
-    except RuntimeError as error:
-        raise lost(error) from error
+        self._library.watch(over, self._options.rebuild_timeout, "somebody did not come", self._check)
