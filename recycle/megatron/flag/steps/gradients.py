@@ -1,7 +1,7 @@
 """The end of an iteration in Megatron's terms; the optimizer is the training code's."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from megatron.core import parallel_state
@@ -90,6 +90,19 @@ class SameParameters(NamedTuple):
 ALONE = SameParameters()
 
 
+class SharedLosses(Protocol):
+    """Losses that a server's peers exchange beside the sums of their gradients."""
+
+    def start(self) -> None:
+        """Begin to exchange them."""
+
+    def start_totals(self) -> None:
+        """Wait for them, and begin to sum them."""
+
+    def finish(self) -> None:
+        """Wait for the sums."""
+
+
 class LiveGradients(FinalizedGradients):
     """Where servers are dead, Megatron's groups would hang, so the same is done over the live ones.
 
@@ -102,13 +115,19 @@ class LiveGradients(FinalizedGradients):
         network: of the server.
         depth: P.
         ranks: of the server, with which it sums.
+        losses: that are exchanged meanwhile; None where that is done elsewhere, or nothing is reported here.
 
     Raises:
         RunError: the model is not wrapped.
     """
 
     def __init__(
-        self, stages: Sequence[MegatronStage], network: Network, depth: int, ranks: SameParameters = ALONE
+        self,
+        stages: Sequence[MegatronStage],
+        network: Network,
+        depth: int,
+        ranks: SameParameters = ALONE,
+        losses: SharedLosses | None = None,
     ) -> None:
         self._models: list[Any] = [stage.model for stage in stages]
         if not all(hasattr(model, "expert_parallel_buffers") for model in self._models):
@@ -116,6 +135,7 @@ class LiveGradients(FinalizedGradients):
         self._stages = stages
         self._network = network
         self._ranks = ranks
+        self._losses = losses
         self._sums: list[tuple[Any, Carrier | None]] = [
             *((buffer, ranks.layers) for model in self._models for buffer in model.buffers),
             *((buffer, ranks.experts) for model in self._models for buffer in model.expert_parallel_buffers),
@@ -129,12 +149,16 @@ class LiveGradients(FinalizedGradients):
 
     def _finalize(self) -> None:
         """Give every live server of the stage the gradient of the whole batch."""
+        if self._losses is not None:
+            self._losses.start()
         for buffer, ranks in self._sums:
             factor = factor_of(buffer)
             if factor != 1.0:
                 buffer.grad_data *= factor
             self._network.peers.sum(buffer.grad_data)
             sum_over(ranks, buffer.grad_data)
+        if self._losses is not None:
+            self._losses.start_totals()
         config = self._stages[-1].config
         if config.tensor_model_parallel_size > 1:
             tensor_ranks = parallel_state.get_tensor_model_parallel_group()
@@ -147,6 +171,8 @@ class LiveGradients(FinalizedGradients):
             sum_over(self._ranks.layers, tokens)
             for buffer, _ in self._sums:
                 buffer.scale_gradients(1.0 / tokens.item())
+        if self._losses is not None:
+            self._losses.finish()
 
 
 def factor_of(buffer: Any) -> float:
