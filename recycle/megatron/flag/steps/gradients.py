@@ -1,7 +1,7 @@
 """The end of an iteration in Megatron's terms; the optimizer is the training code's."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from megatron.core import parallel_state
@@ -11,6 +11,7 @@ from megatron.core.distributed.finalize_model_grads import (
 from megatron.core.process_groups_config import ProcessGroupCollection
 from torch.distributed import ReduceOp
 
+from recycle.megatron.flag.steps.loss_table import StageLosses
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.ties import tie_of
 from recycle.megatron.shared.torch_calls import Carrier
@@ -90,19 +91,6 @@ class SameParameters(NamedTuple):
 ALONE = SameParameters()
 
 
-class SharedLosses(Protocol):
-    """Losses that a server's peers exchange beside the sums of their gradients."""
-
-    def start(self) -> None:
-        """Begin to exchange them."""
-
-    def start_totals(self) -> None:
-        """Wait for them, and begin to sum them."""
-
-    def finish(self) -> None:
-        """Wait for the sums."""
-
-
 class LiveGradients(FinalizedGradients):
     """Where servers are dead, Megatron's groups would hang, so the same is done over the live ones.
 
@@ -127,7 +115,7 @@ class LiveGradients(FinalizedGradients):
         network: Network,
         depth: int,
         ranks: SameParameters = ALONE,
-        losses: SharedLosses | None = None,
+        losses: StageLosses | None = None,
     ) -> None:
         self._models: list[Any] = [stage.model for stage in stages]
         if not all(hasattr(model, "expert_parallel_buffers") for model in self._models):

@@ -132,7 +132,7 @@ class LossTable:
 
 
 class StageLosses(NamedTuple):
-    """What was reported of a batch on a server of the last stage; see SharedLosses.
+    """What was reported of a batch on a server of the last stage, which its peers exchange beside something else.
 
     Attributes:
         table: where it goes.
@@ -145,15 +145,15 @@ class StageLosses(NamedTuple):
     network: Network
 
     def start(self) -> None:
-        """See SharedLosses."""
+        """Begin to exchange it."""
         self.table.start(self.network, self.stage.take_results(), self.stage.micro_batches)
 
     def start_totals(self) -> None:
-        """See SharedLosses."""
+        """Wait for it, and begin to sum it."""
         self.table.start_totals()
 
     def finish(self) -> None:
-        """See SharedLosses."""
+        """Wait for the sums."""
         self.table.finish()
 
 
