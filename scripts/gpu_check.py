@@ -6,6 +6,8 @@ in processes of its own, with a time limit, and is left out with the reason wher
 parts run on the CPU as far as they can. The most telling ones come first. The table at the end is for that
 page.
 
+``speed`` stands for the parts that time what one GPU can tell of how fast lists are executed.
+
 Usage: scripts/gpu-check [PART ...] [--wheels FOLDER] [--output FOLDER] [--minutes 8] [--script FILE] [--kills 20]
 """
 
@@ -159,6 +161,46 @@ def executor(_: argparse.Namespace) -> str:
     return time_executor(device())
 
 
+def passes(_: argparse.Namespace) -> str:
+    """What gathers by sums do beside the sum."""
+    require("msgspec")
+    from scripts.gpu_speed import time_passes
+
+    return time_passes(device())
+
+
+def events(_: argparse.Namespace) -> str:
+    """What marks and waits cost."""
+    require("msgspec")
+    from scripts.gpu_speed import time_events
+
+    return time_events(device())
+
+
+def launches(_: argparse.Namespace) -> str:
+    """What begins behind a stream that is busy."""
+    require("msgspec")
+    from scripts.gpu_speed import time_launches
+
+    return time_launches(device())
+
+
+def copies(_: argparse.Namespace) -> str:
+    """Copies to the host beside products."""
+    require("msgspec")
+    from scripts.gpu_speed import time_copies
+
+    return time_copies(device())
+
+
+def gaps(_: argparse.Namespace) -> str:
+    """When the device has nothing to do."""
+    require("megatron.core", "ortools", "msgspec")
+    from scripts.gpu_executor import find_gaps
+
+    return find_gaps(device())
+
+
 def staged(_: argparse.Namespace) -> str:
     """Eight servers that share a device over the staged transport, against one process."""
     require("msgspec")
@@ -256,6 +298,11 @@ PARTS = {
     "flag": Part(flag, "does the flag carry Megatron's training code through a kill?", 300),
     "exact": Part(exact, "do kills change a bit of what recycle train trains?", 300),
     "executor": Part(executor, "what does executing a plan cost?", 180),
+    "passes": Part(passes, "what does a gather by sums pass over beside the sum, against torch's own?", 60),
+    "events": Part(events, "what do marks of instructions cost, and a wait between two kernels?", 60),
+    "launches": Part(launches, "what begins behind a stream that is busy?", 90),
+    "copies": Part(copies, "what do pinned copies cost beside products?", 60),
+    "gaps": Part(gaps, "how long has the device nothing to do?", 120),
     "profile": Part(profile, "what do F, I and W cost?", 180),
     "kills": Part(kills, "are kills survived over the staged transport?", 300),
     "nccl": Part(nccl, "are kills survived over NCCL, and how soon?", 300),
@@ -264,6 +311,11 @@ PARTS = {
     "staged": Part(staged, "do 8 servers that share a device lose as one process does?", 120),
 }
 """The most telling ones first, for where there is little time."""
+
+SPEED = "speed"
+"""Names all parts that time the execution of lists."""
+
+OF_SPEED = ("executor", "passes", "events", "launches", "copies", "gaps")
 
 LAYERS = "layers = 2\nhidden = 4096\nheads = 32\nsequence = 2048\nmicro_batch_size = 1\nbf16 = true\n"
 """A model whose layers are of a real size."""
@@ -348,7 +400,12 @@ def unpack(wheels: Path) -> Path:
 def main() -> int:
     """Run all parts, or those that were asked for; 1 if one failed."""
     parser = argparse.ArgumentParser(prog="gpu-check", description=__doc__.split("\n")[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all if none is given")
+    parser.add_argument(
+        "parts",
+        nargs="*",
+        metavar="PART",
+        help=f"of {', '.join(PARTS)}; {SPEED} for {', '.join(OF_SPEED)}; all if none is given",
+    )
     parser.add_argument(
         "--wheels", type=Path, metavar="FOLDER", help="what scripts/gpu-pack made: used without network"
     )
@@ -372,7 +429,8 @@ def main() -> int:
         spare_cuda()
         print(json.dumps(run_inside(arguments.inside, arguments)), flush=True)
         return 0
-    unknown = [each for each in arguments.parts if each not in PARTS]
+    parts = [name for each in arguments.parts for name in (OF_SPEED if each == SPEED else [each])]
+    unknown = [each for each in parts if each not in PARTS]
     if unknown:
         parser.error(f"{unknown[0]} is no part; they are {', '.join(PARTS)}")
     # So that the part that runs is ended as well, and what was unpacked is removed.
@@ -382,7 +440,7 @@ def main() -> int:
         if arguments.wheels is not None:
             at_end.callback(shutil.rmtree, unpack(arguments.wheels), ignore_errors=True)
         outcomes = []
-        for name in arguments.parts or PARTS:
+        for name in parts or PARTS:
             print(f"{name}: {PARTS[name].question}", file=sys.stderr, flush=True)
             outcomes.append(run_part(name, arguments, end - time.monotonic()))
             print(f"{name}: {outcomes[-1].status}: {outcomes[-1].detail}", file=sys.stderr, flush=True)

@@ -58,6 +58,8 @@ SMALL = {
     ),
     "emulated stagger": Small("--iterations 2 --slot-ms 5", r"staggered, nothing clips +30 .* 0 +0 ", timed=True),
     "dropin": Small(FEW_TURNS, r"clock .* median ratio", TRAINING, timed=True),
+    "dropin --tensor-parallel 2": Small(FEW_TURNS, r"PP 2 x DP 2, 2 ranks a server, .* pairs", TRAINING, timed=True),
+    "dropin --experts": Small(FEW_TURNS, r"PP 2 x DP 2, 2 ranks a server, .* pairs", TRAINING, timed=True),
     "costs protection": Small(f"{FEW_TURNS} --sequence 16 --shape 2x1", r"by the clock [\d.]+, with 95%", timed=True),
     "costs copies": Small(
         f"--copies 2 {FEW_TURNS} --sequence 16 --shape 2x1", r"by the clock [\d.]+, with 95%", timed=True

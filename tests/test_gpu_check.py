@@ -20,7 +20,7 @@ from harness.paths import python_path
 from harness.processes import children, is_running, title
 from harness.started import wait_until
 from recycle.runtime.net.nccl import bindings
-from scripts import gpu_check, gpu_flag
+from scripts import gpu_check, gpu_executor, gpu_flag
 
 ROOT = Path(__file__).parents[1]
 NONE = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -48,6 +48,11 @@ def test_each_part_is_a_row_of_a_table():
         ("own", "2 ranks of a server on cpu over staged: "),
         ("exact", "2 x 2 servers on cpu, 16 iterations: 2 failures, "),
         ("executor", "4 layers of 64 x 64 on cpu, 8 micro-batches: plain Megatron "),
+        ("passes", "local passes of 8 ranks and 1 MiB on cpu: gather by sums "),
+        ("events", "an event on cpu: record "),
+        ("launches", "behind a stream that is busy for 50 ms on cpu, 1 connections: launched after "),
+        ("copies", "10 copies of 1 MiB on cpu: "),
+        ("gaps", "an iteration on cpu by the profiler: "),
         ("profile", "F, I, W, held, after I of two stages: "),
         ("staged", "8 servers on cpu, "),
         ("kills", "4 ranks on cpu over staged, 3 kills: 0 hangs, 0 wrong sums; "),
@@ -192,6 +197,27 @@ def test_wheels_are_installed_without_a_network_and_removed(monkeypatch, tmp_pat
     monkeypatch.setattr("sys.argv", ["gpu-check", "find", "--wheels", str(tmp_path)])
     assert gpu_check.main() == 0
     assert not seen[0].exists()
+
+
+def test_speed_is_all_parts_that_time_the_execution_of_lists(monkeypatch):
+    run = []
+    monkeypatch.setattr(gpu_check, "run_part", lambda name, *_: run.append(name) or gpu_check.Outcome(name, "", "", 0))
+    monkeypatch.setattr("sys.argv", ["gpu-check", "find", "speed"])
+    assert gpu_check.main() == 0
+    assert run == ["find", "executor", "passes", "events", "launches", "copies", "gaps"]
+
+
+@pytest.mark.parametrize(
+    ("busy", "found"),
+    [
+        ([], (0, 0)),
+        ([(5, 5)], (0, 0)),
+        ([(0, 4), (1, 2), (3, 6)], (0, 0)),
+        ([(8, 10), (0, 2), (1, 3), (4, 5)], (3, 0.4)),
+    ],
+)
+def test_the_gaps_between_what_a_device_does(busy, found):
+    assert gpu_executor.idle_between(busy) == found
 
 
 def test_a_part_that_is_none_is_refused(monkeypatch, capsys):

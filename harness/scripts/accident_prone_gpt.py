@@ -4,6 +4,7 @@ ACCIDENTS names them: ``3:norm:2,2:save:1`` kills rank 3 when it is about to tak
 when the first checkpoint of format torch that it writes is half on disk. In those of format torch_dist, ``write`` kills
 before a tensor is written, ``written`` when all of the rank's are, and ``tracker`` when the checkpoint is whole and
 nobody knows. ``adam`` kills before a step of the optimizer: with a distributed optimizer, there is one for each shard.
+``voted`` kills when the first round of a vote is over, and ``unheard`` has a rank hear of the end of that view then.
 """
 
 import io
@@ -18,6 +19,9 @@ from megatron.core.dist_checkpointing import serialization
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.optimizer import optimizer
 from megatron.core.pipeline_parallel import schedules
+
+from recycle.megatron.flag.steps.reruns import Reruns
+from recycle.runtime.errors import ConnectionLost
 
 left = {}
 for accident in filter(None, os.environ.get("ACCIDENTS", "").split(",")):
@@ -62,6 +66,20 @@ def dying_save(save):
     return act
 
 
+def with_accidents(share):
+    @wraps(share)
+    def act(*arguments, **keywords):
+        noted = share(*arguments, **keywords)
+        if is_due("voted"):
+            die()
+        if is_due("unheard"):
+            raise ConnectionLost("somebody is gone before this rank has heard of the others")
+        return noted
+
+    return act
+
+
+Reruns.share = with_accidents(Reruns.share)
 optimizer.get_grad_norm_fp32 = dying_before(optimizer.get_grad_norm_fp32, lambda: "norm")
 schedules.forward_step = dying_before(
     schedules.forward_step, lambda: "forward" if torch.is_grad_enabled() else "evaluation"

@@ -210,10 +210,12 @@ TRAINER = (
         "iteration, model, optimizer, opt_param_scheduler, num_floating_point_operations_so_far, "
         "checkpointing_context, non_persistent_ckpt, train_data_iterator",
     ),
-    # Replaced where stages step on their own: the optimizer's step, and what would make them wait after it.
+    # Replaced where a run survives failures: the optimizer's step, and what stages ask each other after it.
     Hook(TRAINING, "logical_and_across_model_parallel_group", "input"),
     Hook(TRAINING, "reduce_max_stat_across_model_parallel_group", "stat"),
     Hook("megatron.core.optimizer.optimizer", "MegatronOptimizer.step", "self"),
+    # Replaced: what it asks all ranks is known to each.
+    Hook("megatron.core.rerun_state_machine", "RerunStateMachine._reduce_any", "self, value"),
     # Called there: iterations are not run again to compare their results.
     Hook("megatron.core.rerun_state_machine", "get_rerun_state_machine", ""),
     Hook("megatron.core.rerun_state_machine", "RerunStateMachine.set_mode", "self, mode"),

@@ -100,8 +100,8 @@ def restore_state(trainee: Trainee, member: Member, network: Network, restoratio
                 received, state = receive_state(network.link(sender.server), network.secret)
                 assert received == step, f"{sender} sent version {received} instead of {step}"
                 found |= state
-    if found or not units:
-        # Any version is that of who holds nothing.
+    if any(not each.get(member, True) for each in holders.values()) or not units:
+        # What it lacks may be nothing but the news. Any version is that of a server that holds nothing.
         versions.adopt(step, found)
 
 

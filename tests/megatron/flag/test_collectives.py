@@ -142,6 +142,21 @@ def test_what_one_server_has_completed_all_get_though_they_missed_it():
             assert content_of(one) == content_of(other)
 
 
+def test_what_one_server_has_kept_all_find_after_a_failure_until_two_versions_later():
+    servers = JOB.servers()
+
+    def work(live):
+        if live.server == servers[2]:
+            live.collectives.keep("notes", 1, torch.tensor([3]))
+        live.recover(None)
+        live.collectives.advance(1)
+        found = live.collectives.kept("notes", 1).tolist(), live.collectives.kept("notes", 0)
+        live.collectives.advance(3)
+        return *found, live.collectives.kept("notes", 1)
+
+    assert live_servers(JOB, [servers] * 2, work) == {server: ([3], None, None) for server in servers}
+
+
 def test_what_one_rank_has_completed_with_all_others_the_other_planes_get_as_well():
     servers = JOB.servers()
     known = [torch.tensor([7.0])]

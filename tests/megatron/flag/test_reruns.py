@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from megatron.core.rerun_state_machine import RerunMode, RerunState, RerunStateMachine
 
 from recycle.megatron.flag.steps import reruns
@@ -92,6 +93,10 @@ def test_what_one_rank_has_noted_all_know(monkeypatch):
     assert rejecting.engine.rerun_requested
     assert other.engine.rerun_requested
     assert not other.engine.checkpoint_requested
+    # The engine asks nobody any more.
+    assert not dist.is_initialized()
+    assert other.engine._reduce_any(other.engine.rerun_requested) is True
+    assert other.engine._reduce_any([False, True]) == (False, True)
 
 
 @pytest.mark.parametrize("mode", [RerunMode.VALIDATE_RESULTS, RerunMode.DISABLED])

@@ -112,6 +112,22 @@ def test_killed_in_the_middle_of_something(dataset, stock, tmp_path, accidents, 
 
 
 @pytest.mark.parametrize(
+    "unheard",
+    [
+        # Its stage has another server that has heard, and which tells it.
+        "1:unheard:3",
+        # Nobody else is left of this stage, so that the iteration is made again.
+        pytest.param("2:unheard:3", marks=pytest.mark.long),
+    ],
+)
+def test_killed_between_the_rounds_of_a_vote_that_some_have_not_heard(dataset, stock, unheard, monkeypatch):
+    monkeypatch.setenv("ACCIDENTS", f"3:voted:3,{unheard}")
+    survived = train(dataset, *ON, iterations=LENGTH, script="accident_prone_gpt.py", patience=300)
+    assert deaths(survived) == ["W1_1"]
+    assert losses(survived) == stock
+
+
+@pytest.mark.parametrize(
     ("format", "point", "parallel"),
     [
         ("torch", "save", ()),

@@ -22,7 +22,7 @@ from recycle.megatron.flag.state.rejoin_state import RejoinState
 from recycle.megatron.flag.state.saving import SAVE
 from recycle.megatron.flag.state.training_code import TrainingCode
 from recycle.megatron.flag.steps.gradients import SameParameters
-from recycle.megatron.flag.steps.loss_table import LossTable
+from recycle.megatron.flag.steps.loss_table import LossTable, StageLosses
 from recycle.megatron.flag.steps.steps import Steps
 from recycle.megatron.flag.world.call_results import tell_all
 from recycle.megatron.flag.world.collectives import Collectives, GroupCollectives, hand_over, several
@@ -320,6 +320,10 @@ class ProtectedExecution:
         """Of the present view."""
         assert self._network is not None
         return self._network
+
+    def shared_losses(self, network: Network) -> StageLosses | None:
+        """What was reported here, which peers exchange; None on a server that is not of the last stage."""
+        return StageLosses(self._losses, self._stages[-1], network) if self._is_last else None
 
     def share_losses(self, network: Network) -> None:
         """Put what was reported here together with what was reported elsewhere; all servers come here.

@@ -36,6 +36,7 @@ from recycle.megatron.flag.state.saving import save_by_the_living
 from recycle.megatron.flag.state.training_code import TrainingCode
 from recycle.megatron.flag.steps.shard_optimizers import keep_what_optimizers_are_made_of
 from recycle.megatron.flag.steps.stage_steps import StageSteps, Stepping
+from recycle.megatron.flag.steps.step_outcome import StepOutcome
 from recycle.megatron.flag.steps.vote import Vote
 from recycle.megatron.flag.world.server_answers import meet_own_ranks
 from recycle.megatron.flag.world.stub_groups import make_stub_groups
@@ -208,8 +209,12 @@ class DropIn:
         return StageSteps(execution, stage, version, stepping_of(self._arguments, self._set_up, staggered))
 
     def _make_vote(self, execution: ProtectedExecution, stages: Sequence[MegatronStage], version: int) -> Vote:
+        from megatron.training import training
+
         repeats = read_flags(self._arguments).redundancy is not None
-        return Vote(execution, stages, version, self._set_up.optimizer, repeats=repeats)
+        vote = Vote(execution, stages, version, self._set_up.optimizer, repeats=repeats)
+        StepOutcome(self._set_up.optimizer, bool(self._arguments.log_num_zeros_in_grad), training)
+        return vote
 
     @property
     def _set_up(self) -> TrainingCode:

@@ -101,8 +101,13 @@ class AuxiliaryLosses:
         Raises:
             ViewBroken: somebody is gone.
         """
-        for name, each in sorted(reported().items()):
-            before = self._before.get(name, torch.zeros_like(each))
-            added = (each - before).double()
-            peers.sum(added)
-            each.copy_(before + added / self._pipelines)
+        present = [each for _, each in sorted(reported().items())]
+        before = [self._before.get(name, torch.zeros_like(each)) for name, each in sorted(reported().items())]
+        if not present:
+            return
+        added = torch.cat([(each - old).double().reshape(-1) for each, old in zip(present, before, strict=True)])
+        peers.sum(added)
+        for each, old, found in zip(
+            present, before, torch.split(added, [each.numel() for each in present]), strict=True
+        ):
+            each.copy_(old + found.view_as(each) / self._pipelines)

@@ -11,6 +11,7 @@ from megatron.core.distributed.finalize_model_grads import (
 from megatron.core.process_groups_config import ProcessGroupCollection
 from torch.distributed import ReduceOp
 
+from recycle.megatron.flag.steps.loss_table import StageLosses
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.ties import tie_of
 from recycle.megatron.shared.torch_calls import Carrier
@@ -98,13 +99,19 @@ class LiveGradients(FinalizedGradients):
         network: of the server.
         depth: P.
         ranks: of the server, with which it sums.
+        losses: that are exchanged meanwhile; None where that is done elsewhere, or nothing is reported here.
 
     Raises:
         RunError: the model is not wrapped.
     """
 
     def __init__(
-        self, stages: Sequence[MegatronStage], network: Network, depth: int, ranks: SameParameters = ALONE
+        self,
+        stages: Sequence[MegatronStage],
+        network: Network,
+        depth: int,
+        ranks: SameParameters = ALONE,
+        losses: StageLosses | None = None,
     ) -> None:
         self._models: list[Any] = [stage.model for stage in stages]
         if not all(hasattr(model, "expert_parallel_buffers") for model in self._models):
@@ -112,6 +119,7 @@ class LiveGradients(FinalizedGradients):
         self._stages = stages
         self._network = network
         self._ranks = ranks
+        self._losses = losses
         self._sums: list[tuple[Any, Carrier | None]] = [
             *((buffer, ranks.layers) for model in self._models for buffer in model.buffers),
             *((buffer, ranks.experts) for model in self._models for buffer in model.expert_parallel_buffers),
@@ -125,12 +133,16 @@ class LiveGradients(FinalizedGradients):
 
     def _finalize(self) -> None:
         """Give every live server of the stage the gradient of the whole batch."""
+        if self._losses is not None:
+            self._losses.start()
         for buffer, ranks in self._sums:
             factor = factor_of(buffer)
             if factor != 1.0:
                 buffer.grad_data *= factor
             self._network.peers.sum(buffer.grad_data)
             sum_over(ranks, buffer.grad_data)
+        if self._losses is not None:
+            self._losses.start_totals()
         config = self._stages[-1].config
         if config.tensor_model_parallel_size > 1:
             tensor_ranks = parallel_state.get_tensor_model_parallel_group()
@@ -143,6 +155,8 @@ class LiveGradients(FinalizedGradients):
             sum_over(self._ranks.layers, tokens)
             for buffer, _ in self._sums:
                 buffer.scale_gradients(1.0 / tokens.item())
+        if self._losses is not None:
+            self._losses.finish()
 
 
 def factor_of(buffer: Any) -> float:

@@ -4,16 +4,17 @@ So nothing that the training code prints is lost with the server that computed i
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import ReduceOp
 
 from recycle.job import Job, Server
 from recycle.megatron.flag.world.call_results import content_of
+from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.execute.stage import MicroBatch
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.network import Network, Reduction
 
 
 class LossTable:
@@ -40,6 +41,8 @@ class LossTable:
         self._job = job
         self._ranks = ranks
         self._like: dict[str, torch.Tensor] = {}
+        self._totals: list[torch.Tensor] = []
+        self._sums: list[Reduction] = []
 
     def exchange(self, network: Network, reported: Mapping[MicroBatch, Mapping[str, Any]], micro_batches: int) -> None:
         """Put what was reported here together with what was reported elsewhere; all peers come here.
@@ -52,30 +55,53 @@ class LossTable:
         Raises:
             ViewBroken: somebody is gone.
         """
+        self.start(network, reported, micro_batches)
+        self.start_totals()
+        self.finish()
+
+    def start(self, network: Network, reported: Mapping[MicroBatch, Mapping[str, Any]], micro_batches: int) -> None:
+        """Begin to exchange, for a server that has something else to do meanwhile; see ``exchange``."""
         if reported:
             self._like = dict(next(iter(reported.values())))
         assert self._like, "this server has not seen a loss yet"
-        peers = network.view.peers(self._server.stage)
         width = sum(each.numel() for each in self._like.values())
         table = torch.zeros(self._job.pipelines, micro_batches, width, dtype=torch.float64)
-        for micro_batch, values in reported.items():
-            parts = [values[name].detach().cpu().reshape(-1).double() for name in self._like]
-            table[micro_batch.home, micro_batch.number] = torch.cat(parts)
-        network.peers.sum(table)
-        rows = {server: self._rows(server, peers, table) for server in peers}
-        totals = []
-        for name in self._like:
-            sums = {server: _sum(each[name] for each in rows[server]) for server in peers}
-            total = sums[self._server].clone()
-            if len(peers) == self._job.pipelines:
-                # As Megatron's own group adds up, to the bit.
-                network.peers.sum(total)
-            else:
-                total = _sum(sums.values())
-            if self._ranks is not None:
-                total = self._ranks.reduce(total, ReduceOp.SUM)
-            totals.append(total)
-        self.take(peers, [table, *totals])
+        if reported:
+            parts = [values[name].detach().reshape(-1).double() for values in reported.values() for name in self._like]
+            homes, numbers = zip(*((each.home, each.number) for each in reported), strict=True)
+            # All at once, because on a GPU each copy costs a wait.
+            table[list(homes), list(numbers)] = torch.cat(parts).cpu().reshape(-1, width)
+        self._under_way = network.view.peers(self._server.stage), network, table, network.peers.start_sum(table)
+
+    def start_totals(self) -> None:
+        """Wait for the reports, and begin to sum those of the stage.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+        peers, network, table, exchange = self._under_way
+        exchange.wait()
+        columns = self._columns(table)
+        if len(peers) == self._job.pipelines:
+            # As Megatron's own group adds up, to the bit.
+            self._totals = [_sum(each, [self._server.pipeline]) for each in columns.values()]
+            self._sums = [network.peers.start_sum(each) for each in self._totals]
+        else:
+            homes = range(self._job.pipelines)
+            self._totals, self._sums = [_sum(each, homes) for each in columns.values()], []
+
+    def finish(self) -> None:
+        """Wait for the sums.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+        peers, _, table, _ = self._under_way
+        for each in self._sums:
+            each.wait()
+        if self._ranks is not None:
+            self._totals = [self._ranks.reduce(each, ReduceOp.SUM) for each in self._totals]
+        self.take(peers, [table, *self._totals])
 
     def take(self, peers: tuple[Server, ...], results: Sequence[torch.Tensor]) -> None:
         """Have the reports of a batch that are known already.
@@ -86,24 +112,49 @@ class LossTable:
         """
         assert self._like, "this server has not seen a loss yet"
         table, *totals = self.results = [*results]
-        self.rows = self._rows(self._server, peers, table)
+        columns, homes = self._columns(table), _homes(self._server, peers, self._job)
+        self.rows = [
+            {name: column[home, number] for name, column in columns.items()}
+            for home in homes
+            for number in range(table.size(1))
+        ]
         self.totals = {}
-        for name, total in zip(self._like, totals, strict=True):
-            mine = _sum(each[name] for each in self.rows)
-            self.totals.setdefault(content_of(mine), []).append(total)
+        for column, total in zip(columns.values(), totals, strict=True):
+            self.totals.setdefault(content_of(_sum(column, homes)), []).append(total)
 
-    def _rows(self, server: Server, peers: tuple[Server, ...], table: torch.Tensor) -> list[dict[str, torch.Tensor]]:
-        # All at once, because on a GPU each copy costs a wait.
+    def _columns(self, table: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What was reported, by name: of each pipeline and micro-batch, where and as the loss function has it."""
         widths = [each.numel() for each in self._like.values()]
-        columns = {
+        return {
             name: column.to(like.device).to(like.dtype).reshape(*table.shape[:2], *like.shape)
             for column, (name, like) in zip(torch.split(table, widths, dim=2), self._like.items(), strict=True)
         }
-        return [
-            {name: column[home, number] for name, column in columns.items()}
-            for home in _homes(server, peers, self._job)
-            for number in range(table.size(1))
-        ]
+
+
+class StageLosses(NamedTuple):
+    """What was reported of a batch on a server of the last stage, which its peers exchange beside something else.
+
+    Attributes:
+        table: where it goes.
+        stage: that has it.
+        network: of the view.
+    """
+
+    table: LossTable
+    stage: MegatronStage
+    network: Network
+
+    def start(self) -> None:
+        """Begin to exchange it."""
+        self.table.start(self.network, self.stage.take_results(), self.stage.micro_batches)
+
+    def start_totals(self) -> None:
+        """Wait for it, and begin to sum it."""
+        self.table.start_totals()
+
+    def finish(self) -> None:
+        """Wait for the sums."""
+        self.table.finish()
 
 
 def _homes(server: Server, peers: tuple[Server, ...], job: Job) -> list[int]:
@@ -113,6 +164,7 @@ def _homes(server: Server, peers: tuple[Server, ...], job: Job) -> list[int]:
     return [server.pipeline, *orphans]
 
 
-def _sum(values: Any) -> torch.Tensor:
-    """As Megatron's training code adds them up."""
-    return torch.vstack([each.view(-1) for each in values]).sum(dim=0)
+def _sum(column: torch.Tensor, homes: Sequence[int]) -> torch.Tensor:
+    """What some pipelines reported, as Megatron's training code adds up the rows that it gets."""
+    found = column[list(homes)]
+    return found.reshape(found.size(0) * found.size(1), -1).sum(dim=0)

@@ -7,6 +7,7 @@ rejected something may die before it has said so.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from megatron.core.rerun_state_machine import RerunMode, RerunState, get_rerun_state_machine
@@ -21,8 +22,10 @@ class Reruns:
     """What one server's engine knows of an iteration."""
 
     def __init__(self) -> None:
-        self._engine = get_rerun_state_machine()
+        self._engine: Any = get_rerun_state_machine()
         self._first = -1
+        # All ranks know what any of them has noted before the engine asks them, so it need not.
+        self._engine._reduce_any = _known  # noqa: SLF001 - it listens to nothing else
 
     def begin(self, epoch: int) -> None:
         """The iteration is about to be computed, perhaps once more.
@@ -39,8 +42,8 @@ class Reruns:
             engine.state, self._first = RerunState.INITIAL_RUN, epoch
             engine.rerun_requested, engine.failed_validation_call = False, None
 
-    def share(self, network: Network) -> None:
-        """Wait for all ranks of all live servers, and know what any of them has noted.
+    def share(self, network: Network) -> torch.Tensor:
+        """Wait for all ranks of all live servers, and know what any of them has noted; gives that.
 
         Raises:
             ViewBroken: one of them is gone.
@@ -48,6 +51,11 @@ class Reruns:
         noted = torch.tensor([int(getattr(self._engine, name)) for name in NOTED])
         network.all.maximum(noted)
         network.ranks.maximum(noted)
+        self.know(noted)
+        return noted
+
+    def know(self, noted: torch.Tensor) -> None:
+        """Know what any rank has noted, from those who have heard it."""
         for name, value in zip(NOTED, noted.tolist(), strict=True):
             setattr(self._engine, name, bool(value))
 
@@ -74,3 +82,8 @@ class Reruns:
         engine.state, engine.mode = state, mode
         if not within:
             engine.rerun_requested = rejected
+
+
+def _known(value: bool | list[bool]) -> bool | tuple[bool, ...]:
+    """What the engine asks all ranks, for whom this one may answer."""
+    return tuple(value) if isinstance(value, list) else value

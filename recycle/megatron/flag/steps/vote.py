@@ -33,6 +33,9 @@ from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.net.network import Network, meet
 
+NOTES = "notes of a vote"
+"""What the first round of a vote gives, among the results of calls that servers tell each other after a failure."""
+
 
 class Vote:
     """Steps of the training code's; they are Versioned themselves.
@@ -71,6 +74,7 @@ class Vote:
         self._auxiliary = AuxiliaryLosses(execution.job.pipelines)
         self._reruns = Reruns()
         self._repeated = RepeatedStep(optimizer, execution.collectives, lambda: self.newest) if repeats else None
+        self._heard = version
         self._worker: Worker | None = None
         self._begins = False
 
@@ -87,7 +91,8 @@ class Vote:
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """See Steps."""
         execution, self._begins = self._execution, True
-        update = LiveGradients(self._stages, network, plan.job.depth, execution.same_parameters)
+        losses = execution.shared_losses(network)
+        update = LiveGradients(self._stages, network, plan.job.depth, execution.same_parameters, losses)
         self._worker = Worker(plan, self._stages, update, network, execution.recorder, hooks, notices)
 
     def train(self) -> None:
@@ -117,6 +122,10 @@ class Vote:
     def entered(self) -> None:
         """See Steps."""
         self.oldest = self.newest
+        noted = self._execution.collectives.kept(NOTES, self.newest)
+        if self._heard != self.newest and noted is not None:
+            # The first round was over, and this server has not heard so before that view ended.
+            self._reruns.know(noted)
 
     def arrive(self, version: int) -> None:
         """See Steps."""
@@ -153,6 +162,7 @@ class Vote:
             self.undone += 1
             # Shards are stepped by all their holders again; who has them has no other way to the parameters.
             self._execution.collectives.forget(STEP, step)
+            self._execution.collectives.forget(NOTES, step)
 
     def _make(self, goal: int) -> None:
         """Get to a version by the iteration before it, but for the optimizer's step."""
@@ -160,8 +170,9 @@ class Vote:
         if self.newest < goal:
             self._make_gradients(self._execution.progress.after(goal - 1))
             # All servers come here: it is the first round.
-            self._reruns.share(network)
-            self.newest = goal
+            noted = self._reruns.share(network)
+            self._execution.collectives.keep(NOTES, goal, noted)
+            self.newest = self._heard = goal
         meet(network)
         self.oldest = goal
 
@@ -203,7 +214,6 @@ class Vote:
         self._connected.bring(asked.micro_batches)
         with self._execution.rank_calls.inside():
             self._connected.run(asked.iteration)
-        self._execution.share_losses(self._execution.network)
         self._auxiliary.share(self._execution.network.peers)
 
     @property

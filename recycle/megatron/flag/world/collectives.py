@@ -107,6 +107,15 @@ class Collectives:
         """Calls of a kind after a version are made again: this server has gone back to that."""
         self._known = {key: each for key, each in self._known.items() if key.kind != kind or key.version <= version}
 
+    def keep(self, kind: str, version: int, result: torch.Tensor) -> None:
+        """Keep what all ranks have learned in their way to a version, for those who miss it when the view breaks."""
+        self._known[Key(version, kind, 0, across=True)] = [result]
+
+    def kept(self, kind: str, version: int) -> torch.Tensor | None:
+        """What was kept here or elsewhere; None where nothing was."""
+        found = self._known.get(Key(version, kind, 0, across=True))
+        return None if found is None else found[0]
+
     def mark(self) -> Counter[tuple[str, bool]]:
         """How far this server is in the calls of the present version."""
         return self._counts.copy()
