@@ -84,9 +84,9 @@ def command(
         asked = source.plan(line.flags.dead) if line.flags.dead else whole
         costs = failure_costs(line, source, whole)
     if as_json:
-        print_json(as_fields(diagnosis, untried) | {"plan": plan_fields(line, whole, asked, costs)})
+        print_json(as_fields(diagnosis, untried) | {"plan": plan_fields(diagnosis.line, whole, asked, costs)})
     else:
-        print_job(line)
+        print_job(diagnosis.line)
         report(diagnosis, script, untried)
         report_plan(diagnosis, whole, asked)
         report_costs(line, whole, costs)
