@@ -166,6 +166,19 @@ def test_words_that_nobody_reads_are_named_and_end_the_job(run, arguments, messa
     assert message in line
 
 
+def test_beside_a_misspelt_option_no_plan_is_shown(run):
+    """The word may be the size of the job, so that a plan would be another job's."""
+    words = ("doctor", "--megatron", "0.17.1", "--ranks", 24, *GOOD, "--pipeline-model-paralel-size", "8")
+    status, out, _ = run(*words)
+    assert status == 1
+    starts = [each.split()[0] for each in out.splitlines() if each[:1].strip()]
+    assert not {"job", "survives", "memory", "failures", "instead"} & set(starts)
+    assert "period" not in out
+    assert "correct the unread words first" in " ".join(out.split())
+    status, out, _ = run("doctor", "--json", *words[1:])
+    assert (status, json.loads(out)["plan"]) == (1, None)
+
+
 @given(
     option=st.sampled_from(sorted(known_options())),
     place=st.integers(3, 40),

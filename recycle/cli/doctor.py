@@ -52,7 +52,8 @@ def command(
     the plan. The last table is what the loss of a server would cost: by re-routing, without its pipeline, with layers
     moved, and by a restart.
 
-    Without a catalogue (--recycle-catalogue), F, I and W are taken to be equally long. Exits with status 1 if something
+    Without a catalogue (--recycle-catalogue), F, I and W are taken to be equally long. Beside a word that is not known
+    no plan is shown, as it may be a size of the job. Exits with status 1 if something
     is refused or not known.
 
     \b
@@ -65,6 +66,15 @@ def command(
     launcher, (named, *_) = split_at_script(words)
     script = Path(named)
     diagnosis = diagnose(line, ranks_per_host, choose_release(megatron), script, launcher)
+    untried = list(untried_on_gpus(line)) if on_cpu is None else []
+    if diagnosis.unread:
+        # A word that is not known may be a misspelt size: whatever follows from the shape would be another job's.
+        if as_json:
+            print_json(as_fields(diagnosis, untried) | {"plan": None})
+        else:
+            report(diagnosis, script, untried)
+            make_console().print("plan       none: correct the unread words first, as one may be a size of the job")
+        sys.exit(1)
     from recycle.cli.failure_costs import failure_costs
     from recycle.planner.source import price
 
@@ -73,19 +83,18 @@ def command(
         whole = source.plan(())
         asked = source.plan(line.flags.dead) if line.flags.dead else whole
         costs = failure_costs(line, source, whole)
-    untried = list(untried_on_gpus(line)) if on_cpu is None else []
     if as_json:
-        print_json(as_fields(diagnosis, untried, whole, asked, costs))
+        print_json(as_fields(diagnosis, untried) | {"plan": plan_fields(diagnosis.line, whole, asked, costs)})
     else:
-        report(diagnosis, script, untried, whole, asked)
+        print_job(diagnosis.line)
+        report(diagnosis, script, untried)
+        report_plan(diagnosis, whole, asked)
         report_costs(line, whole, costs)
     sys.exit(0 if diagnosis.runs else 1)
 
 
-def as_fields(
-    diagnosis: Diagnosis, untried: list[str], whole: Plan, asked: Plan, costs: "FailureCosts"
-) -> dict[str, Any]:
-    """The report for other programs."""
+def as_fields(diagnosis: Diagnosis, untried: list[str]) -> dict[str, Any]:
+    """The report for other programs, without the plan."""
     line = diagnosis.line
 
     def advised(found: list[Refusal]) -> list[dict[str, str]]:
@@ -106,29 +115,37 @@ def as_fields(
         "unprotected": diagnosis.unprotected,
         "exposed_stages": diagnosis.exposed,
         "works": list(works(line)),
-        "plan": {
-            "shape": line.shape._asdict(),
-            "ranks": line.ranks,
-            "growth": list(line.growth),
-            "dead": [str(server) for server in asked.dead],
-            "period": asked.period,
-            "bound": asked.bound,
-            "of_before": whole.period / asked.period,
-            "of_1f1b": asked.retention,
-            "memory": micro_batches_held(whole.job),
-            "failures": [each._asdict() for each in costs.rerouted],
-            "without_pipeline": costs.without_pipeline,
-            "layers_moved": costs.layers_moved,
-            "restart": costs.restart._asdict(),
-        },
     }
 
 
-def report(diagnosis: Diagnosis, script: Path, untried: list[str], whole: Plan, asked: Plan) -> None:
-    """Print whether the job runs, and by which plan."""
+def plan_fields(line: CommandLine, whole: Plan, asked: Plan, costs: "FailureCosts") -> dict[str, Any]:
+    """The plan, and what failures cost, for other programs."""
+    return {
+        "shape": line.shape._asdict(),
+        "ranks": line.ranks,
+        "growth": list(line.growth),
+        "dead": [str(server) for server in asked.dead],
+        "period": asked.period,
+        "bound": asked.bound,
+        "of_before": whole.period / asked.period,
+        "of_1f1b": asked.retention,
+        "memory": micro_batches_held(whole.job),
+        "failures": [each._asdict() for each in costs.rerouted],
+        "without_pipeline": costs.without_pipeline,
+        "layers_moved": costs.layers_moved,
+        "restart": costs.restart._asdict(),
+    }
+
+
+def print_job(line: CommandLine) -> None:
+    """Print the shape of the job."""
+    ranks = f"{plural(line.server_ranks.size, 'rank')} per server, {line.ranks} in all"
+    make_console().print(f"job        {line.shape}; {ranks}")
+
+
+def report(diagnosis: Diagnosis, script: Path, untried: list[str]) -> None:
+    """Print whether the job runs, and what prevents it."""
     console, line = make_console(), diagnosis.line
-    job = whole.job
-    console.print(f"job        {line.shape}; {plural(line.server_ranks.size, 'rank')} per server, {line.ranks} in all")
     console.print(f"runs       {'yes' if diagnosis.runs else 'no'}, by the options of Megatron {diagnosis.release}")
     console.print(f"works      {'; '.join(works(line))}", markup=False)
     for unread in diagnosis.unread:
@@ -149,6 +166,11 @@ def report(diagnosis: Diagnosis, script: Path, untried: list[str], whole: Plan, 
         console.print(f"not tried  on GPUs: {', '.join(untried)}; {TRIED}", markup=False)
     for option in line.left_out:
         console.print(f"left out   {option}: {LEFT_OUT[option]}", markup=False)
+
+
+def report_plan(diagnosis: Diagnosis, whole: Plan, asked: Plan) -> None:
+    """Print what the job survives, and by which plan it trains."""
+    console, line, job = make_console(), diagnosis.line, whole.job
     console.print(f"survives   {survival(diagnosis)}", markup=False)
     console.print(f"memory     {memory_text(line, job)}", markup=False)
     own = "Megatron's own 1F1B" if job.standard else "a plan in the place of Megatron's interleaved schedule"
