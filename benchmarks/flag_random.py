@@ -55,6 +55,8 @@ KEPT = ("--recycle-keep-in-memory", "copies=1")
 VIRTUAL = ("--num-layers-per-virtual-pipeline-stage", "1")
 ALLOWED_LOSS, ALLOWED_NORM = 1e-5, 5e-3
 """By how much a loss may be apart, relative, and a norm, of which three digits are printed."""
+TOO_LATE = re.compile(r"the run has ended before (W\d+_\d+)#\d+ was back")
+"""A server that was killed when nothing was left to be trained."""
 COUNTED = re.compile(
     r"iteration +(\d+)/ *\d+ \| (consumed samples: +\d+) .*?(learning rate: \S+) .*?(batch size: +\d+)"
 )
@@ -219,7 +221,7 @@ class Runs:
         status, said = self._run(drawn, *drawn.ours, *saves, *loads, slow=slow, watch=kills)
         found = printed(said)
         problems = [*differences(stock, found)]
-        away = Counter(kills.killed) - Counter(returns(found))
+        away = Counter(kills.killed) - Counter(returns(found)) - Counter(TOO_LATE.findall(said))
         if away and not (drawn.pace and status == 0):
             problems.append(f"{', '.join(away)} did not come back")
         if status:
