@@ -64,5 +64,6 @@ def test_one_interrupt_ends_a_verb_and_all_its_processes(tmp_path, verb, moment)
 
 def test_a_second_interrupt_ends_a_search_whose_plan_would_be_kept(tmp_path):
     status, said = interrupted(tmp_path, VERBS["plan"], 3.0, times=2)
-    assert status in (0, 130)
+    # On a busy machine the verb may still be imported, and the signal itself ends it.
+    assert status in (0, 130, -signal.SIGINT)
     assert "Traceback" not in said

@@ -8,6 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -186,6 +187,31 @@ def test_another_relay_takes_the_name_of_one_that_has_ended(door: HostDoor, cont
         stack.enter_context(relays({door: contents.clone}))
         first.close()
         assert through(door).get("a") is None
+
+
+# After one turn asyncio has accepted it, and drops it itself because the server is closed.
+@pytest.mark.parametrize("turns", [0, *range(2, 8)])
+def test_a_relay_that_ends_closes_what_connects_meanwhile(tmp_path: Path, contents: Counting, turns: int) -> None:
+    """Whatever the event loop has done of it when the end comes."""
+
+    async def end_after_so_many_turns(listener: socket.socket, member: socket.socket) -> None:
+        served = asyncio.create_task(Relay(contents.clone).serve(listener))
+        await asyncio.sleep(0.01)
+        member.connect(listener.getsockname())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        served.cancel()
+        for _ in range(8):
+            await asyncio.sleep(0)
+
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as member:
+        listener.bind(str(tmp_path / "door"))
+        listener.listen()
+        asyncio.run(end_after_so_many_turns(listener, member))
+        listener.close()
+        member.settimeout(10)
+        with contextlib.suppress(ConnectionResetError):
+            assert member.recv(1) == b""
 
 
 def test_a_store_that_is_lost_or_refuses_says_so_through_the_relay(

@@ -70,6 +70,7 @@ class Relay:
         self._waits: dict[Hashable, dict[_Caller, asyncio.TimerHandle]] = {}
         self._waiting: set[asyncio.Task[None]] = set()
         self._callers: set[_Caller] = set()
+        self._is_over = False
 
     async def serve(self, listener: socket.socket) -> None:
         """Answer whoever runs as the same user as this process.
@@ -83,12 +84,15 @@ class Relay:
             await loop.create_future()
         finally:
             server.close()
+            self._is_over = True
             for each in self._callers:
                 each.leave()
 
     def meet(self, caller: "_Caller") -> None:
-        """Somebody has come."""
+        """A member has connected, perhaps just before the end and noticed after it."""
         self._callers.add(caller)
+        if self._is_over:
+            caller.leave()
 
     def take(self, request: Request, caller: "_Caller") -> None:
         """Answer a request, sooner or later.
