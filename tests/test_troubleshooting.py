@@ -53,6 +53,7 @@ NAMES = {
     "end of groups",
     "it says nothing",
     "keeper's guard",
+    "notes of a vote",
     "part <...> of <...><...> of version <...> of stage <...>",
     "reads a part",
     "the host of process <...>",

@@ -47,13 +47,15 @@ class OtherSetting(NamedTuple):
 
 SETTINGS = {
     "plain": OtherSetting(),
-    "distributed optimizer": OtherSetting(run={"distributed": True}),
+    "distributed optimizer": OtherSetting(model={"distributed_optimizer": True}),
     "more copies": OtherSetting(run={"redundancy": Redundancy.parse("copies=2")}),
     "parity": OtherSetting(run={"redundancy": Redundancy.parse("parity=2+1")}, in_memory=("parity",)),
     "fp16": OtherSetting(model={"fp16": True}, differs="fp16"),
     "exact": OtherSetting(model={"exact": True}, differs="exact"),
-    "tensor parallel": OtherSetting(run={"tensor_parallel": 2}, differs="tensor_parallel"),
-    "sequence parallel": OtherSetting(run={"tensor_parallel": 2, "sequence_parallel": True}, differs="tensor_parallel"),
+    "tensor parallel": OtherSetting(model={"tensor_parallel": 2}, differs="tensor_parallel"),
+    "sequence parallel": OtherSetting(
+        model={"tensor_parallel": 2, "sequence_parallel": True}, differs="tensor_parallel"
+    ),
     "virtual stages": OtherSetting(job={"stages": 4, "placement": "interleaved:2"}, in_memory=("stages", "placement")),
     "more pipelines": OtherSetting(job={"pipelines": 3}, differs="pipelines"),
     "more stages": OtherSetting(job={"stages": 4}, in_memory=("stages",)),
