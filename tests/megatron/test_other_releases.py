@@ -27,6 +27,8 @@ def require_passed(release: str, *tests: str) -> None:
         pytest.skip(f"megatron-core {release} is not in {folder.name}: scripts/test puts it there")
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0"]
     variables = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), python_path()])}
+    # It is no worker of these tests: it would take the undisturbed runs of whatever was tested on this machine before.
+    variables.pop("PYTEST_XDIST_WORKER", None)
     ended = subprocess.run(
         [*words, *(f"tests/megatron/{each}" for each in tests)], env=variables, cwd=ROOT, capture_output=True, text=True
     )
