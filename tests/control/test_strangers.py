@@ -1,8 +1,11 @@
 """What who lacks the token can make of the store: nothing that ends anybody, and nothing that counts twice."""
 
 import itertools
+from base64 import b64encode
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from harness.examples import paper_job
 from harness.memory_store import MemoryStore
@@ -10,6 +13,11 @@ from recycle.control.board import keys
 from recycle.control.board.board import Board
 from recycle.control.membership.messages import Death, Description, Opening, Verdict
 from recycle.control.membership.view import Member, View
+from recycle.control.store.etcd_cluster import EtcdCluster
+from recycle.control.store.etcd_gateway import Gateway
+from recycle.control.store.etcd_store import EtcdStore
+from recycle.control.store.store import Store
+from recycle.control.store.tcp_store import TorchStore, listen, serve
 from recycle.runtime.recover.store_probe import StoreProbe
 
 TOKEN = "token"
@@ -132,3 +140,44 @@ def test_a_store_that_cannot_forget_has_lost_nothing_whatever_a_stranger_deletes
     store.delete_all(lambda _: True)
     probe.require(board)
     assert board.description() == description
+
+
+KINDS = st.sampled_from(["epoch/", "home/W0_0#", "gone/W0_0#", "death/", "beat/", ""])
+
+
+@given(KINDS, st.text(max_size=40))
+@example("epoch/", "9" * 5000)
+@example("epoch/-", "9" * 5000)
+@example("home/W0_0#", "9" * 5000 + "/0")
+@example("epoch/", "\u0662")
+def test_whatever_strangers_call_their_keys_it_can_be_told_whether_they_are_needed(kind: str, rest: str) -> None:
+    keys.is_outlived(kind + rest, 3, keys.Needed.by(VIEW.members, ["host"]))
+
+
+def require_only_its_own_deleted(store: Store) -> None:
+    store.set("epoch/1/alarm", b"")
+    store.set("view", b"")
+    store.delete_all(lambda key: key.startswith("epoch"))
+    assert store.get_many(["epoch/1/alarm", "view"]) == [None, b""]
+
+
+def test_names_of_strangers_keys_keep_nothing_in_torchs_store_from_being_deleted() -> None:
+    served = serve(listen())
+    store, whole = (TorchStore("127.0.0.1", served.port, prefix=prefix) for prefix in ("start/members", ""))
+    others = ["", "s", "start/members", "start/membersepoch", "start/epoch"]
+    for name in others:
+        whole.set(name, b"")
+    require_only_its_own_deleted(store)
+    assert whole.get_many(others) == [b""] * len(others)
+    # What is no text cannot be listed. Then all stays as it is.
+    store.set("epoch/1/alarm", b"")
+    whole.torch_store.set(b"\xff", "")  # type: ignore[arg-type]  # the stubs say str
+    store.delete_all(lambda _: True)
+    assert store.get("epoch/1/alarm") == b""
+
+
+def test_names_of_strangers_keys_keep_nothing_in_etcd_from_being_deleted(keys: EtcdCluster) -> None:
+    store = EtcdStore(keys)
+    name = b64encode(keys.prefix.encode() + b"epoch/\xff").decode()
+    Gateway(keys).call("kv/put", {"key": name, "value": ""})
+    require_only_its_own_deleted(store)

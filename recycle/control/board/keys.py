@@ -16,6 +16,9 @@ COMPLAINTS = "complaints"
 PROBE = "probe"
 """Written again and again, to find out whether the store takes what is written."""
 
+_DIGITS = 18
+"""So many an epoch has at most, or the number of a life. Strangers may give keys any name."""
+
 LASTING = (RUN, OPENING, KEEPERS, SEEN)
 """What a run needs for as long as it goes on, and tells once or seldom."""
 
@@ -155,9 +158,14 @@ def is_outlived(key: str, epoch: int, needed: Needed) -> bool:
     kind, _, rest = key.partition("/")
     if kind == "epoch":
         number = rest.partition("/")[0]
-        return number.removeprefix("-").isdecimal() and int(number) < epoch
+        return _is_number(number.removeprefix("-")) and int(number) < epoch
     if kind in ("home", "whereabouts", "gone"):
         # They are written once, maybe long before their member asks for anything.
         server, _, life = rest.partition("/")[0].partition("#")
-        return life.isdecimal() and int(life) < needed.lives.get(server, 0)
+        return _is_number(life) and int(life) < needed.lives.get(server, 0)
     return (kind == "death" and rest not in needed.names) or (kind == "beat" and rest not in needed.hosts)
+
+
+def _is_number(text: str) -> bool:
+    """Whether a part of a key is an epoch, or the number of a life."""
+    return text.isdecimal() and len(text) <= _DIGITS

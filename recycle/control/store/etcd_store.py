@@ -276,7 +276,8 @@ class EtcdStore:
         while more:
             found = self._gateway.call("kv/range", {**span, "limit": str(LISTED), "keys_only": True})
             names = [b64decode(each["key"]) for each in found.get("kvs", ())]
-            yield from (name.decode().removeprefix(self._prefix) for name in names)
+            # Where strangers write, a name may be no text.
+            yield from (name.decode(errors="replace").removeprefix(self._prefix) for name in names)
             more = found.get("more", False)
             if more:
                 span["key"] = _text(names[-1] + b"\0")

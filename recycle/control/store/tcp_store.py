@@ -92,6 +92,7 @@ class TorchStore:
             # Torch goes on trying for all its patience where nobody listens; this finds out at once.
             address = reach(host, port, patience)
             store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=patience))
+        self._whole: Store = store
         self.torch_store: Store = PrefixStore(prefix, store) if prefix else store
 
     def set(self, key: str, value: bytes) -> None:
@@ -186,13 +187,23 @@ class TorchStore:
 
     def delete_all(self, outlived: Callable[[str], bool]) -> None:
         """See Store."""
+        below = f"{self._prefix}/" if self._prefix else ""
         with self._reached():
-            for key in filter(outlived, self.torch_store.list_keys()):
-                self.torch_store.delete_key(key)
+            # Torch itself cuts the prefix off keys that do not have it, and raises where they are too short.
+            for key in [each.removeprefix(below) for each in self._all_keys() if each.startswith(below)]:
+                if outlived(key):
+                    self.torch_store.delete_key(key)
 
     def clone(self) -> "TorchStore":
         """See Store."""
         return TorchStore(*self._address, self._patience, self._prefix)
+
+    def _all_keys(self) -> list[str]:
+        """Those of the whole store; none where a stranger has given one a name that is no text."""
+        try:
+            return self._whole.list_keys()
+        except UnicodeDecodeError:
+            return []
 
     def _look(self, key: str) -> bytes | None:
         """The same as get, for keys that others wait for.
