@@ -165,7 +165,7 @@ TRAINING = {
 """What ``recycle train`` is asked for: options, and keys of its job file and of its model file."""
 
 MODEL_KEYS = ("fp16", "exact", "tensor_parallel", "sequence_parallel", "distributed_optimizer")
-"""The key of these that is the model file's."""
+"""The keys of these that are the model file's."""
 
 ONE_OF = (("chunks", "moving layers"), ("tensor parallelism", "sequence parallelism"))
 """Of these, one implies the other."""

@@ -13,7 +13,7 @@ import torch
 from click.testing import CliRunner
 
 from recycle.cli.join import LATE
-from recycle.cli.parameters import FAULTS, Keeping, Moving, RandomFaults, Saves, Timeouts
+from recycle.cli.parameters import FAULTS, KeepInMemory, MoveLayers, RandomFaults, Saves, Timeouts
 from recycle.cli.verbs import group
 from recycle.control.board.run_folder import taken
 from recycle.control.host.agent import FENCED
@@ -115,9 +115,9 @@ def test_a_value_of_several_parts_is_refused_if_one_of_them_is_wrong(tmp_path, o
 def test_values_of_several_parts_are_read():
     assert Saves.parse("100") == Saves(100, 2)
     assert Saves.parse("100,keep=3") == Saves(100, 3)
-    assert Keeping.parse("copies=2,racks=a,b/c") == Keeping(Redundancy(1, 2), Racks((("a", "b"), ("c",))))
-    assert Moving.parse("on,speeds") == Moving(OF_A_CLUSTER, True)
-    assert Moving.parse("off") == Moving(None, False)
+    assert KeepInMemory.parse("copies=2,racks=a,b/c") == KeepInMemory(Redundancy(1, 2), Racks((("a", "b"), ("c",))))
+    assert MoveLayers.parse("on,speeds") == MoveLayers(OF_A_CLUSTER, True)
+    assert MoveLayers.parse("off") == MoveLayers(None, False)
     assert FAULTS.convert("mtbf=30s,seed=1", None, None) == RandomFaults(30.0, 1)
     assert FAULTS.convert("mtbf=30s", None, None) == RandomFaults(30.0, 0)
     assert FAULTS.convert("trace.csv", None, None) == Path("trace.csv")

@@ -69,7 +69,7 @@ class Timeouts(NamedTuple):
         return cls(**given)
 
 
-class Keeping(NamedTuple):
+class KeepInMemory(NamedTuple):
     """How hosts keep each version in memory.
 
     Attributes:
@@ -96,7 +96,7 @@ class Keeping(NamedTuple):
         return keeping
 
 
-class Moving(NamedTuple):
+class MoveLayers(NamedTuple):
     """Whether layers move.
 
     Attributes:
@@ -182,10 +182,10 @@ SERVER = Parsed("server", lambda text: Server.parse(text.strip()))
 SERVERS = Parsed("server[,server...]", _servers)
 """Comma-separated servers such as W1_2,W0_3."""
 
-KEEPING = Parsed("keeping", Keeping.parse)
+KEEPING = Parsed("keeping", KeepInMemory.parse)
 """How hosts keep each version in memory, and which of them fail together."""
 
-MOVING = Parsed("moving", Moving.parse)
+MOVING = Parsed("moving", MoveLayers.parse)
 """Whether layers move, and how long servers stay as they are."""
 
 SAVES = Parsed("saves", Saves.parse)

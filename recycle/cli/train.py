@@ -1,6 +1,7 @@
 """``recycle train``."""
 
 import os
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,8 +18,8 @@ from recycle.cli.parameters import (
     SERVERS,
     TIMEOUTS,
     Count,
-    Keeping,
-    Moving,
+    KeepInMemory,
+    MoveLayers,
     RandomFaults,
     Saves,
     Timeouts,
@@ -171,9 +172,9 @@ def command(
     catalogue: Path | None,
     timeouts: Timeouts,
     address: str | None,
-    keeping: Keeping,
+    keeping: KeepInMemory,
     store: str | None,
-    moving: Moving,
+    moving: MoveLayers,
     device: Literal["cpu", "cuda", "cuda+nccl"],
 ) -> None:
     """Train a GPT on text by a plan for JOB, a process per live server on this machine.
@@ -193,7 +194,7 @@ def command(
     quiet()
     redundancy, outlook = keeping.redundancy, moving.outlook
     if outlook is not None:
-        refuse_beside("--keep-in-memory" * bool(redundancy), "--catalogue" * bool(catalogue))
+        refuse_beside({"--keep-in-memory": redundancy, "--catalogue": catalogue})
         job = with_own_layout(job)
     from recycle.runtime.launch.meet.start import choose_address, find_start
 
@@ -235,7 +236,7 @@ def command(
             job.require_even("distributed_optimizer")
         if outlook is not None:
             refuse_beside(
-                "distributed_optimizer" * model.distributed_optimizer, "tensor_parallel" * (model.tensor_parallel > 1)
+                {"distributed_optimizer": model.distributed_optimizer, "tensor_parallel": model.tensor_parallel > 1}
             )
         faults = choose_faults(job, plan, iterations, asked_faults)
         if cluster is not None and any(fault.kind is Kind.STORE_LOSS for fault in faults.entries):
@@ -273,16 +274,16 @@ def command(
         train_and_show(run, faults, meeting)
 
 
-def refuse_beside(*given: str) -> None:
+def refuse_beside(others: Mapping[str, object]) -> None:
     """Refuse --move-layers beside what it does not go with.
 
     Args:
-        given: what of that is asked for; empty for the rest.
+        others: what that is, and what was given for it; false if nothing was.
 
     Raises:
         UserError: something is.
     """
-    if refused := next(filter(None, given), ""):
+    if refused := next((name for name, given in others.items() if given), ""):
         raise UserError(f"--move-layers: it does not go with {refused} yet; leave one of them out")
 
 

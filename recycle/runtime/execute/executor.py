@@ -41,7 +41,7 @@ the device busy, and a list that ends early has little left to do."""
 log = logging.getLogger(__name__)
 
 
-class UnderWay(NamedTuple):
+class Computing(NamedTuple):
     """An instruction that computes, perhaps with what is still to come, until a moment."""
 
     received: Transfer | None
@@ -81,14 +81,15 @@ class Executor:
         """
         row = 0
         recorder, iteration = self._recorder, self._recorder.iteration
-        under_way: deque[UnderWay] = deque()
+        under_way: deque[Computing] = deque()
         try:
             for row, instruction in enumerate(program):
                 line.enter(row)
                 with record_function(str(instruction)):
                     if len(under_way) == RUN_AHEAD:
-                        _await(under_way[0].received, line)
-                        under_way.popleft().end.wait()
+                        oldest = under_way.popleft()
+                        _await(oldest.received, line)
+                        oldest.end.wait()
                     for hook in self._hooks:
                         hook.before(iteration, instruction)
                     start = recorder.mark()
@@ -99,7 +100,7 @@ class Executor:
                     if not instruction.op.is_receive:
                         recorder.add(instruction, start, end)
                     if instruction.op.is_compute:
-                        under_way.append(UnderWay(received, end))
+                        under_way.append(Computing(received, end))
             for each in under_way:
                 _await(each.received, line)
         except ViewBroken:

@@ -103,16 +103,16 @@ class Transport:
             It, and what is still to be waited for until it has surely come.
         """
         incoming = self._incoming.pop(key)
-        work, start = incoming.work, self._recorder.mark()
-        if work is not None:
-            try:
-                work = None if work.precede() else work
-            except ViewBroken as error:
-                self._network.line.bear(error)
-                fill(incoming.buffer)
-                work = None
+        coming: Transfer | None = None
+        start = self._recorder.mark()
+        try:
+            if incoming.work is not None and not incoming.work.precede():
+                coming = incoming.work
+        except ViewBroken as error:
+            self._network.line.bear(error)
+            fill(incoming.buffer)
         self._recorder.add(incoming.instruction, start, self._recorder.mark())
-        return incoming.buffer, work
+        return incoming.buffer, coming
 
     def send(self, instruction: Instruction, tensor: torch.Tensor) -> None:
         """Start a send; it is this transport's from then on."""

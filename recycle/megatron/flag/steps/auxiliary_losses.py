@@ -101,13 +101,11 @@ class AuxiliaryLosses:
         Raises:
             ViewBroken: somebody is gone.
         """
-        present = [each for _, each in sorted(reported().items())]
-        before = [self._before.get(name, torch.zeros_like(each)) for name, each in sorted(reported().items())]
-        if not present:
+        pairs = [(each, self._before.get(name, torch.zeros_like(each))) for name, each in sorted(reported().items())]
+        if not pairs:
             return
-        added = torch.cat([(each - old).double().reshape(-1) for each, old in zip(present, before, strict=True)])
+        added = torch.cat([(each - before).double().reshape(-1) for each, before in pairs])
         peers.sum(added)
-        for each, old, found in zip(
-            present, before, torch.split(added, [each.numel() for each in present]), strict=True
-        ):
-            each.copy_(old + found.view_as(each) / self._pipelines)
+        parts = torch.split(added, [each.numel() for each, _ in pairs])
+        for (each, before), part in zip(pairs, parts, strict=True):
+            each.copy_(before + part.view_as(each) / self._pipelines)
