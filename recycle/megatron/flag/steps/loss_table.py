@@ -53,7 +53,7 @@ class LossTable:
             micro_batches: how many of each pipeline the batch has.
 
         Raises:
-            ViewBroken: somebody is gone.
+            ViewBroken: a peer is gone.
         """
         self.start(network, reported, micro_batches)
         self.start_totals()
@@ -77,7 +77,7 @@ class LossTable:
         """Wait for the reports, and begin to sum those of the stage.
 
         Raises:
-            ViewBroken: somebody is gone.
+            ViewBroken: a peer is gone.
         """
         peers, network, table, exchange = self._under_way
         exchange.wait()
@@ -94,7 +94,7 @@ class LossTable:
         """Wait for the sums.
 
         Raises:
-            ViewBroken: somebody is gone.
+            ViewBroken: a peer is gone.
         """
         peers, _, table, _ = self._under_way
         for each in self._sums:

@@ -55,7 +55,7 @@ class Reruns:
         return noted
 
     def know(self, noted: torch.Tensor) -> None:
-        """Know what any rank has noted, from those who have heard it."""
+        """Know what any rank has noted, as a server that has heard it tells."""
         for name, value in zip(NOTED, noted.tolist(), strict=True):
             setattr(self._engine, name, bool(value))
 
@@ -85,5 +85,5 @@ class Reruns:
 
 
 def _known(value: bool | list[bool]) -> bool | tuple[bool, ...]:
-    """What the engine asks all ranks, for whom this one may answer."""
+    """What the engine asks all ranks; each knows the answer already."""
     return tuple(value) if isinstance(value, list) else value

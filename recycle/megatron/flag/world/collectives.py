@@ -108,7 +108,7 @@ class Collectives:
         self._known = {key: each for key, each in self._known.items() if key.kind != kind or key.version <= version}
 
     def keep(self, kind: str, version: int, result: torch.Tensor) -> None:
-        """Keep what all ranks have learned in their way to a version, for those who miss it when the view breaks."""
+        """Keep what all ranks have learned on their way to a version, for servers that miss it if the view breaks."""
         self._known[Key(version, kind, 0, across=True)] = [result]
 
     def kept(self, kind: str, version: int) -> torch.Tensor | None:
