@@ -69,6 +69,10 @@ class Process:
             lambda epoch: self._store.set(f"alarm/{epoch}", ""),
             rank=self._place,
         )
+        # A rank that goes on earlier may end this view while another one still connects.
+        if self._store.add("entered", 1) == len(self.by_rank):
+            self._store.set("all have entered", "")
+        self._store.wait(["all have entered"])
         for group in self.made:
             ranks = dist.get_process_group_ranks(group)
             group.servers = tuple(dict.fromkeys(self.by_rank[rank] for rank in ranks))
