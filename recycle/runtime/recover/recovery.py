@@ -215,20 +215,7 @@ class Recovery:
         self._alarm_watch.halt()
         holdings = self._holdings
         holdings.drop()
-        halted = Halted(
-            self.new_id(),
-            self.view.epoch,
-            holdings.newest,
-            holdings.oldest,
-            holdings.checkpoint,
-            self.stop,
-            holdings.kept,
-            holdings.closed,
-            holdings.shards,
-            holdings.older_shards,
-            holdings.chunks,
-        )
-        self.tell(halted)
+        self.tell(Halted(self.new_id(), holdings.report(self.view.epoch, self.stop)))
 
     def _gather(self) -> None:
         """Until training goes on or this process ends: hear what the others say, and do what the machine wants."""
