@@ -7,6 +7,8 @@ overlap and is back after the last.
 
 import csv
 import io
+import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -18,7 +20,6 @@ import msgspec
 
 from recycle.errors import JobError
 from recycle.faults.errors import FaultError
-from recycle.faults.numbers import parse_count, parse_number
 from recycle.files import from_json
 from recycle.job import Server
 
@@ -39,6 +40,9 @@ DECIMALS = 2
 """Of milliseconds: a date in days is not more exact."""
 
 MOST_NODES = 1_000_000
+
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_COUNT = re.compile(r"\d{1,18}", re.ASCII)
 
 
 class TraceRow(NamedTuple):
@@ -311,3 +315,25 @@ def _time(number: int, text: str, latest: float, unit: float, what: str = "line"
     if time < latest:
         raise FaultError(f"{what} {number}: its time {text} is before {latest / unit:g}; sort the lines by time")
     return time
+
+
+def parse_number(text: str) -> float:
+    """A finite number in the digits 0 to 9.
+
+    Raises:
+        ValueError: the text is none.
+    """
+    if _NUMBER.fullmatch(text) and math.isfinite(value := float(text)):
+        return value
+    raise ValueError(text)
+
+
+def parse_count(text: str) -> int:
+    """A whole number from 0 on, in the digits 0 to 9.
+
+    Raises:
+        ValueError: the text is none.
+    """
+    if _COUNT.fullmatch(text):
+        return int(text)
+    raise ValueError(text)
