@@ -18,7 +18,7 @@ from recycle.control.store.store import Store
 from recycle.plan.instruction import Instruction
 from recycle.runtime.errors import Interrupted
 from recycle.runtime.net.network import Network
-from recycle.runtime.recover.store_probe import StoreProbe
+from recycle.runtime.recover.store_connection import StoreProbe
 
 # Seconds until a thread that is still not free is freed again.
 AGAIN = 0.05
