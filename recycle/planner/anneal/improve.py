@@ -15,12 +15,10 @@ from recycle.errors import PlanningFailed
 from recycle.plan.clock import Clock, run_clock
 from recycle.plan.timing import Deadlock
 from recycle.planner.anneal.walk import Walk
-from recycle.planner.greedy.advance import advance
 from recycle.planner.greedy.batches import schedule_large
 from recycle.planner.greedy.chunked import chunk_schedules
 from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
 from recycle.planner.greedy.pattern import busiest, needed, sparing, spread
-from recycle.planner.greedy.published import zero_bubble_orders
 from recycle.planner.greedy.refit import refit
 from recycle.planner.model.bounds import lower_bound
 from recycle.planner.model.evaluate import is_whole, value
@@ -238,8 +236,6 @@ class _Search:
         routes = balanced_routes(self.problem)
         for policy in POLICIES:
             yield list_schedule(self.problem, policy, routes)
-        if not self.problem.dead:
-            yield from zero_bubble_orders(self.problem)
         yield schedule_large(self.problem)
         yield from self.patterned()
 
@@ -353,7 +349,7 @@ class _Search:
                 split = self.problem.kinds == 3
                 self.begin(refit(self.problem, programs, max(self.bound, pattern.value)) if split else programs)
             return
-        programs = spread(self.problem, advance(pattern.problem, pattern.best), places, max(0, places - 2))
+        programs = spread(self.problem, pattern.best, places, max(0, places - 2))
         if self.begin(programs) and self.problem.kinds == 3 and not self.ended():
             self.begin(refit(self.problem, programs, max(self.bound, pattern.value)))
 
