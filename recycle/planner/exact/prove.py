@@ -33,7 +33,7 @@ FIRST_EFFORT = 0.5
 
 Improved: TypeAlias = Callable[[int, int, Programs], None]
 Build: TypeAlias = "Callable[[Problem, int, int], TimelineModel | PlacedModel]"
-Answer: TypeAlias = Literal["yes", "no", "unknown"]
+Feasible: TypeAlias = Literal["yes", "no", "unknown"]
 
 
 class ExactResult(msgspec.Struct, frozen=True):
@@ -143,9 +143,9 @@ class _Search:
             self._descend(full, effort)
             self.round += 1
 
-    def _climb(self, build: Build, effort: float) -> Answer:
+    def _climb(self, build: Build, effort: float) -> Feasible:
         """Raise the bound while the answer is no, in growing steps; the last answer just above the bound."""
-        answer: Answer = "unknown"
+        answer: Feasible = "unknown"
         step = 1
         while not self.done:
             answer = self._ask(build, min(self.bound + step, self.value) - 1, effort)
@@ -166,7 +166,7 @@ class _Search:
             if middle == self.value - 1 or self._ask(build, self.value - 1, effort) == "unknown":
                 break
 
-    def _ask(self, build: Build, target: int, effort: float) -> Answer:
+    def _ask(self, build: Build, target: int, effort: float) -> Feasible:
         """Whether there is a plan between the bound and a target, and what follows from the answer."""
         from ortools.sat.python import cp_model
 

@@ -102,7 +102,7 @@ class GradientVerdict(NamedTuple):
         return self.fits and self.factor == 1.0
 
 
-class Heard(NamedTuple):
+class LastGradient(NamedTuple):
     """What the servers of a new view know of the last iteration of the view before.
 
     Attributes:
@@ -141,7 +141,7 @@ class Validation:
         self.speculation = Speculation()
         self.norm = math.nan
 
-    def connect(self, network: Network, step: int, guessed: bool = False) -> Heard:
+    def connect(self, network: Network, step: int, guessed: bool = False) -> LastGradient:
         """Ask the servers of a view from now on, and at once about the last iteration of the view before.
 
         Some may have heard of it and others not; and who comes new must know it as well, to tell others later.
@@ -168,7 +168,7 @@ class Validation:
         if verdict is not None:
             self.norm = verdict.norm
         self.speculation = self.speculation.anew(1.0 if verdict is None else verdict.factor)
-        return Heard(verdict, has_guessed)
+        return LastGradient(verdict, has_guessed)
 
     def forget(self, step: int) -> None:
         """The iteration's step was taken back: it may be made in another way."""
