@@ -5,8 +5,7 @@ from collections.abc import Collection, Sequence
 from recycle.control.membership.messages import NOTHING, Report
 from recycle.control.membership.view import Member
 from recycle.runtime.net.network import Network
-from recycle.runtime.recover.restore import Restoration, restore_state
-from recycle.runtime.recover.sharing import share_out
+from recycle.runtime.recover.restore import Restoration, restore_state, share_out
 from recycle.runtime.step.trainee import Trainee
 
 

@@ -38,8 +38,8 @@ from recycle.runtime.recover.admission import Admission
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 from recycle.runtime.recover.gathering import Gathering
 from recycle.runtime.recover.holdings import Holdings
+from recycle.runtime.recover.plans import ViewPlans
 from recycle.runtime.recover.rebuilding import Rebuilding
-from recycle.runtime.recover.view_plans import ViewPlans
 from recycle.runtime.recover.view_reports import ViewReports
 
 
