@@ -26,9 +26,8 @@ from pathlib import Path
 import msgspec
 
 from recycle.job import Job, Server
-from recycle.placing.chunks import fleet_job
 from recycle.placing.decision import Move, Outlook, decide
-from recycle.placing.fleet import Fleet, choose_fleet
+from recycle.placing.fleet import Fleet, choose_fleet, fleet_job
 from recycle.placing.layers import Layer, Model, Run
 from recycle.placing.templates import Templates, make_templates
 from recycle.placing.transition import Taken, take_places

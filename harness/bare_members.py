@@ -20,6 +20,7 @@ from recycle.control.membership.events import (
     Rebuild,
 )
 from recycle.control.membership.machine import Machine
+from recycle.control.membership.messages import Report
 from recycle.control.membership.view import Member, View
 from recycle.control.store.store import Entries, Store
 from recycle.job import Job
@@ -206,7 +207,7 @@ class BareMember:
         while alarm is None:
             _, alarm = self._board.failures.wait_call(epoch, 60.0)
         self._tell(Noticed("alarm", epoch, alarm.cause))
-        self._tell(Halted("halted", epoch, 7, 6))
+        self._tell(Halted("halted", Report(str(self._machine.me), epoch, 7, 6)))
 
     def change_view(self) -> Cost:
         """Take part until there is a verdict."""

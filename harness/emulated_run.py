@@ -13,7 +13,7 @@ from recycle.record.timeline import Span, Timeline
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.launch.process.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
-from recycle.runtime.step.speculation import Speculation
+from recycle.runtime.step.validation import Speculation
 
 
 class ServerReport(msgspec.Struct, frozen=True):

@@ -15,8 +15,7 @@ from recycle.job import Job, Server
 from recycle.runtime.execute.stage import Held, MicroBatch, Redo, TensorSpec
 from recycle.runtime.net.network import Network, Reduction
 from recycle.runtime.net.peers import chunk_peers
-from recycle.runtime.step.speculation import Speculation
-from recycle.runtime.step.validation import Validation
+from recycle.runtime.step.validation import Speculation, Validation
 
 # A sleep ends late by a tenth of a millisecond, and a process that shares its core is late by more. Such delays are
 # the emulation's and not the plan's, so an instruction that follows at once is timed from when the last should have

@@ -82,6 +82,23 @@ def require(*packages: str) -> None:
             ) from error
 
 
+def measuring(module: str, name: str, *packages: str) -> Callable[[argparse.Namespace], str]:
+    """A part that measures something on whatever device there is.
+
+    Args:
+        module: of ``scripts``, imported when the part runs.
+        name: of its function that gets the device, and says what was found.
+        packages: without which the part is left out.
+    """
+
+    def run(_: argparse.Namespace) -> str:
+        require(*packages)
+        found: str = getattr(importlib.import_module(f"scripts.{module}"), name)(device())
+        return found
+
+    return run
+
+
 def find(_: argparse.Namespace) -> str:
     """What is there."""
     import torch
@@ -103,14 +120,6 @@ def find(_: argparse.Namespace) -> str:
         found.append(str(error))
     names = [torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())]
     return ", ".join([*found, f"{len(names)} x {names[0]}"])
-
-
-def stages(_: argparse.Namespace) -> str:
-    """A stage of torch on this device against the CPU's, and its split backward pass against a fused one."""
-    require("msgspec")
-    from scripts.gpu_parts import compare_stages
-
-    return compare_stages(device())
 
 
 def delayed(_: argparse.Namespace) -> str:
@@ -143,70 +152,6 @@ def _profile(model: str) -> str:
     stages = ", ".join(" ".join([*row[1:4], *row[6:8]]) for row in rows if len(row) == 9 and row[0] in "01")
     planned = re.search(r"throughput +(.*)", plan)
     return f"F, I, W, held, after I of two stages: {stages}; with one of 4 servers dead: {planned and planned[1]}"
-
-
-def exact(_: argparse.Namespace) -> str:
-    """Kills and returns in an exact run of ``recycle train``, over the staged transport."""
-    require("megatron.core", "ortools", "click", "rich", "xxhash", "tensorboard")
-    from scripts.gpu_exact import train_exactly
-
-    return train_exactly(device())
-
-
-def executor(_: argparse.Namespace) -> str:
-    """All stages in one process, by plans and by Megatron's schedule without pipelining."""
-    require("megatron.core", "ortools", "msgspec")
-    from scripts.gpu_executor import time_executor
-
-    return time_executor(device())
-
-
-def passes(_: argparse.Namespace) -> str:
-    """What gathers by sums do beside the sum."""
-    require("msgspec")
-    from scripts.gpu_speed import time_passes
-
-    return time_passes(device())
-
-
-def events(_: argparse.Namespace) -> str:
-    """What marks and waits cost."""
-    require("msgspec")
-    from scripts.gpu_speed import time_events
-
-    return time_events(device())
-
-
-def launches(_: argparse.Namespace) -> str:
-    """What begins behind a stream that is busy."""
-    require("msgspec")
-    from scripts.gpu_speed import time_launches
-
-    return time_launches(device())
-
-
-def copies(_: argparse.Namespace) -> str:
-    """Copies to the host beside products."""
-    require("msgspec")
-    from scripts.gpu_speed import time_copies
-
-    return time_copies(device())
-
-
-def gaps(_: argparse.Namespace) -> str:
-    """When the device has nothing to do."""
-    require("megatron.core", "ortools", "msgspec")
-    from scripts.gpu_executor import find_gaps
-
-    return find_gaps(device())
-
-
-def staged(_: argparse.Namespace) -> str:
-    """Eight servers that share a device over the staged transport, against one process."""
-    require("msgspec")
-    from scripts.gpu_parts import train_staged
-
-    return train_staged(device())
 
 
 def own(_: argparse.Namespace) -> str:
@@ -294,21 +239,51 @@ def share_gpus(ranks: int) -> str | None:
 PARTS = {
     "find": Part(find, "what is here", 60),
     "own": Part(own, "do ranks of a server get from torch's own groups what they should?", 120),
-    "stages": Part(stages, "are stages on this device those of the CPU, and split as fused?", 120),
+    "stages": Part(
+        measuring("gpu_parts", "compare_stages", "msgspec"),
+        "are stages on this device those of the CPU, and split as fused?",
+        120,
+    ),
     "flag": Part(flag, "does the flag carry Megatron's training code through a kill?", 300),
-    "exact": Part(exact, "do kills change a bit of what recycle train trains?", 300),
-    "executor": Part(executor, "what does executing a plan cost?", 180),
-    "passes": Part(passes, "what does a gather by sums pass over beside the sum, against torch's own?", 60),
-    "events": Part(events, "what do marks of instructions cost, and a wait between two kernels?", 60),
-    "launches": Part(launches, "what begins behind a stream that is busy?", 90),
-    "copies": Part(copies, "what do pinned copies cost beside products?", 60),
-    "gaps": Part(gaps, "how long has the device nothing to do?", 120),
+    "exact": Part(
+        measuring("gpu_exact", "train_exactly", "megatron.core", "ortools", "click", "rich", "xxhash", "tensorboard"),
+        "do kills change a bit of what recycle train trains?",
+        300,
+    ),
+    "executor": Part(
+        measuring("gpu_executor", "time_executor", "megatron.core", "ortools", "msgspec"),
+        "what does executing a plan cost?",
+        180,
+    ),
+    "passes": Part(
+        measuring("gpu_speed", "time_passes", "msgspec"),
+        "what does a gather by sums pass over beside the sum, against torch's own?",
+        60,
+    ),
+    "events": Part(
+        measuring("gpu_speed", "time_events", "msgspec"),
+        "what do marks of instructions cost, and a wait between two kernels?",
+        60,
+    ),
+    "launches": Part(
+        measuring("gpu_speed", "time_launches", "msgspec"), "what begins behind a stream that is busy?", 90
+    ),
+    "copies": Part(measuring("gpu_speed", "time_copies", "msgspec"), "what do pinned copies cost beside products?", 60),
+    "gaps": Part(
+        measuring("gpu_executor", "find_gaps", "megatron.core", "ortools", "msgspec"),
+        "how long has the device nothing to do?",
+        120,
+    ),
     "profile": Part(profile, "what do F, I and W cost?", 180),
     "kills": Part(kills, "are kills survived over the staged transport?", 300),
     "nccl": Part(nccl, "are kills survived over NCCL, and how soon?", 300),
     "stock": Part(stock, "how long are iterations of a plan against those of Megatron's own 1F1B?", 900),
     "te-split": Part(delayed, "is Transformer Engine's split backward pass as its fused one?", 120),
-    "staged": Part(staged, "do 8 servers that share a device lose as one process does?", 120),
+    "staged": Part(
+        measuring("gpu_parts", "train_staged", "msgspec"),
+        "do 8 servers that share a device lose as one process does?",
+        120,
+    ),
 }
 """The most telling ones first, for where there is little time."""
 

@@ -15,7 +15,7 @@ from recycle.planner.catalogue import make_catalogue as make_catalogue_file
 from recycle.planner.make import Effort
 from recycle.planner.model.stopping import MaxMoves
 from recycle.processors import processors
-from recycle.study.answer import Answer, answer
+from recycle.study.answer import StudyAnswer, answer
 from recycle.study.bill import Bill
 from recycle.study.compare import StudySetting, iteration_seconds
 from recycle.study.failures import FailureHistory
@@ -41,7 +41,7 @@ def compare_policies(
     seeds: int = 3,
     with_choices: bool = False,
     progress: Callable[[str], None] = lambda _: None,
-) -> Answer:
+) -> StudyAnswer:
     """What ``recycle study`` answers; ``answer.as_json()["policies"]`` are rows as ``pandas.DataFrame`` takes them.
 
     Args:

@@ -16,7 +16,7 @@ from recycle.job import Job
 from recycle.wording import plural
 
 if TYPE_CHECKING:
-    from recycle.study.answer import Answer
+    from recycle.study.answer import StudyAnswer
     from recycle.study.compare import StudySetting
     from recycle.study.failures import FailureHistory
 
@@ -145,7 +145,7 @@ def _history(
     return FailureHistory.random(mtbf_of_job, job.pipelines * job.depth, repair)
 
 
-def _print(found: "Answer") -> None:
+def _print(found: "StudyAnswer") -> None:
     setting, bill = found.setting, found.bill
     history = setting.history
     at_end = history.outages.at_end if history.outages else 0
@@ -262,7 +262,7 @@ def _print_columns(rows: "Sequence[Sequence[str]]", left: "Sequence[int]") -> No
         console.print("  ".join(cells).rstrip(), markup=False, style=None if number else "bold")
 
 
-def _write(folder: Path, found: "Answer") -> None:
+def _write(folder: Path, found: "StudyAnswer") -> None:
     from recycle.files import write_whole
     from recycle.study.compare import retention
     from recycle.study.page import page

@@ -10,15 +10,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from recycle.errors import UserError
-from recycle.faults.duration import parse_duration
 from recycle.faults.errors import FaultError
 from recycle.faults.file import TRACES, decode_faults
 from recycle.faults.menu import Kind
-from recycle.faults.numbers import parse_number
 from recycle.faults.rows import ADD, MILLISECONDS, MOST_NODES, REMOVE, TraceRow, comments, is_server, read_rows
+from recycle.faults.trace import server_changes
 from recycle.files import STANDARD, read_bytes
-from recycle.job import Job, Server
+from recycle.job import Job
 
 ROUNDED = 1e-3
 """Seconds by which dates may be off, whose fractions are cut where they are written as numbers."""
@@ -140,21 +138,9 @@ def _rows_of_faults(content: bytes) -> list[TraceRow]:
 def _of_places(rows: Sequence[TraceRow], job: Job) -> list[TraceRow]:
     """With numbers of places for servers, all there at the start, and all times in milliseconds."""
     numbered = [TraceRow(0, "0", ADD, tuple(map(str, range(job.pipelines * job.depth))))]
-    dead: set[Server] = set()
-    for row in rows:
-        try:
-            servers = [Server.parse(name) for name in row.names]
-            job.require_servers(servers)
-            time = parse_duration(row.time if row.time[-1:].isalpha() else parse_number(row.time), "time")
-        except (UserError, ValueError) as error:
-            raise FaultError(f"line {row.line}: {error}") from error
-        for server in servers:
-            if (server in dead) is (row.change == REMOVE):
-                state = "dead already; add it back first" if server in dead else "alive; remove it first"
-                raise FaultError(f"line {row.line}: {row.change} of {server}, which is {state}")
-            dead ^= {server}
+    for line, time, change, servers in server_changes(rows, job):
         names = tuple(str(server.pipeline * job.depth + server.stage) for server in servers)
-        numbered.append(TraceRow(row.line, repr(time * MILLISECONDS["seconds"]), row.change, names))
+        numbered.append(TraceRow(line, repr(time * MILLISECONDS["seconds"]), change, names))
     return numbered
 
 

@@ -7,6 +7,8 @@ overlap and is back after the last.
 
 import csv
 import io
+import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -18,7 +20,6 @@ import msgspec
 
 from recycle.errors import JobError
 from recycle.faults.errors import FaultError
-from recycle.faults.numbers import parse_count, parse_number
 from recycle.files import from_json
 from recycle.job import Server
 
@@ -40,6 +41,9 @@ DECIMALS = 2
 
 MOST_NODES = 1_000_000
 
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_COUNT = re.compile(r"\d{1,18}", re.ASCII)
+
 
 class TraceRow(NamedTuple):
     """One line of a trace: when, what, and to whom.
@@ -57,7 +61,7 @@ class TraceRow(NamedTuple):
     names: tuple[str, ...]
 
 
-class Change(NamedTuple):
+class NodeChange(NamedTuple):
     """A node that is lost, or that is there again or for the first time.
 
     Attributes:
@@ -150,7 +154,7 @@ def _of_changes(lines: Sequence[Fields]) -> list[TraceRow]:
 
 def _of_nodes(rows: Sequence[TraceRow]) -> list[TraceRow]:
     """With times in milliseconds from the begin of the trace."""
-    changes: list[Change] = []
+    changes: list[NodeChange] = []
     latest = 0.0
     for row in rows:
         if row.time[-1:].isalpha() and row.time[:1].isdecimal():
@@ -164,7 +168,7 @@ def _of_nodes(rows: Sequence[TraceRow]) -> list[TraceRow]:
                 f"line {row.line}: time is {row.time}: a trace of nodes has milliseconds, and these look like seconds "
                 "since 1970; write milliseconds"
             )
-        changes += (Change(latest, row.line, row.change, _node(row.line, name)) for name in row.names)
+        changes += (NodeChange(latest, row.line, row.change, _node(row.line, name)) for name in row.names)
     says_who = bool(changes) and changes[0].change == ADD
     return list(_merged(changes, says_who=says_who))
 
@@ -188,9 +192,9 @@ def _of_intervals(lines: Sequence[Fields]) -> list[TraceRow]:
             raise FaultError(f"line {number}: {len(fields)} values for 3 columns; write {','.join(header)}")
         latest = _time(number, fields[1], latest, unit)
         node = _node(number, fields[0])
-        changes.append(Change(latest, number, REMOVE, node))
+        changes.append(NodeChange(latest, number, REMOVE, node))
         if fields[2]:
-            changes.append(Change(_time(number, fields[2], latest, unit), number, ADD, node))
+            changes.append(NodeChange(_time(number, fields[2], latest, unit), number, ADD, node))
     return list(_merged(sorted(changes, key=lambda each: each.time), "line"))
 
 
@@ -204,11 +208,11 @@ def _of_events(content: bytes) -> list[TraceRow]:
     for number, entry in enumerate(entries, 1):
         latest = _time(number, str(entry.event_time), latest, MILLISECONDS["days"], "entry")
         change = REMOVE if entry.event_type == "fault_start" else ADD
-        changes.append(Change(latest, number, change, _node(number, entry.node_id, "entry")))
+        changes.append(NodeChange(latest, number, change, _node(number, entry.node_id, "entry")))
     return list(_merged(changes, "entry"))
 
 
-def _merged(changes: Sequence[Change], what: str = "", *, says_who: bool = False) -> Iterator[TraceRow]:
+def _merged(changes: Sequence[NodeChange], what: str = "", *, says_who: bool = False) -> Iterator[TraceRow]:
     """The rows of outages that may overlap, from the begin of the trace on.
 
     Args:
@@ -311,3 +315,25 @@ def _time(number: int, text: str, latest: float, unit: float, what: str = "line"
     if time < latest:
         raise FaultError(f"{what} {number}: its time {text} is before {latest / unit:g}; sort the lines by time")
     return time
+
+
+def parse_number(text: str) -> float:
+    """A finite number in the digits 0 to 9.
+
+    Raises:
+        ValueError: the text is none.
+    """
+    if _NUMBER.fullmatch(text) and math.isfinite(value := float(text)):
+        return value
+    raise ValueError(text)
+
+
+def parse_count(text: str) -> int:
+    """A whole number from 0 on, in the digits 0 to 9.
+
+    Raises:
+        ValueError: the text is none.
+    """
+    if _COUNT.fullmatch(text):
+        return int(text)
+    raise ValueError(text)

@@ -2,14 +2,14 @@
 
 import math
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from recycle.errors import UserError
 from recycle.faults.duration import parse_duration
 from recycle.faults.errors import FaultError
 from recycle.faults.menu import Fault, Faults, Kind
-from recycle.faults.numbers import parse_number
-from recycle.faults.rows import ADD, REMOVE, TraceRow, is_server, read_rows
+from recycle.faults.rows import ADD, REMOVE, TraceRow, is_server, parse_number, read_rows
 from recycle.job import Job, Server
 
 
@@ -31,20 +31,47 @@ def decode_trace(content: bytes, job: Job, speed: float, dead: Collection[Server
     """
     rows = read_rows(content)
     if any(is_server(name) for row in rows for name in row.names):
-        return _of_servers(rows, job, dead)
+        changes = server_changes(rows, job, dead)
+        return Faults(tuple(fault for each in changes for fault in _changes(each.change, each.servers, each.time)))
     if not (math.isfinite(speed) and speed > 0):
         raise FaultError(f"speed is {speed:g}: give a number above 0, for example 60 to replay an hour in a minute")
     return _of_nodes(rows, job, speed, dead)
 
 
-def _of_servers(rows: Sequence[TraceRow], job: Job, dead: Collection[Server]) -> Faults:
+class ServerChange(NamedTuple):
+    """One line of a trace of servers.
+
+    Attributes:
+        line: its number.
+        time: in seconds.
+        change: REMOVE or ADD.
+        servers: which of the job's are lost, or back.
+    """
+
+    line: int
+    time: float
+    change: str
+    servers: tuple[Server, ...]
+
+
+def server_changes(rows: Iterable[TraceRow], job: Job, dead: Collection[Server] = ()) -> Iterator[ServerChange]:
+    """What a trace of a job's servers says, line by line.
+
+    Args:
+        rows: its lines.
+        job: whose servers it names.
+        dead: the servers that take no part from the start.
+
+    Raises:
+        FaultError: a line makes no sense; the message has its number.
+    """
     absent = set(dead)
-    faults = []
     latest = 0.0
     for row in rows:
         try:
             time = parse_duration(_number(row.time), "time")
-            _require_order(time, latest)
+            if time < latest:
+                raise FaultError("its time is before that of the line above; sort the lines by time")
             latest = time
             servers = tuple(map(Server.parse, row.names))
             job.require_servers(servers)
@@ -55,8 +82,7 @@ def _of_servers(rows: Sequence[TraceRow], job: Job, dead: Collection[Server]) ->
                 state = "dead already; add it back first" if server in absent else "alive; remove it first"
                 raise FaultError(f"line {row.line}: {row.change} of {server}, which is {state}")
             absent ^= {server}
-        faults += _changes(row.change, servers, time)
-    return Faults(tuple(faults))
+        yield ServerChange(row.line, time, row.change, servers)
 
 
 def _of_nodes(rows: Sequence[TraceRow], job: Job, speed: float, dead: Collection[Server]) -> Faults:
@@ -135,8 +161,3 @@ def _number(text: str) -> str | float:
         return parse_number(text)
     except ValueError:
         return text
-
-
-def _require_order(time: float, latest: float) -> None:
-    if time < latest:
-        raise FaultError("its time is before that of the line above; sort the lines by time")

@@ -11,9 +11,13 @@ every number of live servers from (f + 1) * n0 on: f pipelines of n0 and one of 
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import msgspec
 
+from recycle.job import Job
+from recycle.placement import PlacedPipeline, PlacedServer
+from recycle.placing.layers import Model, Run
 from recycle.placing.templates import Template, Templates
 
 PeriodOf = Callable[[Template, int], int]
@@ -172,3 +176,30 @@ def _shares(capacity: _Capacity, sizes: list[int], micro_batches: int, time: int
         )
         shares[longest] -= 1
     return shares
+
+
+def fleet_job(model: Model, fleet: Fleet) -> Job:
+    """The job that a fleet's servers train together: server s of its pipeline d is W<d>_<s>.
+
+    Raises:
+        JobError: a server has not the memory for a single micro-batch.
+    """
+    edges = sorted({edge for formed in fleet.pipelines for run in formed.template.runs for edge in run})
+    chunks = list(pairwise(edges))
+    layout = tuple(
+        PlacedPipeline(formed.micro_batches, tuple(_placed(model, run, chunks) for run in formed.template.runs))
+        for formed in fleet.pipelines
+    )
+    return Job(
+        pipelines=len(layout),
+        micro_batches=max(pipeline.micro_batches for pipeline in layout),
+        stages=tuple(map(model.stage, chunks)),
+        latency=(model.latency,) * (len(chunks) - 1),
+        name="fleet",
+        layout=layout,
+    )
+
+
+def _placed(model: Model, run: Run, chunks: list[Run]) -> PlacedServer:
+    held = tuple(number for number, (first, _) in enumerate(chunks) if run[0] <= first < run[1])
+    return PlacedServer(held, model.stage(run).limit)

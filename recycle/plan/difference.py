@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from recycle.job import Server
+from recycle.plan.document import document_of
 from recycle.plan.plan import Plan
 
 
@@ -43,18 +44,6 @@ def compare_plans(first: Plan, second: Plan, context: int = 1) -> Difference:
 
 
 def _flatten(plan: Plan) -> dict[str, Any]:
-    head = {
-        "job": msgspec.to_builtins(plan.job),
-        "failed": [str(server) for server in plan.dead],
-        "roles": {str(server): str(role) for server, role in plan.roles.items()},
-        "mode": msgspec.to_builtins(plan.mode),
-        "form": plan.form,
-        "makespan": plan.makespan,
-        "period": plan.period,
-        "bound": plan.bound,
-        "baseline": plan.baseline,
-        "provenance": msgspec.to_builtins(plan.provenance),
-    }
     flat: dict[str, Any] = {}
 
     def walk(prefix: str, value: Any) -> None:
@@ -67,5 +56,5 @@ def _flatten(plan: Plan) -> dict[str, Any]:
         else:
             flat[prefix] = value
 
-    walk("", head)
+    walk("", msgspec.to_builtins(document_of(plan)))
     return flat

@@ -46,9 +46,9 @@ class PlanDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     programs: dict[str, list[str]]
 
 
-def encode_plan(plan: Plan) -> bytes:
-    """The content of a plan file: the same bytes for the same plan, on any machine."""
-    head = PlanDocument(
+def document_of(plan: Plan) -> PlanDocument:
+    """What a plan file says of a plan, but for its programs."""
+    return PlanDocument(
         format=FORMAT,
         version=VERSION,
         job=plan.job,
@@ -63,7 +63,11 @@ def encode_plan(plan: Plan) -> bytes:
         provenance=plan.provenance,
         programs={},
     )
-    fields: dict[str, Any] = msgspec.to_builtins(head)
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """The content of a plan file: the same bytes for the same plan, on any machine."""
+    fields: dict[str, Any] = msgspec.to_builtins(document_of(plan))
     del fields["programs"]
     lines = [f"  {_json(key)}: {_json(value)}" for key, value in fields.items()]
     rows = [

@@ -1,7 +1,6 @@
 """Fleets scored by the planner: what an iteration of their pipelines takes, fill and drain included."""
 
-from recycle.placing.chunks import fleet_job
-from recycle.placing.fleet import Fleet, PeriodOf
+from recycle.placing.fleet import Fleet, PeriodOf, fleet_job
 from recycle.placing.layers import Model
 from recycle.placing.templates import Template
 from recycle.plan.mode import Mode

@@ -23,8 +23,7 @@ from recycle.state.channel import (
 from recycle.state.checksum import Checksum, cut_chunks, digest_of
 from recycle.state.errors import BadCopy, KeeperLost, Refused
 from recycle.state.ladder import Copy, StatePart
-from recycle.state.segment import Segment
-from recycle.state.window import Windows
+from recycle.state.segment import Segment, Windows
 
 WINDOWS = 16
 """So many segments a trainer has mapped at most. They are its keeper's, which has fewer of each size that comes."""

@@ -52,7 +52,7 @@ class PlannedThroughput(msgspec.Struct, frozen=True):
     basis: str
 
 
-class Answer(msgspec.Struct, frozen=True):
+class StudyAnswer(msgspec.Struct, frozen=True):
     """A study's answer.
 
     Attributes:
@@ -133,7 +133,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 def answer(
     setting: StudySetting, bill: Bill, advance: Callable[[str], None] = lambda _: None, *, with_choices: bool = True
-) -> Answer:
+) -> StudyAnswer:
     """Answer a study.
 
     Args:
@@ -144,7 +144,7 @@ def answer(
     """
     policies = compare(setting, advance)
     choices = weigh_choices(setting, advance) if with_choices else ()
-    return Answer(setting, bill, policies, choices, used_constants(setting), planned_throughput(setting))
+    return StudyAnswer(setting, bill, policies, choices, used_constants(setting), planned_throughput(setting))
 
 
 def used_constants(setting: StudySetting) -> tuple[UsedConstant, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from recycle.study.answer import Answer
+from recycle.study.answer import StudyAnswer
 from recycle.study.plots import bucket_bars, lost_hours, over_time, retention_lines
 from recycle.study.tables import Curves
 
@@ -23,7 +23,7 @@ CAPTIONS = {
 }
 
 
-def page(found: Answer, curves: Curves) -> str:
+def page(found: StudyAnswer, curves: Curves) -> str:
     """The whole page."""
     setting, policies = found.setting, found.policies
     job = setting.ground.job
@@ -52,7 +52,7 @@ is of a job that trains more than this one would without failures. Another batch
 """
 
 
-def _asked(found: Answer) -> str:
+def _asked(found: StudyAnswer) -> str:
     setting, bill = found.setting, found.bill
     ground, history = setting.ground, setting.history
     job = ground.job
@@ -78,7 +78,7 @@ def _asked(found: Answer) -> str:
     return _table([], rows)
 
 
-def _policies(found: Answer) -> str:
+def _policies(found: StudyAnswer) -> str:
     bill = found.bill
     header = ["policy", "*goodput", "*servers", f"*{bill.unit} lost a year", *(["*money a year"] if bill.price else [])]
     rows = []
@@ -96,7 +96,7 @@ def _policies(found: Answer) -> str:
     return _table(header, rows)
 
 
-def _choices(found: Answer) -> str:
+def _choices(found: StudyAnswer) -> str:
     bill = found.bill
     header = [
         "what",
@@ -116,16 +116,16 @@ def _choices(found: Answer) -> str:
     return _table(header, rows)
 
 
-def _throughput(found: Answer) -> str:
+def _throughput(found: StudyAnswer) -> str:
     rows = [[each.dead, f"{each.throughput:.4f}", each.basis] for each in found.throughput]
     return _table(["dead", "*of fault-free 1F1B", "from"], rows)
 
 
-def _sources(found: Answer) -> str:
+def _sources(found: StudyAnswer) -> str:
     return _table(["policy", "model"], [[each.policy, each.source] for each in found.policies])
 
 
-def _constants(found: Answer) -> str:
+def _constants(found: StudyAnswer) -> str:
     rows = []
     for each in found.constants:
         typical = "computed" if each.typical is None else f"{each.typical:,.4g}"

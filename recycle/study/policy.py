@@ -7,6 +7,8 @@ from typing import ClassVar, NamedTuple
 
 from recycle.study.buckets import Bucket
 from recycle.study.cluster import Cluster
+from recycle.study.constants import TYPICAL, Constants
+from recycle.study.rates import Ground, Rates
 
 
 class Phase(NamedTuple):
@@ -48,6 +50,11 @@ class Reaction(NamedTuple):
 class Policy(ABC):
     """A way of surviving.
 
+    Args:
+        ground: what is trained.
+        rates: of the job.
+        constants: what a change of servers takes.
+
     Attributes:
         name: as it is chosen by.
         source: where its constants come from, in words.
@@ -65,6 +72,12 @@ class Policy(ABC):
     interval: float
     cost: float = 0.0
     checkpoint_interval: float = 3600.0
+
+    def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL) -> None:
+        self.interval = ground.iteration
+        self._ground = ground
+        self._rates = rates
+        self._constants = constants
 
     @abstractmethod
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:

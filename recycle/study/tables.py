@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from recycle.files import write_whole
-from recycle.study.answer import Answer
+from recycle.study.answer import StudyAnswer
 from recycle.study.buckets import Bucket
 
 Curves = Mapping[str, Sequence[tuple[int, float]]]
 
 
-def write_tables(folder: Path, found: Answer, curves: Curves) -> None:
+def write_tables(folder: Path, found: StudyAnswer, curves: Curves) -> None:
     """Write ``policies.csv``, ``choices.csv``, ``timeline.csv`` and ``retention.csv``.
 
     Raises:

@@ -396,4 +396,5 @@ class Simulated:
     def _halt(self) -> None:
         newest, oldest = max(self.held, default=NOTHING), min(self.held, default=NOTHING)
         checkpoint = max(self.world.durable, default=None)
-        self.tell(Halted(self.new_id(), self.machine.view.epoch, newest, oldest, checkpoint))
+        report = Report(str(self.member), self.machine.view.epoch, newest, oldest, checkpoint)
+        self.tell(Halted(self.new_id(), report))

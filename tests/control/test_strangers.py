@@ -18,7 +18,7 @@ from recycle.control.store.etcd_gateway import Gateway
 from recycle.control.store.etcd_store import EtcdStore
 from recycle.control.store.store import Store
 from recycle.control.store.tcp_store import TorchStore, listen, serve
-from recycle.runtime.recover.store_probe import StoreProbe
+from recycle.runtime.recover.store_connection import StoreProbe
 
 TOKEN = "token"
 A, B = (Member.parse(name) for name in ("W0_0#0", "W0_1#0"))

@@ -1,5 +1,7 @@
 """A member's machine of a small job, and what it is told."""
 
+from typing import Any
+
 from harness.examples import paper_job
 from recycle.control.membership.events import Built, Decided, Event, Halted, Noticed, StoreGone
 from recycle.control.membership.machine import Machine, State
@@ -27,11 +29,16 @@ class Told:
 
     def __init__(self, me: Member = A, rank: ServerRank = SOLE) -> None:
         self.machine = Machine(me, JOB, rank)
+        self.rank = rank
         self.count = 0
 
     def __call__(self, kind: type[Event], *content: object) -> tuple:
         self.count += 1
         return self.machine.handle(kind(f"{self.count}", *content))
+
+    def halts(self, epoch: int, newest: int = 5, oldest: int = 5, checkpoint: int | None = None, **held: Any) -> tuple:
+        mine = Report(str(self.machine.me), epoch, newest, oldest, checkpoint, rank=self.rank.number, **held)
+        return self(Halted, mine)
 
     @property
     def state(self) -> State:
@@ -55,6 +62,6 @@ def in_state(state: State, me: Member = A) -> Told:
         if state is State.STOPPED:
             told(StoreGone)
         elif state is State.GATHERING:
-            told(Halted, 0, 5, 5)
+            told.halts(0)
     assert told.state is state
     return told

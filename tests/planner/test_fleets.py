@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recycle.holding import holders, placed
-from recycle.placing.chunks import fleet_job
-from recycle.placing.fleet import choose_fleet
+from recycle.placing.fleet import choose_fleet, fleet_job
 from recycle.placing.layers import Layer, Model
 from recycle.placing.templates import make_templates
 from recycle.plan.checker import check_plan

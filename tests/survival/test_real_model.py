@@ -106,7 +106,7 @@ def test_what_fails_again_and_again_without_a_death_ends_the_run(tmp_path, monke
     def fail(*_):
         raise ConnectionLost("NCCL: invalid argument")
 
-    monkeypatch.setattr("recycle.runtime.recover.attempts.MOST", 4)
+    monkeypatch.setattr("recycle.runtime.recover.recovery.MOST", 4)
     monkeypatch.setattr("recycle.runtime.step.gradients.FlatGradients.are_finite", fail)
     run = Trained(tmp_path / "run")
     assert "iteration 0 was begun 4 times by the same servers, and never made: NCCL: invalid argument" in run.error

@@ -44,36 +44,8 @@ class Noticed(Event, frozen=True):
     cause: str
 
 
-class Halted(Event, frozen=True):
-    """The main thread is at a safe point, and these versions of the state are whole. Of a joiner: it is ready.
-
-    Attributes:
-        epoch: in which epoch.
-        newest: as in Report.
-        oldest: as in Report.
-        checkpoint: as in Report.
-        stop: as in Report.
-        kept: as in Report.
-        closed: as in Report.
-        shards: as in Report.
-        older_shards: as in Report.
-        chunks: as in Report.
-    """
-
-    epoch: int
-    newest: int
-    oldest: int
-    checkpoint: int | None = None
-    stop: str = ""
-    kept: tuple[tuple[int, ...], ...] = ()
-    closed: bool = False
-    shards: tuple[int, ...] | None = None
-    older_shards: tuple[int, ...] | None = None
-    chunks: tuple[int, ...] | None = None
-
-
-class Reported(Event, frozen=True):
-    """A member has halted, and says what it holds.
+class OfReport(Event, frozen=True):
+    """A member says what it holds.
 
     Attributes:
         report: its message.
@@ -87,19 +59,16 @@ class Reported(Event, frozen=True):
         return self.report.epoch
 
 
-class JoinReady(Event, frozen=True):
-    """A new member is ready to be admitted.
+class Halted(OfReport, frozen=True):
+    """The main thread is at a safe point, and these versions of the state are whole. Of a joiner: it is ready."""
 
-    Attributes:
-        report: what it holds.
-    """
 
-    report: Report
+class Reported(OfReport, frozen=True):
+    """Another member has halted."""
 
-    @property
-    def epoch(self) -> int:
-        """The epoch in which it counts."""
-        return self.report.epoch
+
+class JoinReady(OfReport, frozen=True):
+    """A new member is ready to be admitted."""
 
 
 class Died(Event, frozen=True):

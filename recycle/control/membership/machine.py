@@ -183,25 +183,12 @@ class Machine:
         return ()
 
     def _halted(self, event: Halted) -> Actions:
-        report = Report(
-            str(self.me),
-            event.epoch,
-            event.newest,
-            event.oldest,
-            event.checkpoint,
-            event.stop,
-            event.kept,
-            self._rank.number,
-            event.closed,
-            event.shards,
-            event.older_shards,
-            event.chunks,
-        )
+        publish = PublishReport(event.report)
         if self.state is State.JOINING:
-            return (PublishReport(report),)
+            return (publish,)
         self.state = State.GATHERING
-        self._take_part(report, self._reports)
-        return (PublishReport(report), *self._consider())
+        self._take_part(event.report, self._reports)
+        return (publish, *self._consider())
 
     def _fail_joining(self, event: Died) -> Actions:
         return self._fail(event) if Member.parse(event.death.member) == self.me else ()

@@ -18,7 +18,7 @@ from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.worker import IterationReport, Worker
 from recycle.runtime.net.network import Network
 from recycle.runtime.net.peers import chunk_peers, peers_of_last
-from recycle.runtime.recover.sharing import gather
+from recycle.runtime.recover.restore import gather
 from recycle.runtime.step.checkpoint import give_state, named_state, require_shapes, stage_state
 from recycle.runtime.step.listener import Listener
 from recycle.runtime.step.shard_steps import ShardSteps

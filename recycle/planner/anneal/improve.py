@@ -20,7 +20,6 @@ from recycle.planner.greedy.batches import schedule_large
 from recycle.planner.greedy.chunked import chunk_schedules
 from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
 from recycle.planner.greedy.pattern import busiest, needed, sparing, spread
-from recycle.planner.greedy.published import zero_bubble_orders
 from recycle.planner.greedy.refit import refit
 from recycle.planner.model.bounds import lower_bound
 from recycle.planner.model.evaluate import is_whole, value
@@ -238,8 +237,6 @@ class _Search:
         routes = balanced_routes(self.problem)
         for policy in POLICIES:
             yield list_schedule(self.problem, policy, routes)
-        if not self.problem.dead:
-            yield from zero_bubble_orders(self.problem)
         yield schedule_large(self.problem)
         yield from self.patterned()
 

@@ -5,14 +5,12 @@ server that executes its chunk 0, for they come between its first F and its last
 windows. And these begin within one value of each other: each ends after the last W of chunk 0, wherever that is.
 """
 
-from collections.abc import Mapping
 from itertools import pairwise, product
 from math import gcd
 
 from ortools.sat.python import cp_model
 
-from recycle.job import Server
-from recycle.planner.exact.timeline import MOST_UNITS, Spot
+from recycle.planner.exact.timeline import MOST_UNITS, Spot, make_routes, read_programs
 from recycle.planner.model.problem import Problem, Programs
 
 
@@ -38,7 +36,7 @@ class PlacedModel:
             Spot(*key): self.model.new_int_var(0, self._horizon, "")
             for key in product(chunks, units, range(problem.kinds))
         }
-        self._routes = [[self._make_route(place, unit) for unit in units] for place in problem.job.places]
+        self._routes = make_routes(self.model, problem)
         self._add_dependencies()
         self._ready = [self._make_ready(chunk) for chunk in chunks] if problem.staggered else []
         for place, live in enumerate(problem.live):
@@ -51,33 +49,13 @@ class PlacedModel:
     def programs(self, solver: cp_model.CpSolver) -> Programs:
         """The tasks of every live server in the order of their starts in the solver's solution."""
         # Of tasks that start together, those that take no time come first, and those that others need before those.
-        problem, count = self.problem, len(self.problem.job.stages)
-        found: dict[Server, list[tuple[int, bool, int, int]]] = {
-            Server(pipeline, place): [] for place, live in enumerate(problem.live) for pipeline in live
-        }
-        for spot, start in self._start.items():
-            place = problem.job.places[spot.stage]
-            choices = self._routes[spot.stage][spot.unit]
-            pipeline = next(pipeline for pipeline, chosen in choices.items() if solver.boolean_value(chosen))
-            rank = (spot.stage, 2 * count - spot.stage, 2 * count + 1)[spot.kind]
-            slot = problem.job.chunks[place].index(spot.stage)
-            task = (slot * problem.total + spot.unit) * 3 + spot.kind
-            found[Server(pipeline, place)].append((solver.value(start), self._cost(spot) > 0, rank, task))
-        return {server: [task for *_, task in sorted(tasks)] for server, tasks in found.items()}
+        return read_programs(self.problem, self._start, self._routes, solver)
 
     def _cost(self, spot: Spot) -> int:
         return self.problem.cost[spot.stage][spot.kind]
 
     def _end(self, spot: Spot) -> cp_model.LinearExprT:
         return self._start[spot] + self._cost(spot)
-
-    def _make_route(self, place: int, unit: int) -> Mapping[int, cp_model.LiteralT]:
-        pipelines = self.problem.hosts(place, unit // self.problem.job.micro_batches)
-        if len(pipelines) == 1:
-            return {pipelines[0]: True}
-        choices: dict[int, cp_model.LiteralT] = {each: self.model.new_bool_var("") for each in pipelines}
-        self.model.add_exactly_one(choices.values())
-        return choices
 
     def _add_dependencies(self) -> None:
         job = self.problem.job

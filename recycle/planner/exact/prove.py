@@ -33,7 +33,7 @@ FIRST_EFFORT = 0.5
 
 Improved: TypeAlias = Callable[[int, int, Programs], None]
 Build: TypeAlias = "Callable[[Problem, int, int], TimelineModel | PlacedModel]"
-Answer: TypeAlias = Literal["yes", "no", "unknown"]
+Feasible: TypeAlias = Literal["yes", "no", "unknown"]
 
 
 class ExactResult(msgspec.Struct, frozen=True):
@@ -59,7 +59,6 @@ def solve(
     hint: Programs | None = None,
     lower: int | None = None,
     seed: int = 0,
-    workers: int = 1,
     on_improve: Improved | None = None,
 ) -> ExactResult:
     """Find the best plan, and prove that it is, as far as the time allows.
@@ -75,7 +74,6 @@ def solve(
             servers hold several chunks.
         lower: a proven bound on the value, if one is known that is stronger than the rules of ``bounds``.
         seed: of the solver's search.
-        workers: the solver's threads.
         on_improve: called with value, bound and programs when the value falls or the bound rises.
 
     Returns:
@@ -85,7 +83,7 @@ def solve(
         NoPlanError: a stage has no live server.
         Deadlock: the hint cannot be executed.
     """
-    search = _Search(problem, time.monotonic() + seconds, seed, workers, on_improve)
+    search = _Search(problem, time.monotonic() + seconds, seed, on_improve)
     search.start(hint or list_schedule(problem), max(lower or 0, lower_bound(problem).value))
     with contextlib.suppress(KeyboardInterrupt):
         search.run()
@@ -95,11 +93,10 @@ def solve(
 class _Search:
     """The state of one search: the best plan, the bound, and what remains to be asked."""
 
-    def __init__(self, problem: Problem, deadline: float, seed: int, workers: int, on_improve: Improved | None) -> None:
+    def __init__(self, problem: Problem, deadline: float, seed: int, on_improve: Improved | None) -> None:
         self.problem = problem
         self.deadline = deadline
         self.seed = seed
-        self.workers = workers
         self.on_improve = on_improve
         self.asked = 0
         self.round = 0
@@ -143,9 +140,9 @@ class _Search:
             self._descend(full, effort)
             self.round += 1
 
-    def _climb(self, build: Build, effort: float) -> Answer:
+    def _climb(self, build: Build, effort: float) -> Feasible:
         """Raise the bound while the answer is no, in growing steps; the last answer just above the bound."""
-        answer: Answer = "unknown"
+        answer: Feasible = "unknown"
         step = 1
         while not self.done:
             answer = self._ask(build, min(self.bound + step, self.value) - 1, effort)
@@ -166,7 +163,7 @@ class _Search:
             if middle == self.value - 1 or self._ask(build, self.value - 1, effort) == "unknown":
                 break
 
-    def _ask(self, build: Build, target: int, effort: float) -> Answer:
+    def _ask(self, build: Build, target: int, effort: float) -> Feasible:
         """Whether there is a plan between the bound and a target, and what follows from the answer."""
         from ortools.sat.python import cp_model
 
@@ -176,7 +173,7 @@ class _Search:
         self.asked += 1
         built = build(self.problem, self.bound, target)
         solver = cp_model.CpSolver()
-        solver.parameters.num_workers = self.workers
+        solver.parameters.num_workers = 1
         # Search times have heavy tails, so no two questions are searched alike: another seed each time, and every other
         # time linear relaxations and probing, which mostly cost more than they bring but sometimes are what helps.
         solver.parameters.random_seed = self.seed + self.asked

@@ -1,12 +1,11 @@
 """The full model: every rule of the planning problem, with each micro-batch on one server of each stage."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations, pairwise
 
 from ortools.sat.python import cp_model
 
-from recycle.job import Server
-from recycle.planner.exact.timeline import Spot, TimelineModel
+from recycle.planner.exact.timeline import Spot, TimelineModel, make_routes, read_programs
 from recycle.planner.model.problem import Problem, Programs
 
 
@@ -30,7 +29,7 @@ class ServerModel(TimelineModel):
 
     def __init__(self, problem: Problem, lower: int, upper: int) -> None:
         super().__init__(problem, lower, upper)
-        self.routes = self._make_routes()
+        self.routes = make_routes(self.model, problem)
         self._add_servers()
         self._add_pools()
         self._add_order()
@@ -39,35 +38,7 @@ class ServerModel(TimelineModel):
 
     def programs(self, solver: cp_model.CpSolver) -> Programs:
         """The tasks of every live server in the order of their starts in the solver's solution."""
-        # Of tasks that start together, those that take no time come first, and those that others need before those.
-        depth = self.problem.job.depth
-        found: dict[Server, list[tuple[int, bool, int, int]]] = {
-            Server(pipeline, stage): [] for stage, live in enumerate(self.problem.live) for pipeline in live
-        }
-        for spot, start in self.start.items():
-            choices = self.routes[spot.stage][spot.unit]
-            pipeline = next(pipeline for pipeline, chosen in choices.items() if solver.boolean_value(chosen))
-            takes_time = self.problem.cost[spot.stage][spot.kind] > 0
-            rank = (spot.stage, 2 * depth - spot.stage, 2 * depth + 1)[spot.kind]
-            task = spot.unit * 3 + spot.kind
-            found[Server(pipeline, spot.stage)].append((solver.value(start), takes_time, rank, task))
-        return {server: [task for *_, task in sorted(tasks)] for server, tasks in found.items()}
-
-    def _make_routes(self) -> list[list[Mapping[int, cp_model.LiteralT]]]:
-        model = self.model
-        routes: list[list[Mapping[int, cp_model.LiteralT]]] = []
-        for stage in range(self.problem.job.depth):
-            row: list[Mapping[int, cp_model.LiteralT]] = []
-            for unit in range(self.problem.total):
-                pipelines = self.problem.hosts(stage, unit // self.problem.job.micro_batches)
-                if len(pipelines) == 1:
-                    row.append({pipelines[0]: True})
-                    continue
-                choices = {pipeline: model.new_bool_var(f"{stage} {unit} on {pipeline}") for pipeline in pipelines}
-                model.add_exactly_one(choices.values())
-                row.append(choices)
-            routes.append(row)
-        return routes
+        return read_programs(self.problem, self.start, self.routes, solver)
 
     def _add_servers(self) -> None:
         problem = self.problem

@@ -1,14 +1,15 @@
 """What all solver models share: a start time for every task, the dependencies, and the value to be made least."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import gcd
 from typing import NamedTuple, TypeAlias
 
 from ortools.sat.python import cp_model
 
+from recycle.job import Server
 from recycle.planner.model.bounds import heads, round_trips
-from recycle.planner.model.problem import Problem
+from recycle.planner.model.problem import Problem, Programs
 
 MOST_UNITS = 2**12
 """Memory units of a server at most: the solver's 64 bits hold products of times and memory, summed over all tasks."""
@@ -27,6 +28,44 @@ class Spot(NamedTuple):
 
 MemoryPart: TypeAlias = tuple[cp_model.IntervalVar, int]
 """When memory is held, and how much."""
+
+
+Routes: TypeAlias = Sequence[Sequence[Mapping[int, cp_model.LiteralT]]]
+"""Per chunk and micro-batch, whether it is executed on the server of each pipeline that may."""
+
+
+def make_routes(model: cp_model.CpModel, problem: Problem) -> Routes:
+    """Choices of a server for every micro-batch at every chunk."""
+
+    def choices(place: int, unit: int) -> Mapping[int, cp_model.LiteralT]:
+        pipelines = problem.hosts(place, unit // problem.job.micro_batches)
+        if len(pipelines) == 1:
+            return {pipelines[0]: True}
+        chosen: dict[int, cp_model.LiteralT] = {pipeline: model.new_bool_var("") for pipeline in pipelines}
+        model.add_exactly_one(chosen.values())
+        return chosen
+
+    return [[choices(place, unit) for unit in range(problem.total)] for place in problem.job.places]
+
+
+def read_programs(
+    problem: Problem, start: Mapping[Spot, cp_model.IntVar], routes: Routes, solver: cp_model.CpSolver
+) -> Programs:
+    """The tasks of every live server in the order of their starts in the solver's solution."""
+    # Of tasks that start together, those that take no time come first, and those that others need before those.
+    job, count = problem.job, len(problem.job.stages)
+    found: dict[Server, list[tuple[int, bool, int, int]]] = {
+        Server(pipeline, place): [] for place, live in enumerate(problem.live) for pipeline in live
+    }
+    for spot, time in start.items():
+        place = job.places[spot.stage]
+        choices = routes[spot.stage][spot.unit]
+        pipeline = next(pipeline for pipeline, chosen in choices.items() if solver.boolean_value(chosen))
+        takes_time = problem.cost[spot.stage][spot.kind] > 0
+        rank = (spot.stage, 2 * count - spot.stage, 2 * count + 1)[spot.kind]
+        task = (job.chunks[place].index(spot.stage) * problem.total + spot.unit) * 3 + spot.kind
+        found[Server(pipeline, place)].append((solver.value(time), takes_time, rank, task))
+    return {server: [task for *_, task in sorted(tasks)] for server, tasks in found.items()}
 
 
 class TimelineModel:

@@ -1,6 +1,5 @@
-"""Published fault-free schedules: 1F1B, which retention is measured against, and the zero-bubble orders."""
+"""The published fault-free schedule: 1F1B, which retention is measured against."""
 
-from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
 from recycle.job import Job, Server, Stage
@@ -29,43 +28,6 @@ def one_forward_one_backward(problem: Problem) -> Programs:
             base = pipeline * job.micro_batches
             programs[Server(pipeline, stage)] = [(base + number) * 3 + kind for number, kind in order]
     return dict(sorted(programs.items()))
-
-
-def zero_bubble_orders(problem: Problem) -> Iterator[Programs]:
-    """The fixed orders of Qi et al., Zero Bubble Pipeline Parallelism (2024), as far as memory allows them.
-
-    Stage s runs P - 1 - s forwards ahead (ZB-H1) or twice as many (ZB-H2), then F and I in turn, and begins with W at
-    once, after s of them, or when all I are done.
-    """
-    assert not problem.dead, "a fixed order has no way around a dead server"
-    job = problem.job
-    for factor in (1, 2):
-        for delay in ("none", "stage", "all"):
-            orders = []
-            for stage in range(job.depth):
-                put_off = {"none": 0, "stage": stage, "all": job.micro_batches}[delay]
-                orders.append(_in_turn(problem, factor * (job.depth - 1 - stage), put_off))
-            if all(problem.fits(stage, order) for stage, order in enumerate(orders)):
-                yield {
-                    Server(pipeline, stage): [pipeline * job.micro_batches * 3 + task for task in orders[stage]]
-                    for pipeline in range(job.pipelines)
-                    for stage in range(job.depth)
-                }
-
-
-def _in_turn(problem: Problem, ahead: int, put_off: int) -> list[int]:
-    count = problem.job.micro_batches
-    order = [number * 3 for number in range(min(ahead, count))]
-    waiting: list[int] = []
-    for number in range(count):
-        if number + ahead < count:
-            order.append((number + ahead) * 3)
-        order.append(number * 3 + 1)
-        if problem.kinds == 3:
-            waiting.append(number * 3 + 2)
-            if len(waiting) > put_off:
-                order.append(waiting.pop(0))
-    return order + waiting
 
 
 def fault_free_problem(job: Job) -> Problem:

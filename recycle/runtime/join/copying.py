@@ -7,6 +7,7 @@ which the chunks move comes in the pause.
 """
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,8 +18,7 @@ from recycle.control.membership.durations import Durations
 from recycle.control.membership.messages import JoinRequest, MoveOrder
 from recycle.control.membership.view import Member, View
 from recycle.holding import live_holders, units_of, with_layout
-from recycle.job import Job
-from recycle.placing.sources import Sources
+from recycle.job import Job, Server
 from recycle.runtime.join.following import Follower
 from recycle.runtime.join.serving import Meeting, Service
 from recycle.runtime.net.endpoint import Endpoint
@@ -42,7 +42,8 @@ class ChunkCopy(NamedTuple):
 def find_copies(job: Job, order: MoveOrder, view: View) -> tuple[ChunkCopy, ...]:
     """What has to be copied; all members find the same.
 
-    Sources are chosen as for layers in plans, where all chunks count alike.
+    A chunk comes from a server of the target's own pipeline, if any of it holds it: that one gives it away, or sends it
+    nowhere else. Of those, and of all others, it is the one that has the least to send so far.
 
     Args:
         job: what is trained, with who holds what now.
@@ -51,15 +52,16 @@ def find_copies(job: Job, order: MoveOrder, view: View) -> tuple[ChunkCopy, ...]
     """
     following = with_layout(job, order.layout)
     holders = live_holders(job, frozenset(view.servers))
-    sources = Sources(view.servers)
+    sent: Counter[Server] = Counter()
     copies = []
     for target in view.members:
         here = units_of(job, target.server)
         for chunk in units_of(following, target.server):
             if chunk in here or not holders[chunk]:
                 continue
-            source = sources.choose(holders[chunk], target.server)
-            sources.add(source, 1)
+            pipeline = target.server.pipeline
+            source = min(holders[chunk], key=lambda each: (each.pipeline != pipeline, sent[each], each))
+            sent[source] += 1
             copies.append(ChunkCopy(chunk, view.member(source), target))
     return tuple(copies)
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.keep.layout import Version
-from recycle.runtime.keep.room import Room
+from recycle.runtime.keep.pieces import Room
 from recycle.state.client import KeeperClient
 from recycle.state.errors import BadCopy, KeeperLost
 from recycle.state.ladder import Copy, StatePart, climb

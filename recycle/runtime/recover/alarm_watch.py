@@ -5,7 +5,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Protocol
 
 from recycle.control.board.board import Board
 from recycle.control.host.heartbeats import Watchlist
@@ -14,11 +13,11 @@ from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Alarm, JoinRequest, MoveOrder
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member
-from recycle.control.store.store import Store
 from recycle.plan.instruction import Instruction
 from recycle.runtime.errors import Interrupted
+from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.network import Network
-from recycle.runtime.recover.store_probe import StoreProbe
+from recycle.runtime.recover.store_connection import StoreProbe
 
 # Seconds until a thread that is still not free is freed again.
 AGAIN = 0.05
@@ -31,17 +30,6 @@ CALM = 4
 RARELY = 32
 
 
-class StoreAccess(Protocol):
-    """The way to the store."""
-
-    @property
-    def token(self) -> str:
-        """The run's secret."""
-
-    def connect(self, patience: float = ...) -> Store:
-        """A connection, or StoreLost after so many seconds."""
-
-
 class AlarmWatch:
     """Waits for the alarm in a thread of its own, over a connection of its own, and sees to what else can wait.
 
@@ -49,7 +37,7 @@ class AlarmWatch:
     stop together.
 
     Args:
-        door: to the store.
+        endpoint: where the store is.
         durations: how long is waited for what.
         tidy: called again and again while there is no alarm; what it does delays the next one.
         explain: called with the cause of an alarm before the main thread is freed.
@@ -68,7 +56,7 @@ class AlarmWatch:
 
     def __init__(
         self,
-        door: StoreAccess,
+        endpoint: Endpoint,
         durations: Durations,
         tidy: Callable[[Board], None],
         explain: Callable[[str], None],
@@ -82,7 +70,7 @@ class AlarmWatch:
         self.order: MoveOrder | None = None
         self.copied: tuple[JoinRequest, ...] = ()
         self.told_to_end = ""
-        self._door = door
+        self._endpoint = endpoint
         self._durations = durations
         self._tidy = tidy
         self._explain = explain
@@ -207,7 +195,7 @@ class AlarmWatch:
         while not self._stopped:
             try:
                 if board is None:
-                    board = Board(self._door.connect(self._durations.silence), self._door.token)
+                    board = Board(self._endpoint.connect(self._durations.silence), self._endpoint.token)
                     self.probe.require(board)
                     # It may be another store, where nothing is known of what was read before.
                     self._asked, self._joins, self._visited = (-1, 0), (), -1

@@ -2,11 +2,10 @@
 
 from collections.abc import Collection, Sequence
 
-from recycle.control.membership.messages import NOTHING
+from recycle.control.membership.messages import NOTHING, Report
 from recycle.control.membership.view import Member
 from recycle.runtime.net.network import Network
-from recycle.runtime.recover.restore import Restoration, restore_state
-from recycle.runtime.recover.sharing import share_out
+from recycle.runtime.recover.restore import Restoration, restore_state, share_out
 from recycle.runtime.step.trainee import Trainee
 
 
@@ -26,15 +25,31 @@ class Holdings:
         self._member = member
         self._trainee = trainee
 
-    @property
-    def newest(self) -> int:
-        """The newest version, or NOTHING."""
-        return NOTHING if self.empty else self._trainee.versions.newest
+    def report(self, epoch: int, stop: str) -> Report:
+        """What all others are told of it.
 
-    @property
-    def oldest(self) -> int:
-        """The oldest version, or NOTHING."""
-        return NOTHING if self.empty else self._trainee.versions.oldest
+        Args:
+            epoch: in which this member has halted.
+            stop: why the run cannot go on; empty if it can.
+        """
+        trainee = self._trainee
+        versions, shards, chunks = trainee.versions, trainee.shards, trainee.chunks
+        newest, oldest = (NOTHING, NOTHING) if self.empty else (versions.newest, versions.oldest)
+        held = None if shards is None else _unless_all(shards.held, shards.count)
+        return Report(
+            str(self._member),
+            epoch,
+            newest,
+            oldest,
+            self.checkpoint,
+            stop,
+            kept=() if trainee.kept is None else trainee.kept.find_versions(),
+            rank=trainee.rank.number,
+            closed=not (self.empty or trainee.admits()),
+            shards=held,
+            older_shards=held if shards is None or oldest == newest else _unless_all(shards.before, shards.count),
+            chunks=None if chunks is None else () if self.empty else chunks.held,
+        )
 
     @property
     def checkpoint(self) -> int | None:
@@ -48,35 +63,6 @@ class Holdings:
             return "go on from the last checkpoint, if there is one"
         step = self.checkpoint
         return "there is no checkpoint" if step is None else f"go on from step {step} with --resume"
-
-    @property
-    def kept(self) -> tuple[tuple[int, ...], ...]:
-        """The versions of every stage that keepers have, where there are any."""
-        return () if self._trainee.kept is None else self._trainee.kept.find_versions()
-
-    @property
-    def closed(self) -> bool:
-        """Whether this member's state is not all that somebody needs who is let in here."""
-        return not (self.empty or self._trainee.admits())
-
-    @property
-    def shards(self) -> tuple[int, ...] | None:
-        """The shards of the newest version that are here; None where a server holds all of its stage."""
-        shards = self._trainee.shards
-        return None if shards is None else _unless_all(shards.held, shards.count)
-
-    @property
-    def older_shards(self) -> tuple[int, ...] | None:
-        """Those of the oldest version."""
-        shards = self._trainee.shards
-        return self.shards if shards is None or self.oldest == self.newest else _unless_all(shards.before, shards.count)
-
-    @property
-    def chunks(self) -> tuple[int, ...] | None:
-        """Of which it holds the newest version, where servers that hold one may hold different others."""
-        if self._trainee.chunks is None:
-            return None
-        return () if self.empty else self._trainee.chunks.held
 
     @property
     def done(self) -> bool:

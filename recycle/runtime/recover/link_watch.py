@@ -8,19 +8,40 @@ off from all others, gives no sign of life, and is missed before.
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from recycle.control.board.board import Board
 from recycle.control.board.link_board import Complaint, Whereabouts
 from recycle.control.host.signs import host_name
 from recycle.control.membership.addresses import answers
-from recycle.control.membership.cut_links import host_to_leave_out
 from recycle.control.membership.messages import Death
 from recycle.control.membership.participant import Participant, participants_of
 from recycle.control.membership.view import Member, View
 from recycle.holding import units, units_of
 from recycle.job import Job
 from recycle.runtime.net.gloo.sockets import unanswered
+
+
+def host_to_leave_out(
+    broken: Collection[frozenset[str]], hosts: Sequence[str], dispensable: Callable[[str], bool]
+) -> str | None:
+    """The host without which the run goes on; all who know the same choose the same.
+
+    It is the one with the most broken links, and of those with as many the last one, so that the first host stays.
+
+    Args:
+        broken: the two hosts of each link over which nothing comes.
+        hosts: of the view, in its order.
+        dispensable: whether the others have all that a host has.
+
+    Returns:
+        Which; None where each of them is needed.
+    """
+    counts = Counter(host for pair in broken if pair <= set(hosts) for host in pair)
+    candidates = [each for each in hosts if counts[each] and dispensable(each)]
+    return max(candidates, key=lambda each: (counts[each], hosts.index(each)), default=None)
+
 
 SUSPECT = 3.0
 """Seconds for which nothing that was sent to a host may be acknowledged before that is said."""

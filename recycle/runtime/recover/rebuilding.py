@@ -24,9 +24,9 @@ from recycle.runtime.net.stop_line import StopLine
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 from recycle.runtime.recover.holdings import Holdings
 from recycle.runtime.recover.link_watch import LinkWatch
+from recycle.runtime.recover.plans import ViewPlans
 from recycle.runtime.recover.restore import Restoration, find_holders
 from recycle.runtime.recover.store_connection import StoreConnection
-from recycle.runtime.recover.view_plans import ViewPlans
 from recycle.runtime.recover.view_reports import ViewReports
 from recycle.runtime.step.trainee import Connectable
 

@@ -36,11 +36,10 @@ from recycle.job import Job
 from recycle.placement import Layout
 from recycle.runtime.recover.admission import Admission
 from recycle.runtime.recover.alarm_watch import AlarmWatch
-from recycle.runtime.recover.attempts import Attempts
 from recycle.runtime.recover.gathering import Gathering
 from recycle.runtime.recover.holdings import Holdings
+from recycle.runtime.recover.plans import ViewPlans
 from recycle.runtime.recover.rebuilding import Rebuilding
-from recycle.runtime.recover.view_plans import ViewPlans
 from recycle.runtime.recover.view_reports import ViewReports
 
 
@@ -215,20 +214,7 @@ class Recovery:
         self._alarm_watch.halt()
         holdings = self._holdings
         holdings.drop()
-        halted = Halted(
-            self.new_id(),
-            self.view.epoch,
-            holdings.newest,
-            holdings.oldest,
-            holdings.checkpoint,
-            self.stop,
-            holdings.kept,
-            holdings.closed,
-            holdings.shards,
-            holdings.older_shards,
-            holdings.chunks,
-        )
-        self.tell(halted)
+        self.tell(Halted(self.new_id(), holdings.report(self.view.epoch, self.stop)))
 
     def _gather(self) -> None:
         """Until training goes on or this process ends: hear what the others say, and do what the machine wants."""
@@ -292,3 +278,40 @@ class Recovery:
             case _:
                 raise AssertionError(f"nobody does {action}")
         return ()
+
+
+MOST = 30
+"""Views in a row with the same members before the same iteration, after which there is no hope for the next one. What
+comes of a busy machine or a bad cable has passed, or somebody has been declared dead."""
+
+
+class Attempts:
+    """Counts views in a row that ended with the members, and in the iteration, of the one before.
+
+    What fails without anybody's death would do so for ever: a call that NCCL refuses, memory that is not there.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[int, tuple[Member, ...]] | None = None
+        self._count = 0
+
+    def note(self, view: View, step: int, cause: str) -> str:
+        """A view has ended.
+
+        Args:
+            view: which.
+            step: the iteration that was under way.
+            cause: why.
+
+        Returns:
+            Why the run cannot go on; empty if it can.
+        """
+        this = step, view.members
+        self._count = self._count + 1 if this == self._last else 1
+        self._last = this
+        if self._count < MOST:
+            return ""
+        return (
+            f"iteration {step} was begun {self._count} times by the same servers, and never made: {cause}; resume from "
+            "a checkpoint when that is mended"
+        )

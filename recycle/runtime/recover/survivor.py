@@ -36,13 +36,12 @@ from recycle.runtime.recover.holdings import Holdings
 from recycle.runtime.recover.link_watch import LinkWatch
 from recycle.runtime.recover.moving import Moving
 from recycle.runtime.recover.pacing import Pacing
-from recycle.runtime.recover.plans import Plans
+from recycle.runtime.recover.plans import Plans, ViewPlans
 from recycle.runtime.recover.rebuilding import Groups, Rebuilding
 from recycle.runtime.recover.recovery import Recovery
 from recycle.runtime.recover.standstill import StandstillWatch
 from recycle.runtime.recover.store_connection import StoreConnection
 from recycle.runtime.recover.store_loss import StoreLoss
-from recycle.runtime.recover.view_plans import ViewPlans
 from recycle.runtime.recover.view_reports import ViewReports
 from recycle.runtime.step.trainee import Trainee
 from recycle.state.shards import HOLDERS

@@ -17,9 +17,8 @@ from recycle.runtime.step.main_parameters import EVERYTHING, MainParameters
 from recycle.runtime.step.method import Method
 from recycle.runtime.step.optimizers import require_supported
 from recycle.runtime.step.shard_steps import ShardSteps
-from recycle.runtime.step.speculation import Speculation
 from recycle.runtime.step.steps import PeerSteps, WholeSteps
-from recycle.runtime.step.validation import GradientVerdict, Validation
+from recycle.runtime.step.validation import GradientVerdict, Speculation, Validation
 from recycle.runtime.step.versions import Versions
 
 # No parameter of a module is called so: their names have dots.

@@ -4,30 +4,17 @@ from typing import ClassVar
 
 from recycle.study.buckets import Bucket
 from recycle.study.cluster import Cluster
-from recycle.study.constants import TYPICAL, Constants
 from recycle.study.policy import Policy, Reaction, Return, pause, train
-from recycle.study.rates import Ground, Rates
 
 
 class Bamboo(Policy):
-    """Redundant computing all the time, a reconfiguration per change, a restart where two neighbours are dead.
-
-    Args:
-        ground: what is trained.
-        rates: of the job.
-        constants: what a reconfiguration takes.
-    """
+    """Redundant computing all the time, a reconfiguration per change, a restart where two neighbours are dead."""
 
     name = "bamboo"
     source: ClassVar[str] = (
         "throughput: bamboo-share of whole pipelines; bamboo-pause per change, and bamboo-rendezvous more where two "
         "neighbours are dead"
     )
-
-    def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL) -> None:
-        self.interval = ground.iteration
-        self._rates = rates
-        self._constants = constants
 
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:
         """Reconfigure to whole pipelines."""

@@ -4,19 +4,11 @@ from typing import ClassVar
 
 from recycle.study.buckets import Bucket
 from recycle.study.cluster import Cluster
-from recycle.study.constants import TYPICAL, Constants
 from recycle.study.policy import Policy, Reaction, Return, pause, train
-from recycle.study.rates import Ground, Rates
 
 
 class Oobleck(Policy):
-    """A change of servers is a pause and the loss of the iteration, with dead servers and with ones that come back.
-
-    Args:
-        ground: what is trained.
-        rates: of the job.
-        constants: what a reconfiguration takes.
-    """
+    """A change of servers is a pause and the loss of the iteration, with dead servers and with ones that come back."""
 
     name = "oobleck"
     source: ClassVar[str] = (
@@ -24,15 +16,10 @@ class Oobleck(Policy):
         "per change; stops below half of the servers"
     )
 
-    def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL) -> None:
-        self.interval = ground.iteration
-        self._rates = rates
-        self._pause = constants.oobleck_pause
-
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:
         """Reconfigure at every change; wait where too few servers are left."""
         used = cluster.live
         if 2 * used < cluster.job:
             return Reaction((pause(Bucket.WAITING, float("inf"), used),), Return.SAFE_POINT)
         training = train(self._rates.templates(used), used)
-        return Reaction((pause(Bucket.MOVING, self._pause, used), training), Return.SAFE_POINT)
+        return Reaction((pause(Bucket.MOVING, self._constants.oobleck_pause, used), training), Return.SAFE_POINT)

@@ -25,11 +25,11 @@ class Checkpoints(Policy):
     )
 
     def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL) -> None:
+        super().__init__(ground, rates, constants)
         self.cost = constants.checkpoint_cost
         rate = max(ground.failures_per_second, 1e-9)
         young = math.sqrt(2 * constants.checkpoint_cost / rate)
         self.interval = max(ground.iteration, constants.checkpoint_interval or young)
-        self._rates = rates
         self._restart = constants.restart
         self._pipelines: int | None = None
 

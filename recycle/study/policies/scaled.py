@@ -3,28 +3,18 @@
 from typing import ClassVar
 
 from recycle.study.cluster import Cluster
-from recycle.study.constants import TYPICAL, Constants
 from recycle.study.policy import Policy, Reaction, train
-from recycle.study.rates import Ground, Rates
 
 
 class FaultScaled(Policy):
     """Throughput by the share of live servers, with no pause and nothing lost.
 
     Where bubbles are left in the fault-free schedule, re-routing can be above it.
-
-    Args:
-        ground: what is trained.
-        rates: of the job; nothing is taken from them.
-        constants: likewise.
     """
 
     name = "fault-scaled"
     source: ClassVar[str] = "live servers over all servers"
     model_only: ClassVar[bool] = True
-
-    def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL) -> None:
-        self.interval = ground.iteration
 
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:
         """Nothing but another rate."""

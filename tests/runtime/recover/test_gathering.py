@@ -105,7 +105,7 @@ def test_a_pause_to_which_somebody_does_not_come_ends_with_an_alarm_that_it_has_
             Decided("begin", change.verdict),
             Built("built", 0),
             Paused("pause", 0, 7),
-            Halted("halt", 0, 7, 7),
+            Halted("halt", Report(str(me), 0, 7, 7)),
         ):
             machine.handle(event)
         for each in change.members[:-1]:

@@ -29,10 +29,9 @@ from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.runtime.execute.notices import Notices
 from recycle.runtime.recover.gathering import Gathering
-from recycle.runtime.recover.plans import FIRST, Plans
+from recycle.runtime.recover.plans import FIRST, Plans, ViewPlans
 from recycle.runtime.recover.recovery import Recovery
 from recycle.runtime.recover.training_loop import TrainingLoop
-from recycle.runtime.recover.view_plans import ViewPlans
 
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2)
 FIRST_MEMBER, SECOND, THIRD, FOURTH = (Member(server, 0) for server in JOB.servers())

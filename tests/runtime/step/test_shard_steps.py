@@ -15,7 +15,7 @@ from recycle.runtime.keep.layout import cut_by_shards, put_together, shard_of
 from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import Alone
-from recycle.runtime.recover.sharing import gather, share_out
+from recycle.runtime.recover.restore import gather, share_out
 from recycle.runtime.step.checkpoint import give_state, named_state, stage_state
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.method import Method

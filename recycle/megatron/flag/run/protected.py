@@ -321,7 +321,7 @@ class ProtectedExecution:
         assert self._network is not None
         return self._network
 
-    def shared_losses(self, network: Network) -> StageLosses | None:
+    def stage_losses(self, network: Network) -> StageLosses | None:
         """What was reported here, which peers exchange; None on a server that is not of the last stage."""
         return StageLosses(self._losses, self._stages[-1], network) if self._is_last else None
 

@@ -33,7 +33,7 @@ from recycle.megatron.flag.steps.shard_optimizers import (
 )
 from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.net.network import Network
-from recycle.runtime.recover.sharing import gather
+from recycle.runtime.recover.restore import gather
 from recycle.state.shards import assign_shards
 
 STEP = "step"

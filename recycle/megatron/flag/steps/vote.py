@@ -91,7 +91,7 @@ class Vote:
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """See Steps."""
         execution, self._begins = self._execution, True
-        losses = execution.shared_losses(network)
+        losses = execution.stage_losses(network)
         update = LiveGradients(self._stages, network, plan.job.depth, execution.same_parameters, losses)
         self._worker = Worker(plan, self._stages, update, network, execution.recorder, hooks, notices)
 
