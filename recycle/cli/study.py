@@ -268,9 +268,11 @@ def _write(folder: Path, found: "Answer") -> None:
     from recycle.study.page import page
     from recycle.study.tables import write_tables
 
-    _make_folder(folder)
     with progress_line("retention") as show:
         curves = retention(found.setting)
-        write_tables(folder, found, curves)
         show("plots")
-        write_whole(folder / "index.html", page(found, curves).encode())
+        drawn = page(found, curves).encode()
+    # What takes long is done by now: Ctrl-C leaves no page beside tables of another study.
+    _make_folder(folder)
+    write_tables(folder, found, curves)
+    write_whole(folder / "index.html", drawn)
