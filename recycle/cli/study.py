@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from recycle.cli.console import make_console, print_json, progress_line
-from recycle.cli.options import JobCommand, describe_job, job_options, json_option
+from recycle.cli.options import JobCommand, describe_job, job_options, json_option, refuse_unread
 from recycle.cli.parameters import DURATION, Count, Parsed
 from recycle.errors import UserError
 from recycle.job import Job
@@ -95,6 +95,8 @@ def command(
     from recycle.study.rates import Ground
     from recycle.study.registry import ALL, parse_policies
 
+    if axes is not None:
+        refuse_unread("--sweep", "--gpus-per-server", "--price")
     named = {"checkpoint-interval": checkpoint_interval, "checkpoint-cost": checkpoint_cost, "restart": restart}
     given = {name: value for name, value in named.items() if value is not None} | dict(constants)
     constant_sets(given)
@@ -137,9 +139,7 @@ def _history(
         if repair is not None:
             raise UserError("--repair: a trace has its own repairs; give --mtbf-of-job too, or leave it out")
         return FailureHistory.recorded(load_outages(trace or SHIPPED, job, servers=servers))
-    for flag, value in (("--trace", trace), ("--servers", servers)):
-        if value is not None:
-            raise UserError(f"{flag} and --mtbf-of-job: give a trace or a mean time")
+    refuse_unread("--mtbf-of-job", "--trace", "--servers")
     if repair is None:
         raise UserError("--mtbf-of-job: give --repair too, the mean time until a server is back, such as 4h")
     return FailureHistory.random(mtbf_of_job, job.pipelines * job.depth, repair)
