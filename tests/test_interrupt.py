@@ -133,9 +133,10 @@ def test_one_interrupt_ends_a_verb_and_all_its_processes(tmp_path, request, comm
         # The best plan is kept, and a page is ended by nothing else.
         assert (status, left) == (0, KEPT.get(command, set())), said
     else:
-        # It was done before: some read their files in less than these seconds.
-        assert status in ({2} if command == "kill" else {0}), said
-        assert command in ("check", "explain", "show", "kill"), said
+        # It was done before: some read their files in less than these seconds, and a joiner that was interrupted may
+        # not be declared dead yet.
+        assert status in ({2} if command in ("kill", "join") else {0}), said
+        assert command in ("check", "explain", "show", "kill") or "cannot join" in said, said
 
 
 def test_a_second_interrupt_ends_a_search_whose_plan_would_be_kept(tmp_path):
