@@ -29,6 +29,12 @@ def _constant(text: str) -> tuple[str, float]:
     return parse_constant(text)
 
 
+def _known_policies() -> "Sequence[str]":
+    from recycle.study.registry import ALL
+
+    return ALL
+
+
 @click.command("study", cls=JobCommand)
 @job_options
 @click.option(
@@ -37,7 +43,14 @@ def _constant(text: str) -> tuple[str, float]:
 @click.option("--servers", type=Count(1), help="Servers that the trace is of, if it does not say.")
 @click.option("--mtbf-of-job", type=DURATION, help="Instead of a trace: mean time between two failures of the job.")
 @click.option("--repair", type=DURATION, help="With it: mean time from a server's failure to its return.")
-@click.option("--policy", "policies", default="", metavar="NAME[,NAME...]", help="What is compared; default: all.")
+@click.option(
+    "--policy",
+    "policies",
+    type=Parsed("policy", str, lambda _: _known_policies()),
+    default="",
+    metavar="NAME[,NAME...]",
+    help="What is compared; default: all.",
+)
 @click.option("--iteration", type=DURATION, help="Of a fault-free iteration.")
 @click.option("--layers", type=Count(1), help="Of the model; default: eight per stage.")
 @click.option("--checkpoint-interval", type=DURATION, help="Training between two checkpoints; default: Young's.")
