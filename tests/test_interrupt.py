@@ -61,12 +61,12 @@ def large(shared_runs):
     """A plan and a recording that take seconds to read."""
 
     def make(folder):
-        save_plan(small(32, 16, 256), folder / "plan.json")
+        save_plan(small(16, 8, 256), folder / "plan.json")
         lines = [
             RunLine(FORMAT, VERSION, "run", "us", "measured"),
             ProcessLine("W0_0", os.getpid(), socket.gethostname()),
         ]
-        lines += itertools.repeat(SpanLine("W0_0", "compute", "0F0.0", 0.0, 1.0, 0), 300_000)
+        lines += itertools.repeat(SpanLine("W0_0", "compute", "0F0.0", 0.0, 1.0, 0), 100_000)
         (folder / "events").mkdir()
         (folder / "events" / "W0_0.jsonl").write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
