@@ -62,7 +62,10 @@ def test_a_job_file_and_its_keys_give_the_same_job(tmp_path):
 
 
 def test_a_sweep_is_a_table():
-    rows = recycle.sweep(recycle.Job(**PAPER), failures=range(3), budget="200ms", seed=3)
+    told = []
+    note = lambda done, total: told.append((done, total))  # noqa: E731 - one line is enough
+    rows = recycle.sweep(recycle.Job(**PAPER), failures=range(3), budget=0.2, seed=3, progress=note)
+    assert told == [(1, 3), (2, 3), (3, 3)]
     assert [row["failures"] for row in rows] == [0, 1, 2]
     assert (rows[0]["of_before"], rows[0]["alive"], rows[0]["dead"]) == (1.0, 1.0, "")
     assert rows[2]["dead"].count("W") == 2

@@ -61,7 +61,6 @@ def test_compute_form_can_be_lowered_later(run, tmp_path):
     assert status == 2
     assert "this plan is lowered already" in err
     assert "cannot be taken out again" in run("plan", lowered, "--form", "compute")[2]
-    assert "leave the other options out" in run("plan", compute, "--dead", "W0_0")[2]
 
 
 def test_an_illegal_plan_is_named_with_its_rows_and_exits_1(run, plan_file):

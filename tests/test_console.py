@@ -23,10 +23,30 @@ def show(monkeypatch):
     return call
 
 
-def test_without_a_terminal_a_line_is_printed_when_the_text_changes(show):
-    lines = show(["period [9]", "period [9]", "period [8]"], terminal=False).splitlines()
-    assert [line.split(" after ")[0] for line in lines] == ["period [9]", "period [8]"]
+def test_without_a_terminal_there_is_a_line_now_and_then_and_the_last_one(show, monkeypatch):
+    monkeypatch.setattr(console, "PACE", 3600.0)
+    texts = [f"period [{number}]" for number in range(100)]
+    lines = show([*texts, texts[-1]], terminal=False).splitlines()
+    assert [line.split(" after ")[0] for line in lines] == [texts[0], texts[-1]]
     assert lines[0].endswith(" s")
+    assert len(show(texts[:1], terminal=False).splitlines()) == 1
+    assert show([], terminal=False) == ""
+
+
+def test_without_a_terminal_a_line_is_printed_when_it_is_due_and_differs(show, monkeypatch):
+    monkeypatch.setattr(console, "PACE", 0.0)
+    lines = show(["period [9]", "period [9]", "period [8]", "planning"], terminal=False).splitlines()
+    assert [line.split(" after ")[0] for line in lines] == ["period [9]", "period [8]", "planning"]
+
+
+def test_what_is_counted_is_said_with_the_count(monkeypatch):
+    output = io.StringIO()
+    shown = Console(file=output, width=80)
+    monkeypatch.setattr(console, "make_console", lambda *, error: shown)
+    with progress_line("planning", counted=True) as line:
+        for number in range(1, 16):
+            line(f"plan {number}", number, 15)
+    assert [each.split(" after ")[0] for each in output.getvalue().splitlines()] == ["1/15 plan 1", "15/15 plan 15"]
 
 
 def test_in_a_terminal_the_line_is_taken_away_in_the_end(show):

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.examples import paper_plan
 from recycle.cli.verbs import VERBS
+from recycle.plan.document import save_plan
 
 
 def test_help_names_every_verb_and_imports_neither_solver_nor_torch(run):
@@ -62,11 +64,30 @@ def test_the_help_calls_what_an_option_takes_by_words(run, verb):
     assert not re.search(r"PARSE_|RANGE|FUNC", out)
 
 
-@pytest.mark.parametrize(("words", "completed"), [("recycle cata", "catalogue"), ("recycle plan --rout", "--routing")])
-def test_shells_complete_verbs_and_options(words, completed):
+def completed(words, folder):
     command = [sys.executable, "-c", "from recycle.cli import main; main()"]
     position = str(len(words.split()) - 1)
     variables = {"_RECYCLE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": position}
     environment = {**os.environ, **variables, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert ended.stdout.split() == [f"plain,{completed}"]
+    ended = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=True)
+    return [each.removeprefix("plain,") for each in ended.stdout.split()]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("recycle cata", ["catalogue"]),
+        ("recycle plan --rout", ["--routing"]),
+        ("recycle plan -D 2 -P 3 -M 2 --dead W1", ["W1_0", "W1_1", "W1_2"]),
+        ("recycle plan job.toml --dead W0_0,W1_1", ["W0_0,W1_1"]),
+        ("recycle plan nowhere.toml --dead W", []),
+        ("recycle kill run W1_2,W0_", ["W1_2,W0_0", "W1_2,W0_1", "W1_2,W0_2", "W1_2,W0_3"]),
+        ("recycle join run --server W2_3", ["W2_3"]),
+        ("recycle study --policy recycle,oob", ["recycle,oobleck"]),
+    ],
+)
+def test_shells_complete_verbs_options_servers_and_policies(tmp_path, words, found):
+    (tmp_path / "job.toml").write_text("pipelines = 2\nstages = 2\nmicro_batches = 2\n")
+    (tmp_path / "run").mkdir()
+    save_plan(paper_plan(), tmp_path / "run" / "plan.json")
+    assert completed(words, tmp_path) == found

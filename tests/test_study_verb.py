@@ -77,7 +77,10 @@ def test_the_page_and_its_tables(trace, tmp_path):
         (("--layers", 3), "layers is 3: 4 stages need at least 4"),
         (("--repair", "4h"), "--repair: a trace has its own repairs; give --mtbf-of-job too"),
         (("--mtbf-of-job", "7h"), "--mtbf-of-job: give --repair too"),
-        (("--mtbf-of-job", "7h", "--repair", "4h", "--servers", 4), "--servers and --mtbf-of-job: give a trace or"),
+        (
+            ("--mtbf-of-job", "7h", "--repair", "4h", "--servers", 4),
+            "--servers: --mtbf-of-job takes no account of it; leave",
+        ),
         (("--price", "2.5"), "--price 2.5: give it for an hour of a GPU or of a server, such as 2.5/gpuh"),
         (("--price", "2.5/gpuh"), "--price 2.5/gpuh: give --gpus-per-server too"),
     ],

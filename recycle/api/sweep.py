@@ -1,25 +1,35 @@
 """What more and more failures cost."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from recycle.api.planned import make_plan
 from recycle.errors import JobError
 from recycle.job import Job
+from recycle.processors import pool, processors
 
 
-def sweep(job: Job, failures: Iterable[int] = range(4), *, budget: str = "2s", seed: int = 0) -> list[dict[str, Any]]:
+def sweep(
+    job: Job,
+    failures: Iterable[int] = range(4),
+    *,
+    budget: str | float = "2s",
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[dict[str, Any]]:
     """What more and more failures cost: a row for each number of dead servers, as ``pandas.DataFrame`` takes them.
 
     The servers die in an order that the seed draws, each number of them the first of it, and never the last live one of
-    a stage.
+    a stage. All processors plan.
 
     Args:
         job: what is trained.
         failures: the numbers of dead servers.
         budget: processor time to search for each plan.
         seed: of the order and of the search.
+        progress: told how many rows are done, of how many.
 
     Returns:
         For each: ``failures``, how many servers are dead; ``dead``, their names; ``period`` and ``bound`` of the plan
@@ -31,27 +41,33 @@ def sweep(job: Job, failures: Iterable[int] = range(4), *, budget: str = "2s", s
     """
     job.require_even("a sweep")
     order = _deaths(job, seed)
-    whole = make_plan(job, budget=budget, seed=seed)
-    servers = job.pipelines * job.depth
-    rows = []
-    for count in failures:
+    counts = list(failures)
+    for count in counts:
         if not 0 <= count <= len(order):
             raise JobError(
                 f"failures {count}: this job can lose {len(order)} servers at most, all but one of each stage"
             )
-        planned = whole if count == 0 else make_plan(job, order[:count], budget=budget, seed=seed)
-        period = max(planned.period, 1)
-        rows.append(
-            {
-                "failures": count,
-                "dead": ", ".join(planned.dead),
-                "period": planned.period,
-                "bound": planned.bound,
-                "of_1f1b": planned.throughput,
-                "of_before": whole.period / period,
-                "alive": 1 - count / servers,
-            }
-        )
+    servers = job.pipelines * job.depth
+    rows: list[dict[str, Any]] = []
+    make = partial(make_plan, job, budget=budget, seed=seed)
+    with pool(min(1 + len(counts), processors())) as executor:
+        plans = executor.map(make, [order[:count] for count in (0, *filter(None, counts))])
+        whole = next(plans)
+        for count in counts:
+            planned = next(plans) if count else whole
+            period = max(planned.period, 1)
+            rows.append(
+                {
+                    "failures": count,
+                    "dead": ", ".join(planned.dead),
+                    "period": planned.period,
+                    "bound": planned.bound,
+                    "of_1f1b": planned.throughput,
+                    "of_before": whole.period / period,
+                    "alive": 1 - count / servers,
+                }
+            )
+            progress(len(rows), len(counts))
     return rows
 
 

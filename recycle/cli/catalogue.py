@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from recycle.cli.console import make_console
+from recycle.cli.console import make_console, progress_line
 from recycle.cli.options import JobCommand, describe_job, form_option, job_options, mode_options, search_options
 from recycle.cli.parameters import Count, OutputFile
 from recycle.errors import UserError
@@ -52,31 +52,23 @@ def command(
     recycle catalogue job.toml --failures 2 -o catalogue.zip
     recycle plan --catalogue catalogue.zip --dead W1_2,W0_3 -o plan.json
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from recycle.planner.catalogue import make_catalogue
     from recycle.planner.make import Effort
 
     if output == STANDARD:
         raise UserError("-o -: plans are kept beside the catalogue while it is made; give it a name")
-    workers = processors()
-    console = make_console(error=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("planning", total=None)
+    try:
+        with progress_line("planning", counted=True) as show:
 
-        def watch(done: int, total: int, entry: Entry) -> None:
-            period, bound = job.time_text(entry.period), job.time_text(entry.bound)
-            text = f"{' '.join(map(str, entry.counts))} dead per stage: period {period}, bound {bound}"
-            bar.update(task, completed=done, total=total, description=text)
-            if not console.is_terminal:
-                console.print(f"{done}/{total} {text}", markup=False)
+            def watch(done: int, total: int, entry: Entry) -> None:
+                period, bound = job.time_text(entry.period), job.time_text(entry.bound)
+                show(f"{' '.join(map(str, entry.counts))} dead per stage: period {period}, bound {bound}", done, total)
 
-        try:
-            make_catalogue(output, job, mode, failures, Effort((stop,), budget, seed), form, watch, workers)
-        except KeyboardInterrupt:
-            console.print(
-                f"interrupted; the plans made so far are kept in {output}.part, and the same command continues"
-            )
-            raise SystemExit(130) from None
+            make_catalogue(output, job, mode, failures, Effort((stop,), budget, seed), form, watch, processors())
+    except KeyboardInterrupt:
+        make_console(error=True).print(
+            f"interrupted; the plans made so far are kept in {output}.part, and the same command continues",
+            markup=False,
+        )
+        raise SystemExit(130) from None
     make_console().print(f"{describe_job(job)}: plans for up to {failures} failures written to {output}", markup=False)

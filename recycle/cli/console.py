@@ -1,10 +1,10 @@
 """The console: the only place that prints. Reports go to standard output, progress and errors to standard error."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 import click
 import msgspec
@@ -14,6 +14,15 @@ from recycle.wording import printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+PACE = 10.0
+"""Seconds between two lines of progress where they stay, as in a file."""
+
+
+class Show(Protocol):
+    """Replaces the text of a line of progress."""
+
+    def __call__(self, text: str, done: int = 0, total: int | None = None) -> None: ...  # noqa: D102 - as above
 
 
 def report_console(output: Path | None) -> "Console":
@@ -80,30 +89,42 @@ def _number(character: str) -> str:
 
 
 @contextmanager
-def progress_line(text: str) -> Iterator[Callable[[str], None]]:
+def progress_line(text: str, *, counted: bool = False) -> Iterator[Show]:
     """A line on standard error that says, for the length of a block, how a search stands and how long it has taken.
 
-    Without a terminal, it is printed whenever its text changes.
+    Without a terminal, it is printed when its text first changes, then at most once in ``PACE`` seconds, and at the end
+    as it was last.
 
     Args:
         text: what it says at first.
+        counted: whether it also counts what is done.
 
     Yields:
-        What replaces the text.
+        What replaces the text, and takes how many are done, of how many.
     """
-    from rich.progress import Progress, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = make_console(error=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) if counted else ()
     line = TextColumn("{task.description} after {task.elapsed:.1f} s", markup=False)
-    with Progress(line, console=console, transient=True, disable=not console.is_terminal) as progress:
-        number = progress.add_task(text)
+    with Progress(*columns, line, console=console, transient=True, disable=not console.is_terminal) as progress:
+        number = progress.add_task(text, total=None)
         task = progress.tasks[number]
+        printed, due = text, 0.0
 
-        def show(text: str) -> None:
-            if text == task.description:
-                return
-            progress.update(number, description=text)
-            if not console.is_terminal:
-                console.print(f"{text} after {task.elapsed:.1f} s", markup=False)
+        def say() -> None:
+            nonlocal printed, due
+            printed, due = task.description, (task.elapsed or 0.0) + PACE
+            count = f"{task.completed:.0f}/{task.total:.0f} " if task.total else ""
+            console.print(f"{count}{printed} after {task.elapsed:.1f} s", markup=False)
 
-        yield show
+        def show(text: str, done: int = 0, total: int | None = None) -> None:
+            progress.update(number, description=text, completed=done, total=total)
+            if not console.is_terminal and text != printed and (task.elapsed or 0.0) >= due:
+                say()
+
+        try:
+            yield show
+        finally:
+            if not console.is_terminal and task.description != printed:
+                say()

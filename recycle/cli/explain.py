@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from recycle.cli.console import make_console, print_json
-from recycle.cli.options import describe_dead, describe_job, json_option, load_legal_plan, plan_argument
+from recycle.cli.options import describe_dead, describe_job, json_option, load_legal_plan, plan_argument, refuse_unread
 from recycle.cli.parameters import DURATION, Count
 from recycle.placing.decision import OF_A_CLUSTER, Outlook
 from recycle.planner.explain import explain
@@ -31,6 +31,8 @@ def command(plan_file: Path, layers: int | None, mtbf: float | None, mttr: float
     explanation = explain(plan)
     outlook = Outlook(mtbf or OF_A_CLUSTER.between_failures, mttr or OF_A_CLUSTER.to_repair)
     weighed = weigh_move(plan, layers or 8 * plan.job.depth, iteration_seconds(plan.job), outlook)
+    if weighed is None:
+        refuse_unread("a plan whose layers cannot move", "--layers", "--mtbf", "--mttr")
     if as_json:
         placement = None if weighed is None else weighed[0]
         print_json({**msgspec.structs.asdict(explanation), "placement": placement})

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from recycle.cli.parameters import DURATION, SERVERS, Count
 from recycle.errors import IllegalPlan, UserError
@@ -27,6 +28,9 @@ SHAPE = {
     "micro_batches": ("-M", "micro-batches per pipeline and iteration"),
 }
 """The keys of a job file that are options too: what they are called, and what they are."""
+
+SEARCH = ("--routing", "--optimizer", "--backward", "--budget", "--moves", "--seed", "--prove")
+"""The options of how a plan is searched for."""
 
 JOB_HEADING = "Options that describe a job, or change what its file says"
 
@@ -167,6 +171,23 @@ def device_option(function: F) -> F:
     )
 
 
+def refuse_unread(branch: str, *flags: str) -> None:
+    """Refuse options that what was asked for takes no account of.
+
+    Args:
+        branch: what was asked for, as people write it.
+        flags: the options.
+
+    Raises:
+        UserError: one of them was given.
+    """
+    context = click.get_current_context()
+    for each in context.command.params:
+        given = context.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE
+        if given and not set(flags).isdisjoint(each.opts):
+            raise UserError(f"{each.opts[-1]}: {branch} takes no account of it; leave it out")
+
+
 def json_option(function: F) -> F:
     """Add ``--json``; the function gets ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help="Report as JSON.")(function)
@@ -253,6 +274,7 @@ def search_options(function: F) -> F:
         from recycle.planner.model.stopping import MaxMoves, MaxSeconds
 
         if moves is not None:
+            refuse_unread("--moves", "--budget")
             return function(stop=MaxMoves(moves), budget=f"{moves} moves", **arguments)
         return function(stop=MaxSeconds(budget), budget=f"{budget:g} s", **arguments)
 

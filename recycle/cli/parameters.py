@@ -1,11 +1,12 @@
 """What options and arguments hold: how their texts are read, and what the help calls them."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from recycle.duration import parse_duration
 from recycle.errors import UserError
@@ -24,11 +25,19 @@ class Parsed(click.ParamType[T]):
     Args:
         name: what it is, as the help has it.
         parse: reads it, and raises a UserError for what is none.
+        known: the names that a shell completes it with, by what else the command line says.
     """
 
-    def __init__(self, name: str, parse: Callable[[str], T]) -> None:
+    def __init__(
+        self, name: str, parse: Callable[[str], T], known: Callable[[click.Context], Iterable[str]] = lambda _: ()
+    ) -> None:
         self.name = name
         self._parse = parse
+        self._known = known
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: D102 - click's contract
+        before, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(f"{before}{comma}{each}") for each in self._known(ctx) if each.startswith(last)]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:  # noqa: D102 - click's contract
         if not isinstance(value, str):
@@ -176,10 +185,27 @@ def _servers(text: str) -> tuple[Server, ...]:
     return tuple(Server.parse(part.strip()) for part in text.split(",") if part.strip())
 
 
-SERVER = Parsed("server", lambda text: Server.parse(text.strip()))
+def _known_servers(context: click.Context) -> list[str]:
+    """Those of the run or the job that a command line names."""
+    from recycle.jobfile import load_job
+    from recycle.plan.document import load_plan
+
+    given = context.params
+    shape = {key: value for key in ("pipelines", "stages", "micro_batches") if (value := given.get(key)) is not None}
+    # Behind an option that lacks its value, click gives arguments no names.
+    named = given.get("folder") or given.get("job_file") or next(iter(context.args), None)
+    path = Path(named) if named else None
+    try:
+        job = load_plan(path / "plan.json").job if path and path.is_dir() else load_job(path, shape)
+    except UserError:
+        return []
+    return [str(each) for each in job.servers()]
+
+
+SERVER = Parsed("server", lambda text: Server.parse(text.strip()), _known_servers)
 """A server such as W1_2."""
 
-SERVERS = Parsed("server[,server...]", _servers)
+SERVERS = Parsed("server[,server...]", _servers, _known_servers)
 """Comma-separated servers such as W1_2,W0_3."""
 
 KEEPING = Parsed("keeping", KeepInMemory.parse)

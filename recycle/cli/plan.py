@@ -7,6 +7,7 @@ import click
 
 from recycle.cli.console import print_json, progress_line, report_console
 from recycle.cli.options import (
+    SEARCH,
     Described,
     JobCommand,
     dead_option,
@@ -18,11 +19,12 @@ from recycle.cli.options import (
     json_option,
     load_legal_plan,
     mode_options,
+    refuse_unread,
     search_options,
 )
 from recycle.cli.parameters import DURATION, OutputFile
 from recycle.errors import UserError
-from recycle.files import read_bytes
+from recycle.files import STANDARD, read_bytes
 from recycle.job import Server
 from recycle.kinds import PLAN, kind_of
 from recycle.plan.catalogue import Catalogue, Found
@@ -82,18 +84,18 @@ def command(
     from recycle.planner.assemble import lower_plan
     from recycle.planner.make import Effort, make_plan
 
+    if output == STANDARD:
+        refuse_unread("-o -", "--json")
     if catalogue is not None:
+        refuse_unread("--catalogue", *SEARCH, "--form")
         whole = Catalogue(catalogue, described.load() if any(described) else None)
         report_entry(whole, whole.look_up(dead), output, as_json=as_json)
         return
     if described.file is not None and kind_of(read_bytes(described.file)) == PLAN:
+        refuse_unread(f"{described.file}, a plan with its job,", *SEARCH, "--dead", "-D", "-P", "-M")
         given = load_legal_plan(described.file)
         if given.form == form:
             raise UserError(f"{described.file}: this plan is {form} already; give a job file, or another --form")
-        if dead or described.shape:
-            raise UserError(
-                f"{described.file}: this plan has its job and its dead servers; leave the other options out"
-            )
         if form == "compute":
             raise UserError(
                 f"{described.file}: its instructions cannot be taken out again; plan the job with --form compute"

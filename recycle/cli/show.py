@@ -11,7 +11,7 @@ import click
 
 from recycle.cli.console import make_console, print_json, report_console
 from recycle.cli.losses import draw_runs
-from recycle.cli.options import json_option, load_legal_plan
+from recycle.cli.options import json_option, load_legal_plan, refuse_unread
 from recycle.cli.parameters import Count, OutputFile
 from recycle.errors import IllegalPlan, UserError
 from recycle.files import STANDARD, write_whole
@@ -95,6 +95,15 @@ def command(
     recycle show run --losses losses.svg --against undisturbed
     """
     wanted = [(view, target) for view in FILE_VIEWS if (target := files[view.option]) is not None]
+    refuse_places([*(target for _, target in wanted), *filter(None, (losses, csv, torch))], as_list, as_json)
+    if torch is None:
+        refuse_unread("what is written without --torch", "--pipeline")
+    if not (wanted or as_json) and (as_list or csv or torch or losses):
+        refuse_unread("a list, or a file of figures,", "--by")
+    if not (wanted or as_json or as_list) and (csv or torch or losses):
+        refuse_unread("a file of figures", "--iterations")
+        if losses is None:
+            refuse_unread("a file of instructions", "--against")
     if csv is not None or torch is not None:
         export(load_legal_plan(path), csv, torch, pipeline)
     comparable = True
@@ -138,6 +147,24 @@ def command(
             for subject in subjects:
                 print_events(subject)
                 print_summary(subject)
+
+
+def refuse_places(targets: Sequence[Path], as_list: bool, as_json: bool) -> None:
+    """See that each of the things that were asked for has a place of its own.
+
+    Args:
+        targets: the files.
+        as_list: whether instructions go to standard output.
+        as_json: whether figures go there.
+
+    Raises:
+        UserError: two of them go to one place.
+    """
+    places = [*targets, *[STANDARD] * (as_list + as_json)]
+    for each in places:
+        if places.count(each) > 1:
+            name = "standard output" if each == STANDARD else each
+            raise UserError(f"{name}: two options write there; leave one of them out, or give it another file")
 
 
 def export(plan: Plan, csv: Path | None, torch: Path | None, pipeline: int) -> None:

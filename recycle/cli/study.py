@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from recycle.cli.console import make_console, print_json, progress_line
-from recycle.cli.options import JobCommand, describe_job, job_options, json_option
+from recycle.cli.options import JobCommand, describe_job, job_options, json_option, refuse_unread
 from recycle.cli.parameters import DURATION, Count, Parsed
 from recycle.errors import UserError
 from recycle.job import Job
@@ -29,6 +29,12 @@ def _constant(text: str) -> tuple[str, float]:
     return parse_constant(text)
 
 
+def _known_policies() -> "Sequence[str]":
+    from recycle.study.registry import ALL
+
+    return ALL
+
+
 @click.command("study", cls=JobCommand)
 @job_options
 @click.option(
@@ -37,7 +43,14 @@ def _constant(text: str) -> tuple[str, float]:
 @click.option("--servers", type=Count(1), help="Servers that the trace is of, if it does not say.")
 @click.option("--mtbf-of-job", type=DURATION, help="Instead of a trace: mean time between two failures of the job.")
 @click.option("--repair", type=DURATION, help="With it: mean time from a server's failure to its return.")
-@click.option("--policy", "policies", default="", metavar="NAME[,NAME...]", help="What is compared; default: all.")
+@click.option(
+    "--policy",
+    "policies",
+    type=Parsed("policy", str, lambda _: _known_policies()),
+    default="",
+    metavar="NAME[,NAME...]",
+    help="What is compared; default: all.",
+)
 @click.option("--iteration", type=DURATION, help="Of a fault-free iteration.")
 @click.option("--layers", type=Count(1), help="Of the model; default: eight per stage.")
 @click.option("--checkpoint-interval", type=DURATION, help="Training between two checkpoints; default: Young's.")
@@ -95,6 +108,8 @@ def command(
     from recycle.study.rates import Ground
     from recycle.study.registry import ALL, parse_policies
 
+    if axes is not None:
+        refuse_unread("--sweep", "--gpus-per-server", "--price")
     named = {"checkpoint-interval": checkpoint_interval, "checkpoint-cost": checkpoint_cost, "restart": restart}
     given = {name: value for name, value in named.items() if value is not None} | dict(constants)
     constant_sets(given)
@@ -137,9 +152,7 @@ def _history(
         if repair is not None:
             raise UserError("--repair: a trace has its own repairs; give --mtbf-of-job too, or leave it out")
         return FailureHistory.recorded(load_outages(trace or SHIPPED, job, servers=servers))
-    for flag, value in (("--trace", trace), ("--servers", servers)):
-        if value is not None:
-            raise UserError(f"{flag} and --mtbf-of-job: give a trace or a mean time")
+    refuse_unread("--mtbf-of-job", "--trace", "--servers")
     if repair is None:
         raise UserError("--mtbf-of-job: give --repair too, the mean time until a server is back, such as 4h")
     return FailureHistory.random(mtbf_of_job, job.pipelines * job.depth, repair)
@@ -268,9 +281,11 @@ def _write(folder: Path, found: "StudyAnswer") -> None:
     from recycle.study.page import page
     from recycle.study.tables import write_tables
 
-    _make_folder(folder)
     with progress_line("retention") as show:
         curves = retention(found.setting)
-        write_tables(folder, found, curves)
         show("plots")
-        write_whole(folder / "index.html", page(found, curves).encode())
+        drawn = page(found, curves).encode()
+    # What takes long is done by now: Ctrl-C leaves no page beside tables of another study.
+    _make_folder(folder)
+    write_tables(folder, found, curves)
+    write_whole(folder / "index.html", drawn)

@@ -17,6 +17,8 @@ from recycle.plan.catalogue import Catalogue
 from recycle.plan.document import load_plan
 from recycle.plan.plan import Plan
 from recycle.view.html import document_of, page
+from recycle.view.metrics import TYPE as METRICS
+from recycle.view.metrics import metrics
 from recycle.view.panel import Panel, make_panels
 from recycle.view.serving import Answer, PageServer, Route
 from recycle.view.subject import subject_of
@@ -45,6 +47,8 @@ def command(path: Path, port: int, address: str, in_browser: bool) -> None:
     It has throughput, loss, the servers with their processes, the time line of the last iterations, and failures as
     they happen. Nothing of the run is touched: only what it writes is read. A run that is about to begin can be watched
     from its start: where there is no folder yet, the page waits for it.
+
+    Prometheus can scrape the run's figures at /metrics, below the printed address.
 
     RUN can also be a plan or a catalogue. On the page, servers are then killed and brought back with a click. It draws
     the plan for those that are left, from the catalogue, or made within a second.
@@ -91,7 +95,17 @@ def watch_run(folder: Path) -> Mapping[str, Route]:
             run.look()
             return msgspec.json.encode(run.state())
 
-    return {"/": _page(show), "/timeline": _data(timeline), "/state": _data(state)}
+    def figures(_: Mapping[str, str]) -> bytes:
+        with lock:
+            run.look()
+            return metrics(run.state())
+
+    return {
+        "/": _page(show),
+        "/timeline": _data(timeline),
+        "/state": _data(state),
+        "/metrics": Route(METRICS, figures),
+    }
 
 
 def try_plans(path: Path) -> Mapping[str, Route]:

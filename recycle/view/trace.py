@@ -53,6 +53,10 @@ class Part(msgspec.Struct, frozen=True):
         begin = self._nanoseconds(start)
         return {"ts": _microseconds(begin), "dur": _microseconds(self._nanoseconds(end) - begin)}
 
+    def is_seen(self, start: float, end: float) -> bool:
+        """Whether a slice that lasts so long has a length in nanoseconds."""
+        return self._nanoseconds(start) < self._nanoseconds(end)
+
     def inside(self, start: float, end: float) -> float:
         """Shortly before the end of a slice that lasts, and still on it."""
         return _microseconds(max(self._nanoseconds(start), self._nanoseconds(end) - 1))
@@ -161,9 +165,9 @@ def _slices(part: Part, row: Row, process: int) -> Iterator[Event]:
     named = {COMPUTE: "compute"}
     yield _thread(process, COMPUTE, named[COMPUTE])
     for span in row.spans:
-        if span.end > span.start:
+        if part.is_seen(span.start, span.end):
             yield _slice(part, row, span, process, COMPUTE)
-    for lane, span in lanes(row.transfers):
+    for lane, span in lanes(each for each in row.transfers if part.is_seen(each.start, each.end)):
         if lane + 1 not in named:
             named[lane + 1] = "communication"
             yield _thread(process, lane + 1, named[lane + 1])
@@ -173,7 +177,7 @@ def _slices(part: Part, row: Row, process: int) -> Iterator[Event]:
             named[VIEWS] = "views"
             yield _thread(process, VIEWS, named[VIEWS])
         for name, start, end in steps(recovery):
-            if end > start:
+            if part.is_seen(start, end):
                 yield {
                     "ph": "X",
                     "name": name,
@@ -231,10 +235,10 @@ def _flows(part: Part, rows: Sequence[Row], first: int) -> Iterator[Event]:
             for phase in each.op.phases:
                 for need in dependencies(phase, each.stage, depth):
                     source = done.get((view, span.iteration, need.phase, need.stage, each.home, each.micro_batch))
-                    if source is None or source[0] == place or span.end == span.start:
+                    if source is None or source[0] == place or not part.is_seen(span.start, span.end):
                         continue
                     other, maker = source
-                    if maker.end == maker.start:
+                    if not part.is_seen(maker.start, maker.end):
                         continue
                     number += 1
                     leaves = part.inside(maker.start, maker.end)

@@ -120,6 +120,14 @@ def test_what_follows_without_a_gap_does_so_in_whole_nanoseconds(lengths, start,
         assert all(begin <= end for begin, end in zip(begins, ends, strict=True))
 
 
+@pytest.mark.parametrize("pace", [0.3, 0.7, 1.7])
+def test_what_has_no_length_in_nanoseconds_is_left_out_with_its_arrows(staggered, pace):
+    run = Subject("run", None, measured(staggered, unit="ns", pace=pace))
+    tracks, flows = check(events_of(run))
+    assert tracks
+    assert flows
+
+
 def test_lanes_are_as_few_as_the_transfers_under_way_at_once(staggered):
     class Fake:
         def __init__(self, start, end):

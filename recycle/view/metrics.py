@@ -1,0 +1,36 @@
+"""A run's figures as Prometheus reads them."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from recycle.view.watching import RunState
+
+TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def metrics(state: RunState) -> bytes:
+    """The figures of a run as it stands; those that it does not have yet are left out."""
+    return "".join(_lines(state)).encode()
+
+
+def _lines(state: RunState) -> Iterator[str]:
+    found: dict[str, tuple[str, float | None]] = {
+        "iteration": ("The last iteration that was made, from 1.", state.step),
+        "loss": ("Of the last iteration.", state.loss),
+        "micro_batches_per_second": ("In the last iteration.", state.rate),
+        "failures_total": ("Deaths of servers since the run began.", state.deaths),
+        "silent_seconds": ("Since any process wrote something.", state.silent),
+        "ended": ("1 if no process of the run is left.", state.ended),
+    }
+    for name, (text, value) in found.items():
+        if value is not None:
+            yield _head(name, text) + f"recycle_{name} {float(value)!r}\n"
+    yield _head("servers", "Of the job, by what each is.")
+    counts = Counter(each.state for each in state.servers)
+    for kind in ("live", "starting", "dead"):
+        yield f'recycle_servers{{state="{kind}"}} {counts[kind]}\n'
+
+
+def _head(name: str, text: str) -> str:
+    kind = "counter" if name.endswith("_total") else "gauge"
+    return f"# HELP recycle_{name} {text}\n# TYPE recycle_{name} {kind}\n"

@@ -1,0 +1,166 @@
+"""Which options each branch of a verb reads. The others are refused, in one line with the remedy."""
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from harness.examples import paper_plan
+from recycle.cli.verbs import VERBS, group
+from recycle.plan.document import save_plan
+
+JOB = {"--pipelines", "--stages", "--micro-batches"}
+SEARCH = {"--routing", "--optimizer", "--backward", "--seed"}
+WRITTEN = {"--svg", "--figure", "--html", "--trace", "--losses", "--csv", "--torch"}
+EVERY = None
+
+READ = {
+    ("plan", "{job}"): {
+        *JOB,
+        *SEARCH,
+        "--catalogue",
+        "--dead",
+        "--budget",
+        "--moves",
+        "--prove",
+        "--form",
+        "--output",
+        "--json",
+    },
+    ("plan", "{job}", "--moves", "1"): {
+        *JOB,
+        *SEARCH,
+        "--catalogue",
+        "--dead",
+        "--moves",
+        "--prove",
+        "--form",
+        "--output",
+        "--json",
+    },
+    ("plan", "--catalogue", "{catalogue}"): {*JOB, "--catalogue", "--dead", "--output", "--json"},
+    ("plan", "{compute}"): {"--catalogue", "--form", "--output", "--json"},
+    ("catalogue", "{job}", "-o", "out.zip"): {*JOB, *SEARCH, "--failures", "--budget", "--moves", "--form", "--output"},
+    ("catalogue", "{job}", "-o", "out.zip", "--moves", "1"): {
+        *JOB,
+        *SEARCH,
+        *("--failures", "--moves", "--form", "--output"),
+    },
+    ("check", "{plan}"): EVERY,
+    ("check", "{plan}", "--against", "{plan}"): EVERY,
+    ("explain", "{plan}"): EVERY,
+    ("explain", "{whole}"): {"--json"},
+    ("show", "{plan}"): {*WRITTEN, "--against", "--by", "--iterations", "--list", "--json"},
+    ("show", "{plan}", "--list"): {*WRITTEN, "--against", "--iterations", "--list"},
+    ("show", "{plan}", "--json"): {*WRITTEN, "--against", "--by", "--iterations", "--json"},
+    ("show", "{plan}", "--svg", "out.svg"): {*WRITTEN, "--against", "--by", "--iterations", "--list", "--json"},
+    ("show", "{plan}", "--csv", "out.csv"): {*WRITTEN, "--list", "--json"},
+    ("show", "{plan}", "--csv", "-"): {*WRITTEN},
+    ("show", "{whole}", "--torch", "out.csv"): {*WRITTEN, "--pipeline", "--list", "--json"},
+    ("show", "{plan}", "--losses", "out.svg"): {*WRITTEN, "--against", "--list", "--json"},
+    ("study", "{job}"): {
+        *JOB,
+        *("--trace", "--servers", "--mtbf-of-job", "--policy", "--iteration", "--layers", "--checkpoint-interval"),
+        *("--checkpoint-cost", "--restart", "--constant", "--gpus-per-server", "--price", "--seeds", "--output"),
+        *("--json", "--sweep"),
+    },
+    ("study", "{job}", "--mtbf-of-job", "7h", "--repair", "4h"): {
+        *JOB,
+        *("--mtbf-of-job", "--repair", "--policy", "--iteration", "--layers", "--checkpoint-interval"),
+        *("--checkpoint-cost", "--restart", "--constant", "--gpus-per-server", "--price", "--seeds", "--output"),
+        *("--json", "--sweep"),
+    },
+    ("study", "{job}", "--sweep", "servers=8"): {
+        *JOB,
+        *("--trace", "--servers", "--mtbf-of-job", "--policy", "--iteration", "--layers", "--checkpoint-interval"),
+        *("--checkpoint-cost", "--restart", "--constant", "--seeds", "--output", "--json", "--sweep"),
+    },
+    ("train", "{job}"): EVERY,
+    ("watch", "{plan}"): EVERY,
+    ("doctor", "script"): EVERY,
+    ("kill", "run", "W0_0"): EVERY,
+    ("join", "run"): EVERY,
+    ("profile", "{job}"): EVERY,
+}
+"""By what chooses a branch: the options that it reads."""
+
+GIVEN = {
+    **dict.fromkeys(("--pipelines", "--stages", "--micro-batches", "--moves", "--seed", "--iterations"), "2"),
+    **dict.fromkeys(("--layers", "--servers", "--gpus-per-server"), "16"),
+    **dict.fromkeys(("--budget", "--prove", "--mtbf", "--mttr", "--repair"), "1s"),
+    "--routing": "free",
+    "--optimizer": "global",
+    "--backward": "fused",
+    "--form": "lowered",
+    "--dead": "W0_0",
+    "--catalogue": "{catalogue}",
+    "--against": "{plan}",
+    "--by": "pipeline",
+    "--pipeline": "1",
+    "--price": "2/serverh",
+    "--trace": "shared-gpus",
+    "--output": "-",
+    "--json": None,
+    "--list": None,
+}
+"""What each option is given, where one that is not read has to be refused."""
+
+
+def options_of(verb):
+    params = group.get_command(click.Context(group), verb).params
+    return {each.opts[-1] for each in params if isinstance(each, click.Option)}
+
+
+@pytest.fixture
+def files(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.toml").write_text("pipelines = 2\nstages = 2\nmicro_batches = 2\n")
+    save_plan(paper_plan(), tmp_path / "plan.json")
+    save_plan(paper_plan(failed=()), tmp_path / "whole.json")
+    run("plan", "job.toml", "--moves", 1, "--form", "compute", "-o", "compute.json")
+    run("catalogue", "job.toml", "--failures", 1, "--moves", 1, "-o", "catalogue.zip")
+    names = {"job": "job.toml", "catalogue": "catalogue.zip"}
+    return names | {name: f"{name}.json" for name in ("plan", "whole", "compute")}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_is_read_by_some_branch(verb):
+    read = [options_of(verb) if read is EVERY else read for words, read in READ.items() if words[0] == verb]
+    assert set().union(*read) == options_of(verb)
+
+
+@pytest.mark.parametrize("branch", [each for each in READ if READ[each] is not EVERY], ids=" ".join)
+def test_what_a_branch_does_not_read_it_refuses_with_the_remedy(run, files, branch):
+    words = [each.format(**files) for each in branch]
+    before = sorted(Path.cwd().iterdir())
+    for flag in sorted(options_of(branch[0]) - READ[branch]):
+        value = GIVEN[flag]
+        status, out, err = run(*words, flag, *(() if value is None else (value.format(**files),)))
+        assert (status, out, err.count("\n")) == (2, "", 1), (flag, err)
+        assert re.search(r"leave|give", err), err
+        assert flag in err or "standard output" in err
+        assert sorted(Path.cwd().iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (("--csv", "-", "--torch", "-"), "standard output"),
+        (("--svg", "-", "--json"), "standard output"),
+        (("--list", "--json"), "standard output"),
+        (("--csv", "a.csv", "--torch", "a.csv"), "a.csv"),
+        (("--svg", "a.svg", "--losses", "a.svg"), "a.svg"),
+    ],
+)
+def test_two_things_that_go_to_one_place_are_refused(run, files, words, place):
+    status, out, err = run("show", files["whole"], *words)
+    assert (status, out) == (2, "")
+    assert err == f"recycle: {place}: two options write there; leave one of them out, or give it another file\n"
+
+
+def test_a_plan_on_standard_output_has_no_report_there(run, files):
+    for words in ((files["job"], "--moves", 1), ("--catalogue", files["catalogue"])):
+        status, out, err = run("plan", *words, "-o", "-", "--json")
+        assert (status, out) == (2, "")
+        assert "--json: -o - takes no account of it; leave it out" in err

@@ -1,0 +1,77 @@
+"""A run's figures, as a real Prometheus reads them."""
+
+import json
+import shutil
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from urllib.request import urlopen
+
+import pytest
+
+from harness.ports import free_port
+from recycle.cli.watch import watch_run
+from recycle.view.serving import PageServer
+from tests.view.disturbed import write_disturbed
+
+
+@pytest.fixture
+def server(tmp_path):
+    write_disturbed(tmp_path)
+    served = PageServer("127.0.0.1", 0, watch_run(tmp_path))
+    thread = threading.Thread(target=served.serve_forever)
+    thread.start()
+    yield served
+    served.shutdown()
+    thread.join()
+    served.server_close()
+
+
+def read(url):
+    with urlopen(url, timeout=120) as answer:
+        return answer.headers["Content-Type"], answer.read().decode()
+
+
+def test_figures_are_those_of_the_run(server):
+    kind, text = read(f"{server.url}metrics")
+    assert kind.startswith("text/plain; version=0.0.4")
+    figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    state = json.loads(read(f"{server.url}state")[1])
+    assert float(figures["recycle_iteration"]) == state["step"] == 4
+    assert float(figures["recycle_loss"]) == state["loss"]
+    assert float(figures["recycle_failures_total"]) == state["deaths"] == 1
+    assert sum(int(value) for name, value in figures.items() if "servers{" in name) == len(state["servers"]) == 12
+    for name in figures:
+        assert text.index(f"# TYPE {name.split('{')[0]} ") < text.index(f"\n{name} ")
+
+
+def test_before_a_run_begins_it_has_no_loss(tmp_path):
+    text = watch_run(tmp_path / "nowhere")["/metrics"].answer({}).decode()
+    assert "recycle_iteration 0.0\n" in text
+    assert "recycle_loss " not in text
+
+
+@pytest.mark.skipif(
+    shutil.which("prometheus") is None, reason="prometheus is not installed: apt-get install prometheus"
+)
+def test_a_real_prometheus_scrapes_them(server, tmp_path):
+    target = f"127.0.0.1:{server.server_port}"
+    jobs = [{"job_name": "recycle", "scrape_interval": "1s", "static_configs": [{"targets": [target]}]}]
+    # Every document in JSON is one in YAML.
+    (tmp_path / "prometheus.yml").write_text(json.dumps({"scrape_configs": jobs}))
+    listens = f"127.0.0.1:{free_port()}"
+    words = [f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(["prometheus", *words, f"--web.listen-address={listens}"], stdout=log, stderr=log)
+    try:
+        deadline, found = time.monotonic() + 120, []
+        while not found:
+            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+            with suppress(OSError):
+                found = json.loads(read(f"http://{listens}/api/v1/query?query=recycle_iteration")[1])["data"]["result"]
+            time.sleep(0.2)
+        assert [each["value"][1] for each in found] == ["4"]
+    finally:
+        process.kill()
+        process.wait()
