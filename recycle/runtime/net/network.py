@@ -8,6 +8,7 @@ methods are for one thread only.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Literal, NamedTuple, Protocol
 
@@ -138,6 +139,16 @@ class Link(Protocol):
 
     def receive(self, tensor: torch.Tensor, key: TransferKey) -> Transfer:
         """Start to receive into a tensor."""
+
+    def apart(self, device: torch.device) -> AbstractContextManager[object]:
+        """Within the block, what this thread starts on a device comes after nothing that it has started elsewhere.
+
+        What is made and received there waits for no computation. Who computes with it goes by ``precede``.
+
+        Args:
+            device: where the tensor is.
+        """
+        return nullcontext()
 
 
 class PrivateLink(Link, Protocol):
