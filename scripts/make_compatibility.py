@@ -80,6 +80,7 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
             "--expert-tensor-parallel-size 2",
         ),
         Row("dispatch by alltoall", EXPERTS + "--moe-token-dispatcher-type alltoall"),
+        Row("dispatch by DeepEP", EXPERTS + "--expert-model-parallel-size 2 --moe-token-dispatcher-type flex"),
         Row("balancing by sequence", EXPERTS + "--moe-router-load-balancing-type seq_aux_loss"),
     ),
     "Numbers": (

@@ -17,6 +17,7 @@ from recycle.megatron.shared.torch_calls import Calls, OwnCalls
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.network import Group, Network
 from recycle.runtime.net.process_groups import ReplaceableGroup
+from recycle.runtime.net.stop_line import OwnGroup
 
 
 class RankCollectives:
@@ -37,16 +38,16 @@ class RankCollectives:
         """Carry out the calls of a group of all ranks from now on."""
         rank, size = group.counted
         assert size == self.rank.size, f"a group of {size} of {self.rank.size} ranks"
-        start = partial(self.start, tuple(range(size)))
+        start = partial(self.start, OwnGroup(tuple(range(size)), group.settings))
         group.hand_over((), OwnCalls(start, Calls(self, rank, size)).carry_out)
 
     def connect(self, network: Network) -> None:
         """From now on, ranks meet in a view."""
         self._network = network
 
-    def start(self, numbers: tuple[int, ...], name: str, *arguments: Any, **keywords: Any) -> Work | None:
+    def start(self, group: OwnGroup, name: str, *arguments: Any, **keywords: Any) -> Work | None:
         """Start a call among some ranks in a group that no view ends; None outside a list. See Line."""
-        return None if self._network is None else self._network.line.start(numbers, name, *arguments, **keywords)
+        return None if self._network is None else self._network.line.start(group, name, *arguments, **keywords)
 
     def reduce(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
         """See Carrier.

@@ -43,6 +43,7 @@ from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.launch.process.said_once import is_first_to_say
 from recycle.runtime.net.network import Network, TransportKind, meet
 from recycle.runtime.net.process_groups import ReplaceableGroup
+from recycle.runtime.net.stop_line import OwnGroup
 from recycle.runtime.recover.admission import AdmissionPause
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
@@ -257,7 +258,7 @@ class ProtectedExecution:
                 hand_over(group, GroupCollectives.of(self.collectives, group))
             else:
                 carrier = self.rank_calls.of(group.numbers)
-                start = partial(self._ranks.start, group.numbers)
+                start = partial(self._ranks.start, OwnGroup(group.numbers, group.settings))
                 hand_over(group, carrier, start)
 
     def let_in(self) -> None:
