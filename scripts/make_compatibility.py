@@ -122,6 +122,11 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
         Row("fused gradient accumulation (default)", "", "--transformer-impl local"),
         Row("gloo between servers", "--distributed-backend gloo"),
         Row("NCCL between servers", "--distributed-backend nccl"),
+        Row(
+            "communicators inside a server",
+            "--distributed-backend nccl --high-priority-stream-groups tp "
+            "--nccl-communicator-config-path communicators.yaml",
+        ),
     ),
 }
 """What a plan can run with; the rest is refused, or left out."""

@@ -310,7 +310,7 @@ def test_a_job_is_judged_on_the_machines_that_it_is_for(run):
     assert "refused" not in out
     status, out, _ = run("doctor", "--ranks", 24, *on_gpus, "--use-sharp")
     assert status == 1
-    assert "--use-sharp: each view makes communicators of its own" in out
+    assert "--use-sharp: each view makes its own communicators" in out
 
 
 def test_a_job_that_is_told_to_train_on_cpus_is_one_over_gloo(run):
