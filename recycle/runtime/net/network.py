@@ -259,41 +259,8 @@ class HostedNetwork:
 
     def __init__(self, host: Network) -> None:
         self._host = host
-
-    @property
-    def view(self) -> View:
-        """See Network."""
-        return self._host.view
-
-    @property
-    def server(self) -> Server:
-        """See Network."""
-        return self._host.server
-
-    @property
-    def rank(self) -> ServerRank:
-        """See Network."""
-        return self._host.rank
-
-    @property
-    def secret(self) -> bytes:
-        """See Network."""
-        return self._host.secret
-
-    @property
-    def one_queue(self) -> bool:
-        """See Network."""
-        return self._host.one_queue
-
-    @property
-    def line(self) -> Line:
-        """See Network."""
-        return self._host.line
-
-    @property
-    def ends_are_right(self) -> bool:
-        """See Network."""
-        return self._host.ends_are_right
+        self.view, self.server, self.rank, self.secret = host.view, host.server, host.rank, host.secret
+        self.one_queue, self.ends_are_right, self.line = host.one_queue, host.ends_are_right, host.line
 
     def barrier(self) -> None:
         """See Network."""

@@ -73,20 +73,11 @@ class TwofoldNetwork(HostedNetwork):
     def __init__(self, host: Network, near: Network, is_near: Crosses = is_on_device) -> None:
         super().__init__(host)
         self._near, self._is_near = near, is_near
+        self.one_queue, self.ends_are_right = near.one_queue, near.ends_are_right
         # What all servers tell each other are figures, and those lie in host memory.
         self.all = host.all
         self.peers = TwofoldGroup(host.peers, near.peers, is_near)
         self.ranks = TwofoldGroup(host.ranks, near.ranks, is_near)
-
-    @property
-    def one_queue(self) -> bool:
-        """See Network."""
-        return self._near.one_queue
-
-    @property
-    def ends_are_right(self) -> bool:
-        """See Network."""
-        return self._near.ends_are_right
 
     def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> Group:
         """See Network."""
