@@ -191,7 +191,7 @@ class LiveExecution:
 
     def begin(self, stages: Sequence[MegatronStage]) -> None:
         (self.stage,) = stages
-        update = LiveGradients(stages, self.network, self.plan.job.depth)
+        update = LiveGradients(stages, self.network, self.plan.job)
         self.worker = Worker(self.plan, stages, update, self.network, Recorder(self.server))
 
     def train(self, step: int, force_all_reduce: bool) -> list[Any]:

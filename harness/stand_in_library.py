@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -83,7 +84,11 @@ class HostLane:
         """See DeviceLane."""
         return HostMark(self, self._library.stand_in_given(self._name))
 
-    def precede(self, mark: HostMark) -> None:
+    def within(self) -> AbstractContextManager[None]:
+        """See DeviceLane: there is no other one."""
+        return nullcontext()
+
+    def precede(self, mark: HostMark, _: torch.Tensor | None) -> None:
         """See DeviceLane: what comes next is computed by this thread, which waits as a device would."""
         while not mark.query():
             time.sleep(LOOK)

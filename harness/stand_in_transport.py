@@ -1,6 +1,7 @@
 """The transport over NCCL, as it is, over the stand-in for NCCL's own functions."""
 
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import count
 from typing import Any
@@ -82,7 +83,11 @@ class StandInLane:
         assert self._functions.latest is not None
         return StandInMark(*self._functions.latest)
 
-    def precede(self, mark: StandInMark) -> None:
+    def within(self) -> AbstractContextManager[None]:
+        """There is no other order."""
+        return nullcontext()
+
+    def precede(self, mark: StandInMark, _: torch.Tensor | None) -> None:
         """What comes next is computed by this thread, which waits as a device would, and goes on after an abort."""
         while not mark.has_ended():
             self._rest(mark.has_ended)
@@ -107,7 +112,7 @@ class OrderedPrivateLink:
     def __init__(self, communicators: Communicators, first: bool) -> None:
         self._communicators = communicators
         link = communicators.link(int(not first), int(first))
-        self.send, self.receive = link.send, link.receive
+        self.send, self.receive, self.apart = link.send, link.receive, link.apart
         communicators.meet()
 
     def unblock(self) -> None:

@@ -34,6 +34,7 @@ from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions, TransportKind
 from recycle.runtime.net.own_ranks import OwnRanks
 from recycle.runtime.net.staged.network import StagedNetwork
+from recycle.runtime.net.stop_line import OwnGroup
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.method import Method
 from recycle.runtime.step.update import TorchUpdate
@@ -193,7 +194,7 @@ def call_own_ranks(kind: DeviceKind) -> str:
         other, mine = 1 - rank.number, both[rank.number].to(device)
 
         def call(name: str, *arguments: Any) -> Any:
-            return own.start((0, 1), lambda: None, name, arguments, {})
+            return own.start(OwnGroup((0, 1)), lambda: None, name, arguments, {})
 
         for later in (False, True):
             options = AllreduceOptions()

@@ -80,6 +80,7 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
             "--expert-tensor-parallel-size 2",
         ),
         Row("dispatch by alltoall", EXPERTS + "--moe-token-dispatcher-type alltoall"),
+        Row("dispatch by DeepEP", EXPERTS + "--expert-model-parallel-size 2 --moe-token-dispatcher-type flex"),
         Row("balancing by sequence", EXPERTS + "--moe-router-load-balancing-type seq_aux_loss"),
     ),
     "Numbers": (
@@ -121,6 +122,11 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
         Row("fused gradient accumulation (default)", "", "--transformer-impl local"),
         Row("gloo between servers", "--distributed-backend gloo"),
         Row("NCCL between servers", "--distributed-backend nccl"),
+        Row(
+            "communicators inside a server",
+            "--distributed-backend nccl --high-priority-stream-groups tp "
+            "--nccl-communicator-config-path communicators.yaml",
+        ),
     ),
 }
 """What a plan can run with; the rest is refused, or left out."""

@@ -26,7 +26,7 @@ FUSED = tuple(each for each in GOOD if each != "--no-gradient-accumulation-fusio
 """The same job, whose layers add up weight gradients themselves."""
 
 GROWING = ("--rampup-batch-size",)
-FLEX = ("--moe-token-dispatcher-type", "flex")
+EXTERNAL = ("--dataloader-type", "external")
 
 
 def test_a_job_that_works_is_planned_and_its_failures_are_priced(run):
@@ -60,11 +60,11 @@ def test_what_decides_is_said_for_programs(run):
     assert [report[key] for key in keys] == [True, True, False, True, [], []]
     assert report["exposed_stages"] == [0, 3]
     assert json.loads(run(*words, "--use-tp-pp-dp-mapping")[1])["survives_host"] is True
-    report = json.loads(run(*words, "--context-parallel-size", "1", *FLEX)[1])
+    report = json.loads(run(*words, "--context-parallel-size", "1", *EXTERNAL)[1])
     assert report["runs"] is report["survives_process"] is report["survives_host"] is False
     (refused,) = report["refused"]
-    assert refused["flag"] == "--moe-token-dispatcher-type"
-    assert refused["remedy"] == "use alltoall"
+    assert refused["flag"] == "--dataloader-type"
+    assert refused["remedy"] == "use single"
     report = json.loads(run("doctor", "--json", "--ranks", 24, *GOOD)[1])
     assert (report["runs"], report["survives_process"]) == (True, True)
     report = json.loads(run("doctor", "--json", "--ranks", 24, *GOOD, "--sequence-parallel")[1])
@@ -123,6 +123,10 @@ def test_what_nobody_has_run_is_said_and_its_ranks_are_one_server(run):
     status, out, _ = run("doctor", "--ranks", 24, *GOOD, *eight_bits)
     assert status == 0
     assert "read only  --fp8-format: its layers need CUDA" in out
+    flexible = ("--num-experts", 4, "--expert-model-parallel-size", 2, "--sequence-parallel")
+    status, out, _ = run("doctor", "--ranks", 48, *GOOD, *flexible, "--moe-token-dispatcher-type", "flex")
+    assert status == 0
+    assert "read only  --moe-token-dispatcher-type: DeepEP and HybridEP need CUDA" in out
 
 
 @pytest.mark.parametrize(
@@ -249,9 +253,8 @@ def test_a_release_that_is_not_known_is_refused(run):
         ),
         ("--fp8-format hybrid --fp8-recipe mxfp8", "--transformer-impl: other layers ignore it"),
         ("--fp4-format e2m1", "--fp4-format: gradients are rounded at random"),
-        ("--tp-comm-overlap", "--tp-comm-overlap: ranks write to each other around torch.distributed"),
+        ("--tp-comm-overlap", "--tp-comm-overlap: all ranks of the job set it up together"),
         ("--context-parallel-size 3 --cp-comm-type a2a", "--transformer-impl: context parallelism needs layers"),
-        ("--moe-token-dispatcher-type flex", "--moe-token-dispatcher-type: "),
         ("--moe-router-load-balancing-type aux_loss global_aux_loss", "--moe-router-load-balancing-type: "),
         ("--eval-global-batch-size 12", "--eval-global-batch-size: evaluations run the plan of training"),
         (
@@ -307,7 +310,7 @@ def test_a_job_is_judged_on_the_machines_that_it_is_for(run):
     assert "refused" not in out
     status, out, _ = run("doctor", "--ranks", 24, *on_gpus, "--use-sharp")
     assert status == 1
-    assert "--use-sharp: each view makes communicators of its own" in out
+    assert "--use-sharp: each view makes its own communicators" in out
 
 
 def test_a_job_that_is_told_to_train_on_cpus_is_one_over_gloo(run):

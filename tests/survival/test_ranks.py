@@ -63,14 +63,14 @@ def doom(monkeypatch, tmp_path):
     """Kill a rank of a server, once, at the beginning of its n-th collective, while the other one is in it."""
     start, doomed, calls = OwnRanks.start, {}, []
 
-    def counted(own, numbers, check, name, *arguments):
+    def counted(own, group, check, name, *arguments):
         server, rank = own._participant
         calls.append(name)
         mark = tmp_path / f"{server.server} {rank.number}"
         if doomed.get((str(server.server), rank.number)) == len(calls) and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return start(own, numbers, check, name, *arguments)
+        return start(own, group, check, name, *arguments)
 
     monkeypatch.setattr(OwnRanks, "start", counted)
     return doomed

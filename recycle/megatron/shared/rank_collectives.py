@@ -13,14 +13,15 @@ import torch
 from torch.distributed import ReduceOp, Work
 
 from recycle.control.membership.view import ServerRank
-from recycle.megatron.shared.torch_calls import Calls, OwnCalls
+from recycle.megatron.shared.torch_calls import Calls, Carrier, OwnCalls
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.network import Group, Network
 from recycle.runtime.net.process_groups import ReplaceableGroup
+from recycle.runtime.net.stop_line import OwnGroup
 
 
 class RankCollectives:
-    """The collectives of one rank; a Carrier for groups of all ranks of its server.
+    """The collectives of one rank with the others of its server.
 
     Args:
         rank: of the server.
@@ -37,16 +38,35 @@ class RankCollectives:
         """Carry out the calls of a group of all ranks from now on."""
         rank, size = group.counted
         assert size == self.rank.size, f"a group of {size} of {self.rank.size} ranks"
-        start = partial(self.start, tuple(range(size)))
-        group.hand_over((), OwnCalls(start, Calls(self, rank, size)).carry_out)
+        start = partial(self.start, OwnGroup(tuple(range(size)), group.settings))
+        group.hand_over((), OwnCalls(start, Calls(self.carrier(tuple(range(size))), rank, size)).carry_out)
 
     def connect(self, network: Network) -> None:
         """From now on, ranks meet in a view."""
         self._network = network
 
-    def start(self, numbers: tuple[int, ...], name: str, *arguments: Any, **keywords: Any) -> Work | None:
+    def start(self, group: OwnGroup, name: str, *arguments: Any, **keywords: Any) -> Work | None:
         """Start a call among some ranks in a group that no view ends; None outside a list. See Line."""
-        return None if self._network is None else self._network.line.start(numbers, name, *arguments, **keywords)
+        return None if self._network is None else self._network.line.start(group, name, *arguments, **keywords)
+
+    def carrier(self, numbers: tuple[int, ...]) -> Carrier:
+        """The calls of some of the ranks, in the present view and no longer.
+
+        Groups of other ranks of the server make the same calls at the same time, and all meet in one.
+
+        Args:
+            numbers: of those in the group.
+        """
+        if len(numbers) == self.rank.size:
+            return Carrier(self.gather, self.reduce)
+
+        def gather(tensor: torch.Tensor) -> list[torch.Tensor]:
+            if len(numbers) == 1:
+                return [tensor.detach()]
+            rows = self.gather_unequal(tensor)
+            return [rows[number].view(tensor.shape) for number in numbers]
+
+        return Carrier.by_gathering(gather)
 
     def reduce(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
         """See Carrier.

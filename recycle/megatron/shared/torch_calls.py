@@ -1,22 +1,30 @@
 """What torch calls of a process group, in terms of two calls that somebody carries out."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch.distributed import Work
 
+from recycle.megatron.shared.reductions import reduction_of
 from recycle.runtime.errors import RunError
 
 
-class Carrier(Protocol):
-    """Carries out what the ranks of a process group do together."""
+class Carrier(NamedTuple):
+    """Carries out what the ranks of a process group do together.
 
-    def reduce(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
-        """The sum, product, minimum or maximum of what all put in."""
+    Attributes:
+        gather: gives what all put in.
+        reduce: gives the sum, product, minimum or maximum of that.
+    """
 
-    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """What all put in."""
+    gather: Callable[[torch.Tensor], list[torch.Tensor]]
+    reduce: Callable[[torch.Tensor, Any], torch.Tensor]
+
+    @classmethod
+    def by_gathering(cls, gather: Callable[[torch.Tensor], list[torch.Tensor]]) -> Self:
+        """One that reduces what it has gathered."""
+        return cls(gather, lambda tensor, how: reduction_of(how)(torch.stack(gather(tensor))))
 
 
 class OwnCalls(NamedTuple):

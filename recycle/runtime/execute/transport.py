@@ -9,6 +9,7 @@ cannot be asked whether it is done, only waited for. Hence every transfer has an
 Links tell transfers apart by their order. The two lists of a link's ends have them in the same order, as the plan's
 checker has proved, and both ends are started in the order of the list, however early. Where a network has one queue,
 they are started at their turn: the checker has proved that nobody waits for ever even if each waits for its partner.
+What a receive fills is made where it is received, so that it waits for nothing that a device computes before it.
 """
 
 from collections import deque
@@ -139,16 +140,19 @@ class Transport:
             stage = self._stages[instruction.stage]
             spec = stage.input if instruction.op is Op.RECV_F else stage.output
             assert spec is not None, f"{instruction} on a stage that receives nothing"
-            buffer = spec.empty()
             key = key_of(instruction)
-            if not self._network.ends_are_right:
-                # Given up, it ends with what it holds.
-                fill(buffer)
             work = None
             try:
-                work = self._network.link(instruction.peer).receive(buffer, key)
+                link = self._network.link(instruction.peer)
+                with link.apart(spec.device):
+                    buffer = spec.empty()
+                    if not self._network.ends_are_right:
+                        # Given up, it ends with what it holds.
+                        fill(buffer)
+                    work = link.receive(buffer, key)
             except ViewBroken as error:
                 self._network.line.bear(error)
+                buffer = spec.empty()
                 fill(buffer)
             self._incoming[key] = Incoming(instruction, buffer, work)
             self._posted += 1

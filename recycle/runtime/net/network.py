@@ -8,6 +8,7 @@ methods are for one thread only.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Literal, NamedTuple, Protocol
 
@@ -139,6 +140,16 @@ class Link(Protocol):
     def receive(self, tensor: torch.Tensor, key: TransferKey) -> Transfer:
         """Start to receive into a tensor."""
 
+    def apart(self, device: torch.device) -> AbstractContextManager[object]:
+        """Within the block, what this thread starts on a device comes after nothing that it has started elsewhere.
+
+        What is made and received there waits for no computation. Who computes with it goes by ``precede``.
+
+        Args:
+            device: where the tensor is.
+        """
+        return nullcontext()
+
 
 class PrivateLink(Link, Protocol):
     """A link between two processes, apart from the networks of all views. It carries host memory only."""
@@ -248,41 +259,8 @@ class HostedNetwork:
 
     def __init__(self, host: Network) -> None:
         self._host = host
-
-    @property
-    def view(self) -> View:
-        """See Network."""
-        return self._host.view
-
-    @property
-    def server(self) -> Server:
-        """See Network."""
-        return self._host.server
-
-    @property
-    def rank(self) -> ServerRank:
-        """See Network."""
-        return self._host.rank
-
-    @property
-    def secret(self) -> bytes:
-        """See Network."""
-        return self._host.secret
-
-    @property
-    def one_queue(self) -> bool:
-        """See Network."""
-        return self._host.one_queue
-
-    @property
-    def line(self) -> Line:
-        """See Network."""
-        return self._host.line
-
-    @property
-    def ends_are_right(self) -> bool:
-        """See Network."""
-        return self._host.ends_are_right
+        self.view, self.server, self.rank, self.secret = host.view, host.server, host.rank, host.secret
+        self.one_queue, self.ends_are_right, self.line = host.one_queue, host.ends_are_right, host.line
 
     def barrier(self) -> None:
         """See Network."""

@@ -20,6 +20,7 @@ from recycle.runtime.net.nccl.groups import make_device_backend
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.net.process_groups import METHODS, finished, tensors_of
 from recycle.runtime.net.staged.crossing import Crosses, is_on_device
+from recycle.runtime.net.stop_line import OwnGroup
 from recycle.runtime.plain_words import lost
 
 BETWEEN_TWO = ("send", "recv", "recv_anysource")
@@ -99,7 +100,7 @@ class OwnRanks:
 
     def start(
         self,
-        numbers: tuple[int, ...],
+        group: OwnGroup,
         check: Callable[[], None],
         name: str,
         arguments: Sequence[Any],
@@ -108,7 +109,7 @@ class OwnRanks:
         """Start a call of the group of some ranks; all of them make the same calls in the same order.
 
         Args:
-            numbers: of the ranks, in the order of the group.
+            group: of these ranks.
             check: raises when one of them will not come any more.
             name: of the call, as torch calls it of a process group.
             arguments: of the call.
@@ -121,11 +122,13 @@ class OwnRanks:
             ConnectionLost: one of the ranks is gone, and so is this server.
         """
         own = self._participant.rank
-        partners = [own._replace(number=each).of(self._participant.member) for each in numbers if each != own.number]
+        partners = [
+            own._replace(number=each).of(self._participant.member) for each in group.numbers if each != own.number
+        ]
         crosses = any(map(self._crosses, tensors_of(arguments)))
         kind = "nccl" if crosses and self._options.transport == "nccl" else "gloo"
         try:
-            start = getattr(self._backend(kind, numbers), METHODS[name])
+            start = getattr(self._backend(kind, group), METHODS[name])
             if kind == "nccl":
                 # Of what is waited for at once, torch puts the wait into the stream itself, and returns nothing.
                 done: Work | None = start(*arguments, **keywords)
@@ -137,10 +140,13 @@ class OwnRanks:
         except RuntimeError as error:
             raise lost(error, partners) from error
 
-    def _backend(self, kind: str, numbers: tuple[int, ...]) -> Any:
+    def _backend(self, kind: str, group: OwnGroup) -> Any:
+        numbers = group.numbers
         if (kind, numbers) not in self._backends:
             name = f"own/{self._participant.member}/{kind}/{'-'.join(map(str, numbers))}"
-            make = make_device_backend if kind == "nccl" else make_connected_backend
+            make = make_connected_backend
+            if kind == "nccl":
+                make = partial(make_device_backend, settings=group.settings)
             place = numbers.index(self._participant.rank.number)
             self._backends[kind, numbers] = make(PrefixStore(name, self._store()), place, len(numbers), self._options)
         return self._backends[kind, numbers]

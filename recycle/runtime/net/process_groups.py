@@ -47,6 +47,7 @@ class ReplaceableGroup(dist.ProcessGroup):
         servers: whose ranks are in it, in the order of these, since its calls were handed over.
         numbers: which ranks of each of them are in it.
         counted: this rank in the group, and the group's size, as they are told.
+        settings: torch's options of a communicator for what lies on devices; None for the usual ones.
     """
 
     def __init__(self, rank: int, size: int) -> None:
@@ -54,6 +55,7 @@ class ReplaceableGroup(dist.ProcessGroup):
         self.servers: tuple[Server, ...] = ()
         self.numbers: tuple[int, ...] = ()
         self.counted = (rank, size)
+        self.settings: Any = None
         # Torch's own methods are no way to the backend: on subclasses they keep Python's global lock, which the
         # backend's threads may wait for.
         for name, inner in METHODS.items():

@@ -9,7 +9,7 @@ there with whatever their transfers brought, and what they compute is dropped.
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch.distributed import Work
 
@@ -21,7 +21,20 @@ NOWHERE = -1
 """The place of a rank that has begun no instruction yet."""
 
 
-OwnCall = Callable[[tuple[int, ...], Callable[[], None], str, Sequence[Any], Mapping[str, Any]], Work]
+class OwnGroup(NamedTuple):
+    """Some ranks of a server.
+
+    Attributes:
+        numbers: theirs, in the order of the group.
+        settings: torch's options of its communicator on devices; None for the usual ones. Of groups of the same ranks,
+            those of the first that is called count.
+    """
+
+    numbers: tuple[int, ...]
+    settings: Any = None
+
+
+OwnCall = Callable[[OwnGroup, Callable[[], None], str, Sequence[Any], Mapping[str, Any]], Work]
 """Starts a call among some ranks of a server in a group that no view ends; see ``OwnRanks.start``."""
 
 
@@ -53,11 +66,11 @@ class Line(Protocol):
             ViewBroken: it, if they do not.
         """
 
-    def start(self, numbers: tuple[int, ...], name: str, *arguments: Any, **keywords: Any) -> Work | None:
+    def start(self, group: OwnGroup, name: str, *arguments: Any, **keywords: Any) -> Work | None:
         """Start a call among some ranks of the server, if a list is executed whose ranks stop together.
 
         Args:
-            numbers: of the ranks, in the order of their group.
+            group: of these ranks.
             name: of the call, as torch calls it of a process group.
             arguments: of the call.
             keywords: of the call.
@@ -98,7 +111,7 @@ class NoLine:
         """See Line."""
         raise error
 
-    def start(self, numbers: tuple[int, ...], name: str, *arguments: Any, **keywords: Any) -> Work | None:
+    def start(self, group: OwnGroup, name: str, *arguments: Any, **keywords: Any) -> Work | None:
         """See Line."""
         return None
 
@@ -183,9 +196,9 @@ class StopLine:
             raise error
         self._break(error)
 
-    def start(self, numbers: tuple[int, ...], name: str, *arguments: Any, **keywords: Any) -> Work | None:
+    def start(self, group: OwnGroup, name: str, *arguments: Any, **keywords: Any) -> Work | None:
         """See Line."""
-        return self._own(numbers, self._check, name, arguments, keywords) if self.is_open else None
+        return self._own(group, self._check, name, arguments, keywords) if self.is_open else None
 
     def close(self) -> int:
         """See Line."""

@@ -12,6 +12,7 @@ from recycle.megatron.flag.device import accelerator
 from recycle.megatron.flag.device.accelerator import keep_groups_on_host, lacks_nccl, tell_which_gpu, transport_of
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.process.local import launch
+from recycle.runtime.net.process_groups import make_replaceable_groups
 
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
@@ -31,7 +32,6 @@ def test_nccl_is_refused_with_the_reason_where_it_cannot_be_had():
     ("name", "value"),
     [
         ("timing_log_level", 2),
-        ("nccl_communicator_config_path", "communicators.yaml"),
         ("high_priority_stream_groups", ["dp_cp"]),
         ("use_sharp", True),
         ("nccl_ub", True),
@@ -41,6 +41,16 @@ def test_over_nccl_what_needs_torchs_communicators_or_waits_for_the_whole_gpu_is
     (line,) = said(distributed_backend="nccl", **{name: value})
     assert line.startswith(f"{name} is ")
     assert said(distributed_backend="gloo", **{name: value}) == []
+
+
+def test_communicators_of_groups_inside_a_server_are_torchs_and_have_the_settings_of_the_job(tmp_path):
+    file = tmp_path / "communicators.yaml"
+    file.write_text("# what is set\ntp:\n  max_ctas: 8\n'ep':\n  cga_cluster_size: 2\n")
+    inside = {"nccl_communicator_config_path": str(file), "high_priority_stream_groups": ["tp", "ep", "cp"]}
+    assert said(distributed_backend="nccl", **inside) == []
+    file.write_text(file.read_text() + "dp_cp: {min_ctas: 1}\n")
+    (line,) = said(distributed_backend="nccl", **inside)
+    assert line.startswith(f"nccl_communicator_config_path is {file}: each view makes its own communicators")
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
@@ -92,7 +102,9 @@ def test_groups_that_are_asked_of_nccl_are_gloos():
         keep_groups_on_host()
         store = dist.PrefixStore("world", member.store())
         torch.distributed.init_process_group(backend="nccl", store=store, rank=member.rank, world_size=member.count)
-        assert dist.get_backend() == dist.get_backend(dist.new_group([0, 1])) == "gloo"
+        made = make_replaceable_groups()
+        assert dist.get_backend() == dist.get_backend(dist.new_group([0, 1], pg_options="few blocks")) == "gloo"
+        assert [each.settings for each in made] == ["few blocks"]
         total = torch.ones(1)
         dist.all_reduce(total)
         assert total.item() == 2

@@ -1,16 +1,22 @@
 """Gradients are weighted as Megatron weights them, whichever of its ways it is told to take."""
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 
+from harness.examples import placed_job
 from harness.gpt_runs import OPTIONS
+from recycle.holding import placed
 from recycle.job import Server
-from recycle.megatron.flag.steps.gradients import factor_of
+from recycle.megatron.flag.steps.gradients import LiveGradients, factor_of
 from recycle.megatron.gpt.model import transformer_config
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.megatron.shared.world import join_server
 from recycle.runtime.launch.process.local import launch
+from recycle.runtime.net.network import Group
 
 
 def test_where_megatron_would_make_the_mean_in_a_collective_the_sum_is_divided():
@@ -30,3 +36,51 @@ def test_where_megatron_would_make_the_mean_in_a_collective_the_sum_is_divided()
 
     launch(1, body, lambda rank, payload: found.append(payload))
     assert found == [b"done"]
+
+
+class Peers(Group):
+    """Says what is summed, and when that is waited for."""
+
+    def __init__(self):
+        self.said = []
+
+    def start_sum(self, tensor):
+        number = int(tensor[0])
+        self.said.append(f"sum {number}")
+        return SimpleNamespace(wait=lambda: self.said.append(f"wait {number}"))
+
+
+def chunk_of(number):
+    """A chunk in DDP, whose gradients are a number."""
+    ddp = SimpleNamespace(average_in_collective=False)
+    layers, experts = (
+        [SimpleNamespace(grad_data=torch.tensor([value]), ddp_config=ddp, gradient_scaling_factor=1.0)]
+        for value in (number, number + 10.0)
+    )
+    model = SimpleNamespace(buffers=layers, expert_parallel_buffers=experts, share_embeddings_and_output_weights=False)
+    settings = SimpleNamespace(tensor_model_parallel_size=1, calculate_per_token_loss=False)
+    return SimpleNamespace(model=model, config=settings)
+
+
+@pytest.mark.parametrize("one_queue", [False, True])
+def test_virtual_stages_are_summed_while_others_compute_unless_all_runs_in_one_queue(one_queue):
+    job, server, peers = placed_job("interleaved:2"), Server(0, 1), Peers()
+    view = SimpleNamespace(peers=lambda stage: ())
+    network = SimpleNamespace(one_queue=one_queue, peers=peers, server=server, view=view)
+    first, second = placed(job, server).chunks
+    update = LiveGradients([chunk_of(first), chunk_of(second)], network, job)
+    # As the worker does, behind the last instruction that computes with the chunk.
+    update.start_reduction(second)
+    early = [] if one_queue else [f"sum {second}", f"sum {second + 10}"]
+    assert peers.said == early
+    update.reduce(second, last=False)
+    assert peers.said == early
+    update.reduce(first, last=True)
+    assert peers.said[: len(early)] == early
+    sums = {f"{what} {each + more}" for what in ("sum", "wait") for each in (first, second) for more in (0, 10)}
+    assert len(peers.said) == len(sums)
+    assert set(peers.said) == sums
+    # The next iteration begins anew.
+    peers.said.clear()
+    update.reduce(first, last=True)
+    assert len(peers.said) == 8

@@ -11,7 +11,7 @@ from torch.distributed import PrefixStore, ReduceOp
 
 from harness.examples import paper_job
 from recycle.control.membership.view import ServerRank
-from recycle.megatron.flag.world.collectives import GroupCollectives, hand_over
+from recycle.megatron.flag.world.collectives import hand_over, several
 from recycle.megatron.flag.world.objects import broadcast_object_list
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.process.local import launch
@@ -77,7 +77,7 @@ class Process:
             ranks = dist.get_process_group_ranks(group)
             group.servers = tuple(dict.fromkeys(self.by_rank[rank] for rank in ranks))
             group.numbers = tuple(dict.fromkeys(rank % self._place.size for rank in ranks))
-            hand_over(group, GroupCollectives.of(self.live.collectives, group))
+            hand_over(group, self.live.collectives.carrier(group.servers, several(group.numbers)))
 
 
 def all_reduce(how, group, tensor):

@@ -14,7 +14,6 @@ from recycle.megatron.flag.command.on_cpu import settings_for_cpu
 from recycle.megatron.flag.command.refusals import refusals
 
 OF_CUDA = {
-    "--context-parallel-size": "it takes attention of Transformer Engine",
     "--fp8-format": "its layers are those of Transformer Engine",
     "--fp8-recipe": "the same",
     "--qk-clip": "it takes attention of Transformer Engine",

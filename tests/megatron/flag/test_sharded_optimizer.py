@@ -89,16 +89,23 @@ def test_both_holders_of_a_shard_are_killed_and_it_comes_from_memory(dataset, st
     assert losses(survived) == stock, when
 
 
+EXPERTS = ("--global-batch-size", 24, "--num-experts", 4, "--expert-model-parallel-size", 2)
+EXPERTS += ("--moe-token-dispatcher-type", "alltoall", "--disable-bias-linear", "--num-layers", 1)
+SEQUENCES = ("--context-parallel-size", 2, "--transformer-impl", "transformer_engine", "--num-layers", 1)
+
+
 @pytest.mark.long
-def test_the_shards_of_divided_experts_are_not_lost_either(dataset, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("divided", "script"), [(EXPERTS, "accident_prone_gpt.py"), (SEQUENCES, "ring_gpt.py")])
+def test_shards_of_ranks_that_divide_experts_or_sequences_are_not_lost_either(
+    dataset, tmp_path, monkeypatch, divided, script
+):
     """Three servers of two ranks: the first dies when it has written its part, and another one between two shards."""
-    divided = (*SHARDED, "--global-batch-size", 24, "--num-experts", 4, "--expert-model-parallel-size", 2)
-    divided += ("--moe-token-dispatcher-type", "alltoall", "--disable-bias-linear", "--num-layers", 1)
-    stock = nearly(train(dataset, *divided, ranks=2 * RANKS))
+    divided = (*SHARDED, *divided)
+    stock = nearly(train(dataset, *divided, ranks=2 * RANKS, script=script))
     monkeypatch.setenv("ACCIDENTS", "0:written:1,5:adam:18")
     on = (*divided, *ON[len(SHARDED) :], "--ddp-average-in-collective")
     saved = ("--save-interval", 4, "--save", tmp_path)
-    survived = train(dataset, *on, *saved, ranks=2 * RANKS, script="accident_prone_gpt.py")
+    survived = train(dataset, *on, *saved, ranks=2 * RANKS, script=script)
     assert set(re.findall(r"(W\d_\d has lost rank \d), which was killed", survived.output)) == {
         "W0_0 has lost rank 0",
         "W2_0 has lost rank 1",
@@ -106,5 +113,5 @@ def test_the_shards_of_divided_experts_are_not_lost_either(dataset, tmp_path, mo
     assert losses(survived) == stock
     monkeypatch.delenv("ACCIDENTS")
     again = ("--load", tmp_path, "--ckpt-step", 4, "--exit-interval", 5)
-    resumed = losses(train(dataset, *divided, *again, ranks=2 * RANKS))
+    resumed = losses(train(dataset, *divided, *again, ranks=2 * RANKS, script=script))
     assert resumed["trained", 5] == stock["trained", 5]

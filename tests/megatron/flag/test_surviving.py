@@ -160,6 +160,18 @@ def test_a_server_of_two_ranks_dies_with_one_of_them_and_nothing_changes(
 
 
 @pytest.mark.long
+def test_ranks_that_split_sequences_die_together_and_nothing_changes(dataset, stock):
+    """Keys and values go round in a ring, by the sends and receives of an attention that is the script's own."""
+    split = ("--context-parallel-size", 2, "--transformer-impl", "transformer_engine")
+    victim, when = random.choice((4, 5, 6, 7)), random.uniform(0, 0.2)
+    survived = train(
+        *(dataset, *split, *ON), ranks=8, iterations=LENGTH, script="ring_gpt.py", watch=kill([(victim, 5, when)])
+    )
+    assert f"W{(victim - 4) // 2}_1 has lost rank {victim % 2}, which was killed by signal 9" in survived.output, when
+    assert losses(survived) == stock, (victim, when)
+
+
+@pytest.mark.long
 def test_a_group_of_experts_dies_with_one_of_its_ranks_and_nothing_changes(dataset, tmp_path, monkeypatch):
     """Its servers are two of Megatron's pipelines each; the first rank dies in the checkpoint that all write."""
     divided = ("--num-experts", 4, "--expert-model-parallel-size", 2)

@@ -41,8 +41,8 @@ class Counting:
         self.calls, self.bytes = Counter(), Counter()
         self.sizes = []
 
-    def start(self, numbers, check, name, arguments, keywords):
-        assert numbers == tuple(range(RANKS))
+    def start(self, group, check, name, arguments, keywords):
+        assert group.numbers == tuple(range(RANKS))
         given = arguments[1] if "gather" in name or "scatter" in name or "to_all" in name else arguments[0]
         self.calls[name] += 1
         self.bytes[name] += size_of(given)

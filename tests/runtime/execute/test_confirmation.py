@@ -63,7 +63,7 @@ class Server:
     def _live(self):
         self.network = self._connect(self._store, View.of(PLAN), self.server, NetworkOptions(LONG, LONG))
         # As NCCL's says, in whatever number of queues it runs.
-        self.network._near.one_queue = True
+        self.network.one_queue = True
         (number,) = JOB.chunks[self.server.stage]
         stage = CountingStage(JOB, self.server, number, 0.0, Sleeper(), 8)
         update = EmulatedUpdate(JOB, True, self.network, 0.0, Sleeper())

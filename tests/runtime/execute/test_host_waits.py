@@ -1,5 +1,7 @@
 """Where the host waits in an iteration: a worker over a device that does nothing before somebody waits for it."""
 
+from contextlib import nullcontext
+
 import torch
 
 from harness.examples import QUICK, paper_job
@@ -75,6 +77,9 @@ class OnDevice:
 
     def link(self, _):
         return self
+
+    def apart(self, _):
+        return nullcontext()
 
     def send(self, *_):
         return self._device.give("send")

@@ -22,6 +22,7 @@ from recycle.planner.model.problem import make_problem
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.stage import Held, Redo, TensorSpec
 from recycle.runtime.execute.worker import Worker
+from recycle.runtime.net.network import Link
 from recycle.runtime.net.peers import chunk_peers, peers_of_last
 from recycle.runtime.net.stop_line import NO_LINE
 from recycle.runtime.net.transfer_key import Carried
@@ -73,7 +74,7 @@ class ListedGroup:
     sum = start_sum
 
 
-class ListedLink:
+class ListedLink(Link):
     def __init__(self, sent, received):
         self._sent = sent
         self._received = received

@@ -1,3 +1,5 @@
+from contextlib import contextmanager
+
 import pytest
 import torch
 
@@ -5,7 +7,6 @@ from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.recorder import Recorder
 from recycle.runtime.errors import InterruptedTransport
-from recycle.runtime.execute.stage import TensorSpec
 from recycle.runtime.execute.transport import Transport
 from recycle.runtime.net.transfer_key import Carried, TransferKey
 
@@ -28,6 +29,7 @@ class Link:
 
     one_queue = False
     ends_are_right = True
+    inside = False
 
     def __init__(self):
         self.sent = []
@@ -41,20 +43,42 @@ class Link:
         self.sent.append((tensor, key, Work()))
         return self.sent[-1][-1]
 
+    @contextmanager
+    def apart(self, device):
+        assert device == Room.device
+        self.inside = True
+        yield
+        self.inside = False
+
     def receive(self, tensor, key):
+        assert self.inside, "it would be received behind all that was computed before"
         self.received.append((tensor, key, Work()))
         return self.received[-1][-1]
 
 
+class Room:
+    """What is received, for which there is room where it is received."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, link):
+        self._link = link
+
+    def empty(self):
+        assert self._link.inside, "what had this memory before may not be done with it"
+        return torch.empty(2)
+
+
 class Middle:
-    input = output = TensorSpec((2,), torch.float32)
+    def __init__(self, link):
+        self.input = self.output = Room(link)
 
 
 PROGRAM = [Instruction(Op.RECV_F, 1, 0, each, Server(0, 0)) for each in range(8)]
 
 
 def transport(link, **options):
-    return Transport(link, {1: Middle()}, Recorder(Server(0, 1)), **options)
+    return Transport(link, {1: Middle(link)}, Recorder(Server(0, 1)), **options)
 
 
 def test_receives_are_posted_ahead_of_their_turn():

@@ -16,10 +16,11 @@ from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net import own_ranks
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.net.own_ranks import OwnRanks
-from recycle.runtime.net.stop_line import StopLine
+from recycle.runtime.net.stop_line import OwnGroup, StopLine
 
 SIZE = 3
 ALL = tuple(range(SIZE))
+SETTINGS = "as many blocks as eight"
 
 
 def calls_of(rank):
@@ -59,15 +60,15 @@ def test_calls_bring_what_torch_says_and_nothing_they_are_given_changes(crosses)
             arguments = [each for each in arguments if each is not None]
             if name == "allgather":
                 arguments.append(torch._C._distributed_c10d.AllgatherOptions())
-            own.start(ALL, lambda: None, name, arguments, {}).wait()
+            own.start(OwnGroup(ALL), lambda: None, name, arguments, {}).wait()
             assert all(map(torch.equal, results, expected)), (name, results, expected)
             assert before is None or torch.equal(given, before), name
         # Round a ring, of which all begin before any waits.
         received, version = torch.empty(2), torch.tensor([float(process.rank), 1.0])
         started = version._version
         works = [
-            own.start(ALL, lambda: None, "send", ([version], (process.rank + 1) % SIZE, 0), {}),
-            own.start(ALL, lambda: None, "recv", ([received], (process.rank - 1) % SIZE, 0), {}),
+            own.start(OwnGroup(ALL), lambda: None, "send", ([version], (process.rank + 1) % SIZE, 0), {}),
+            own.start(OwnGroup(ALL), lambda: None, "recv", ([received], (process.rank - 1) % SIZE, 0), {}),
         ]
         for each in works:
             each.wait()
@@ -79,16 +80,17 @@ def test_calls_bring_what_torch_says_and_nothing_they_are_given_changes(crosses)
 
 def test_a_call_that_waits_in_the_stream_itself_is_over_and_is_not_made_again(monkeypatch):
     """Torch's groups of NCCL's return nothing then, which elsewhere means that somebody else carries it out."""
-    calls = []
+    calls, made = [], []
     backend = SimpleNamespace(allreduce=lambda *given: calls.append(given))
-    monkeypatch.setattr(own_ranks, "make_device_backend", lambda *_: backend)
+    monkeypatch.setattr(own_ranks, "make_device_backend", lambda *_, settings: made.append(settings) or backend)
     participant = Participant(Member(Server(0, 1), 0), ServerRank(0, 2))
     own = OwnRanks(HashStore, participant, NetworkOptions(transport="nccl"), lambda _: True)
     line = StopLine(lambda: None, own.start, lambda _: None, 1.0)
     carried = SimpleNamespace(carry_out=lambda *given: calls.append(given))
     with line.list():
-        work = OwnCalls(partial(line.start, (0, 1)), carried).carry_out(
+        work = OwnCalls(partial(line.start, OwnGroup((0, 1), SETTINGS)), carried).carry_out(
             "allreduce", [torch.ones(2)], AllreduceOptions()
         )
     assert work.is_completed()
     assert len(calls) == 1
+    assert made == [SETTINGS], "Megatron has set something for its communicator"

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from recycle.runtime.errors import ConnectionLost, ViewBroken
-from recycle.runtime.net.stop_line import NO_LINE, StopLine
+from recycle.runtime.net.stop_line import NO_LINE, OwnGroup, StopLine
 
 LISTS, ROWS = 2, 3
 
@@ -222,4 +222,4 @@ def test_outside_a_list_and_of_a_single_rank_nothing_is_borne():
     for line in (NO_LINE, StopLine(lambda: None, None, lambda _: None, 1.0)):
         with pytest.raises(ConnectionLost):
             line.bear(ConnectionLost("a transfer"))
-        assert line.start((0, 1), "barrier") is None
+        assert line.start(OwnGroup((0, 1)), "barrier") is None

@@ -1,6 +1,9 @@
 """What of Megatron's settings a plan can run with, in one table; everything else is refused with what to change."""
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 Settings = Callable[[str], Any]
@@ -53,18 +56,20 @@ def _off(name: str, advice: Advice) -> Rule:
 OVERLAP = Advice("gradients are reduced as a whole when a stage is done", "turn it off")
 GRAPHS = Advice("a recorded graph runs one fixed order, and a plan's order changes with the failures", "leave it out")
 BALANCE = Advice("what it counts is summed over pipelines, whose orders differ", "use aux_loss")
-DISPATCH = Advice("tokens travel around torch.distributed, where no failure is seen", "use alltoall")
 LAYER_WISE = Advice("peers have the state of different layers, so a dead one's is lost", "use --optimizer adam or sgd")
 MOVED = Advice("it follows the micro-batches of a rank, and a plan moves them", "leave it out")
-COMMUNICATORS = Advice("each view makes communicators of its own, and torch makes none", "leave it out")
+COMMUNICATORS = Advice("each view makes its own communicators between servers, without torch", "leave it out")
 
+OUTSIDE = Advice(
+    "each view makes its own communicators between servers, without torch",
+    "name groups inside a server only: tp, ep, cp",
+)
 DRAWN = Advice("its random numbers depend on which server draws them", "leave it out")
 OWN_PART = "each rank keeps its own part, and no live rank has that of a dead one"
 
 RULES = (
     Rule(("moe_router_load_balancing_type",), ("aux_loss", "seq_aux_loss", "sinkhorn", "none"), BALANCE),
     _off("moe_router_enable_expert_bias", BALANCE),
-    Rule(("moe_token_dispatcher_type",), ("allgather", "alltoall"), DISPATCH),
     Rule(("moe_input_jitter_eps", "moe_router_force_biased"), (), DRAWN),
     _off("moe_router_force_load_balancing", DRAWN),
     _off("overlap_moe_expert_parallel_comm", Advice("a plan orders micro-batches itself", "turn it off")),
@@ -92,7 +97,7 @@ RULES = (
     _off("overlap_param_gather", Advice("parameters are given to peers as a whole", "turn it off")),
     _off(
         "tp_comm_overlap",
-        Advice("ranks write to each other around torch.distributed, where no failure is seen", "leave it out"),
+        Advice("all ranks of the job set it up together, and a server that comes back could not", "leave it out"),
     ),
     _off("variable_seq_lengths", Advice("receives are posted before it is known what is sent", "turn it off")),
     _off("defer_embedding_wgrad_compute", Advice("a plan orders weight gradients itself", "turn it off")),
@@ -190,12 +195,13 @@ OVER_NCCL = (
             "use --timing-log-level 1",
         ),
     ),
-    Rule(("nccl_communicator_config_path",), (), COMMUNICATORS),
-    Rule(("high_priority_stream_groups",), ([],), COMMUNICATORS),
     _off("use_sharp", COMMUNICATORS),
     _off("nccl_ub", COMMUNICATORS),
 )
 """What NCCL needs."""
+
+INSIDE = frozenset(("tp", "cp", "hcp", "tp_cp", "ep", "ep_tp", "tp_ep_mp"))
+"""Megatron's names of groups inside a server, whose communicators torch makes with the settings that they are given."""
 
 UNSPLIT = (
     _off(
@@ -250,11 +256,6 @@ SHARDED = (
         (1,),
         Advice("peers mirror each other's shards as it is", "leave it out"),
     ),
-    Rule(
-        ("context_parallel_size",),
-        (1,),
-        Advice("shards would be cut among the ranks of a server, too", "turn one of them off"),
-    ),
     Rule(("optimizer",), ("adam",), LAYER_WISE),
     _off("fp16", Advice("each rank looks for overflow in its own shard only", "use --bf16")),
     Rule(("loss_scale",), (), Advice("each rank unscales its own shard only", "leave it out")),
@@ -275,6 +276,11 @@ SHARDED_CHECKPOINTS = (
 READ_ONLY = (
     Rule(("context_parallel_size",), (1,), Advice("its layers need CUDA", "try a death before you rely on it")),
     Rule(("fp8",), (), Advice("its layers need CUDA", "try a death before you rely on it")),
+    Rule(
+        ("moe_token_dispatcher_type",),
+        ("allgather", "alltoall"),
+        Advice("DeepEP and HybridEP need CUDA", "try a death before you rely on it"),
+    ),
 )
 """What was read in Megatron's code and has never been run here."""
 
@@ -363,6 +369,9 @@ def refusals(settings: Settings, lacks_nccl: str = "") -> Iterator[Refusal]:
         if lacks_nccl:
             yield Refusal("distributed_backend", "nccl", Advice(lacks_nccl, "use --distributed-backend gloo"))
         yield from _broken(OVER_NCCL, settings)
+        for name, groups in _groups_with_settings(settings).items():
+            if not INSIDE.issuperset(groups):
+                yield Refusal(name, settings(name), OUTSIDE)
     if settings("use_distributed_optimizer"):
         yield from _broken(SHARDED, settings)
         if settings("save") is not None:
@@ -371,6 +380,17 @@ def refusals(settings: Settings, lacks_nccl: str = "") -> Iterator[Refusal]:
         yield from _broken(CONTEXT, settings)
     if settings("fp8") is not None:
         yield from _broken(EIGHT_BITS, settings)
+
+
+def _groups_with_settings(settings: Settings) -> dict[str, Collection[str]]:
+    """The groups for whose communicators something is set, by where that is; what cannot be read is not known."""
+    content = ""
+    with suppress(OSError, TypeError):
+        content = Path(settings("nccl_communicator_config_path")).read_text()
+    return {
+        "nccl_communicator_config_path": re.findall(r"^['\"]?(\w+)['\"]?\s*:", content, re.MULTILINE),
+        "high_priority_stream_groups": settings("high_priority_stream_groups") or (),
+    }
 
 
 def read_only(settings: Settings) -> Iterator[Refusal]:

@@ -19,6 +19,7 @@ from recycle.runtime.device import place_among_gpus
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.nccl.bindings import Nccl
 from recycle.runtime.net.network import TransportKind
+from recycle.runtime.net.process_groups import ReplaceableGroup
 
 
 def transport_of(backend: str) -> TransportKind:
@@ -63,7 +64,7 @@ def cannot_sum(settings: Settings) -> str:
 
 
 def keep_groups_on_host() -> None:
-    """Have torch make gloo's groups where Megatron asks for NCCL's."""
+    """Have torch make gloo's groups where Megatron asks for NCCL's; what it sets for their communicators is kept."""
     own: Callable[..., Any] = torch.distributed.init_process_group
 
     @wraps(own)
@@ -71,3 +72,13 @@ def keep_groups_on_host() -> None:
         return own("gloo" if backend == "nccl" else backend, *positional, **keywords)
 
     replace(torch.distributed, "init_process_group", init_process_group)
+    own_group: Callable[..., Any] = torch.distributed.new_group
+
+    @wraps(own_group)
+    def new_group(*positional: Any, pg_options: Any = None, **keywords: Any) -> Any:
+        group = own_group(*positional, **keywords)
+        if isinstance(group, ReplaceableGroup):
+            group.settings = pg_options
+        return group
+
+    replace(torch.distributed, "new_group", new_group)

@@ -25,10 +25,10 @@ from recycle.megatron.flag.steps.gradients import SameParameters
 from recycle.megatron.flag.steps.loss_table import LossTable, StageLosses
 from recycle.megatron.flag.steps.steps import Steps
 from recycle.megatron.flag.world.call_results import tell_all
-from recycle.megatron.flag.world.collectives import Collectives, GroupCollectives, hand_over, several
+from recycle.megatron.flag.world.collectives import Collectives, hand_over, several
 from recycle.megatron.flag.world.live_world import only_the_living
 from recycle.megatron.flag.world.progress import IterationProgress
-from recycle.megatron.flag.world.rank_calls import RankCalls, SomeRanks
+from recycle.megatron.flag.world.rank_calls import RankCalls
 from recycle.megatron.flag.world.roles import Roles
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.stage import MegatronStage
@@ -43,6 +43,7 @@ from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.launch.process.said_once import is_first_to_say
 from recycle.runtime.net.network import Network, TransportKind, meet
 from recycle.runtime.net.process_groups import ReplaceableGroup
+from recycle.runtime.net.stop_line import OwnGroup
 from recycle.runtime.recover.admission import AdmissionPause
 from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
@@ -124,7 +125,7 @@ class ProtectedExecution:
         self.collectives = Collectives(server, self.job, ranks, self.settle, self.recover, self._roles.go_on, layout)
         self.rank_calls = RankCalls(server, ranks, self.collectives)
         same = [several(each) for each in (layout.same_layers(number), layout.same_experts(number))]
-        self.same_parameters = SameParameters(*(SomeRanks(ranks, each) if each else None for each in same))
+        self.same_parameters = SameParameters(*(ranks.carrier(each) if each else None for each in same))
         self._losses = LossTable(server, self.job, self.same_parameters.layers)
         self._leaving = False
         self._handed_over = False
@@ -254,10 +255,10 @@ class ProtectedExecution:
         self._handed_over = True
         for group in self._groups:
             if len(group.servers) > 1:
-                hand_over(group, GroupCollectives.of(self.collectives, group))
+                hand_over(group, self.collectives.carrier(group.servers, several(group.numbers)))
             else:
                 carrier = self.rank_calls.of(group.numbers)
-                start = partial(self._ranks.start, group.numbers)
+                start = partial(self._ranks.start, OwnGroup(group.numbers, group.settings))
                 hand_over(group, carrier, start)
 
     def let_in(self) -> None:

@@ -1,6 +1,7 @@
 """The end of an iteration in Megatron's terms; the optimizer is the training code's."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -11,13 +12,15 @@ from megatron.core.distributed.finalize_model_grads import (
 from megatron.core.process_groups_config import ProcessGroupCollection
 from torch.distributed import ReduceOp
 
+from recycle.holding import placed
+from recycle.job import Job
 from recycle.megatron.flag.steps.loss_table import StageLosses
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.ties import tie_of
 from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import Redo
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.network import Network, Reduction
 
 
 class FinalizedGradients:
@@ -27,9 +30,6 @@ class FinalizedGradients:
 
     def collect(self) -> None:
         """Nothing: Megatron's buffers add up by themselves."""
-
-    def start_reduction(self, chunk: int) -> None:
-        """Nothing: gradients of all chunks are finalized together."""
 
     def validate(self) -> Redo:
         """Nothing: the training code steps its optimizer, and knows."""
@@ -53,6 +53,9 @@ class WholeGradients(FinalizedGradients):
     def __init__(self, stages: Sequence[MegatronStage]) -> None:
         self.force_all_reduce = False
         self._stages = stages
+
+    def start_reduction(self, chunk: int) -> None:
+        """Nothing: gradients of all chunks are finalized together."""
 
     def reduce(self, chunk: int, *, last: bool) -> None:
         """See StageUpdate: Megatron does it for all chunks of a server together."""
@@ -97,7 +100,7 @@ class LiveGradients(FinalizedGradients):
     Args:
         stages: of the server, rising; their chunks are in Megatron's DDP.
         network: of the server.
-        depth: P.
+        job: for its shape.
         ranks: of the server, with which it sums.
         losses: that are exchanged meanwhile; None where that is done elsewhere, or nothing is reported here.
 
@@ -109,7 +112,7 @@ class LiveGradients(FinalizedGradients):
         self,
         stages: Sequence[MegatronStage],
         network: Network,
-        depth: int,
+        job: Job,
         ranks: SameParameters = ALONE,
         losses: StageLosses | None = None,
     ) -> None:
@@ -120,11 +123,21 @@ class LiveGradients(FinalizedGradients):
         self._network = network
         self._ranks = ranks
         self._losses = losses
-        self._sums: list[tuple[Any, Carrier | None]] = [
-            *((buffer, ranks.layers) for model in self._models for buffer in model.buffers),
-            *((buffer, ranks.experts) for model in self._models for buffer in model.expert_parallel_buffers),
-        ]
-        self._tie = tie_of(self._models, network, network.view.peers(0), network.view.peers(depth - 1))
+        chunks = placed(job, network.server).chunks
+        self._sums: dict[int, list[tuple[Any, Carrier | None]]] = {
+            chunk: [
+                *((buffer, ranks.layers) for buffer in model.buffers),
+                *((buffer, ranks.experts) for buffer in model.expert_parallel_buffers),
+            ]
+            for chunk, model in zip(chunks, self._models, strict=True)
+        }
+        self._under_way: dict[int, list[Reduction]] = {}
+        self._tie = tie_of(self._models, network, network.view.peers(0), network.view.peers(job.depth - 1))
+
+    def start_reduction(self, chunk: int) -> None:
+        """See StageUpdate. Where all that is started runs in one queue, it would hold up what others wait for."""
+        if not self._network.one_queue:
+            self._start(chunk)
 
     def reduce(self, chunk: int, *, last: bool) -> None:
         """See StageUpdate: the training code steps all chunks of a server together."""
@@ -135,12 +148,11 @@ class LiveGradients(FinalizedGradients):
         """Give every live server of the stage the gradient of the whole batch."""
         if self._losses is not None:
             self._losses.start()
-        for buffer, ranks in self._sums:
-            factor = factor_of(buffer)
-            if factor != 1.0:
-                buffer.grad_data *= factor
-            self._network.peers.sum(buffer.grad_data)
-            sum_over(ranks, buffer.grad_data)
+        for chunk, buffers in self._sums.items():
+            self._start(chunk)
+            for (buffer, ranks), each in zip(buffers, self._under_way.pop(chunk), strict=True):
+                each.wait()
+                sum_over(ranks, buffer.grad_data)
         if self._losses is not None:
             self._losses.start_totals()
         config = self._stages[-1].config
@@ -153,10 +165,21 @@ class LiveGradients(FinalizedGradients):
             tokens = self._stages[-1].tokens.to("cpu", torch.float64)
             self._network.all.sum(tokens)
             sum_over(self._ranks.layers, tokens)
-            for buffer, _ in self._sums:
+            for buffer, _ in chain.from_iterable(self._sums.values()):
                 buffer.scale_gradients(1.0 / tokens.item())
         if self._losses is not None:
             self._losses.finish()
+
+    def _start(self, chunk: int) -> None:
+        """Start to sum a chunk's gradients over the peers, if that was not started; no more are added to them."""
+        if chunk not in self._under_way:
+            self._under_way[chunk] = [self._start_sum(buffer) for buffer, _ in self._sums[chunk]]
+
+    def _start_sum(self, buffer: Any) -> Reduction:
+        factor = factor_of(buffer)
+        if factor != 1.0:
+            buffer.grad_data *= factor
+        return self._network.peers.start_sum(buffer.grad_data)
 
 
 def factor_of(buffer: Any) -> float:

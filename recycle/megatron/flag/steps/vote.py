@@ -92,7 +92,7 @@ class Vote:
         """See Steps."""
         execution, self._begins = self._execution, True
         losses = execution.stage_losses(network)
-        update = LiveGradients(self._stages, network, plan.job.depth, execution.same_parameters, losses)
+        update = LiveGradients(self._stages, network, plan.job, execution.same_parameters, losses)
         self._worker = Worker(plan, self._stages, update, network, execution.recorder, hooks, notices)
 
     def train(self) -> None:

@@ -12,7 +12,8 @@ server; groups that have other ranks of the same servers do so at the same time.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Self, TypeAlias
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import torch
@@ -21,8 +22,8 @@ from torch.distributed import ReduceOp, Work
 from recycle.job import Job, Server
 from recycle.megatron.flag.command.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.flag.world.call_results import Key, Result, Value, content_of
-from recycle.megatron.flag.world.reductions import reduction_of
 from recycle.megatron.shared.rank_collectives import RankCollectives
+from recycle.megatron.shared.reductions import reduction_of
 from recycle.megatron.shared.torch_calls import Calls, Carrier, OwnCalls
 from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.net.network import Alone, Group, Network
@@ -201,6 +202,10 @@ class Collectives:
         counted = self._seats[servers].counted
         return _rank_by_rank(numbers, self._gather(servers, numbers, tensor, counted), tensor, len(counted))
 
+    def carrier(self, servers: tuple[Server, ...], numbers: Numbers) -> Carrier:
+        """The calls of a group; arguments as above."""
+        return Carrier(partial(self.gather, servers, numbers), partial(self.reduce, servers, numbers))
+
     def kind(self, servers: tuple[Server, ...]) -> str:
         """Groups that are each other's peers are of one kind: pipelines say the same."""
         if len(servers) == self._job.pipelines * self._job.depth:
@@ -320,33 +325,6 @@ class Collectives:
         for row, size in zip(table, sizes.tolist(), strict=True):
             for result in msgspec.msgpack.decode(row[:size].numpy().tobytes(), type=list[Result]):
                 self._known.setdefault(result.key, [each.tensor for each in result.values])
-
-
-class GroupCollectives(NamedTuple):
-    """The calls of one process group; a Carrier.
-
-    Attributes:
-        collectives: of this server.
-        servers: in the order of their ranks in the group.
-        numbers: of the ranks of each that are in it, where it is several.
-    """
-
-    collectives: Collectives
-    servers: tuple[Server, ...]
-    numbers: Numbers
-
-    @classmethod
-    def of(cls, collectives: Collectives, group: ReplaceableGroup) -> Self:
-        """Those of a group of which it is known whose ranks are in it."""
-        return cls(collectives, group.servers, several(group.numbers))
-
-    def reduce(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
-        """See Carrier."""
-        return self.collectives.reduce(self.servers, self.numbers, tensor, how)
-
-    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """See Carrier."""
-        return self.collectives.gather(self.servers, self.numbers, tensor)
 
 
 def hand_over(

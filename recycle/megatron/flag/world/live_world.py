@@ -5,36 +5,13 @@ A dead rank's part cannot be played where each rank does something of its own, a
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
-
-import torch
+from functools import partial
 
 from recycle.control.membership.view import View
 from recycle.job import Server
-from recycle.megatron.flag.world.collectives import Collectives, GroupCollectives, hand_over
+from recycle.megatron.flag.world.collectives import Collectives, hand_over, several
+from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.net.process_groups import ReplaceableGroup, numbered_without
-
-
-class LivingCollectives(NamedTuple):
-    """The calls of the live ranks of one process group in one view; a Carrier.
-
-    Attributes:
-        collectives: of this server.
-        servers: all, in the order of their ranks in the group.
-        numbers: of the ranks of each that are in it, where it is several.
-    """
-
-    collectives: Collectives
-    servers: tuple[Server, ...]
-    numbers: tuple[int, ...]
-
-    def reduce(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
-        """See Carrier."""
-        return self.collectives.reduce_alive(self.servers, self.numbers, tensor, how)
-
-    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """See Carrier."""
-        return self.collectives.gather_alive(self.servers, self.numbers, tensor)
 
 
 @contextmanager
@@ -53,14 +30,16 @@ def only_the_living(
         collectives: of this server.
     """
     dead = [rank for rank, server in enumerate(servers) if server not in view.servers]
-    carriers = {group: GroupCollectives.of(collectives, group) for group in groups if len(group.servers) > 1}
-    shrunk = [group for group in carriers if len({server.pipeline for server in group.servers}) > 1]
+    across = [group for group in groups if len(group.servers) > 1]
+    shrunk = [group for group in across if len({server.pipeline for server in group.servers}) > 1]
     try:
         with numbered_without(dead, shrunk):
-            for group, carrier in carriers.items():
-                hand_over(group, LivingCollectives(*carrier))
+            for group in across:
+                whose = group.servers, several(group.numbers)
+                gather = partial(collectives.gather_alive, *whose)
+                hand_over(group, Carrier(gather, partial(collectives.reduce_alive, *whose)))
             yield
     finally:
         # Torch's own numbers are back, which calls go by.
-        for group, carrier in carriers.items():
-            hand_over(group, carrier)
+        for group in across:
+            hand_over(group, collectives.carrier(group.servers, several(group.numbers)))

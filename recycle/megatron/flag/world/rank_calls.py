@@ -2,44 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
-
-import torch
 
 from recycle.job import Server
-from recycle.megatron.flag.world.collectives import Collectives, GroupCollectives, several
-from recycle.megatron.flag.world.reductions import reduction_of
+from recycle.megatron.flag.world.collectives import Collectives, several
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.torch_calls import Carrier
-
-
-class SomeRanks(NamedTuple):
-    """The calls of some of the ranks of a server, in the present view and no longer; a Carrier.
-
-    Groups of other ranks of the server make the same calls at the same time, and all meet in one.
-
-    Attributes:
-        ranks: all.
-        numbers: of those in the group.
-    """
-
-    ranks: RankCollectives
-    numbers: tuple[int, ...]
-
-    def reduce(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
-        """See Carrier."""
-        if len(self.numbers) == self.ranks.rank.size:
-            return self.ranks.reduce(tensor, how)
-        return reduction_of(how)(torch.stack(self.gather(tensor)))
-
-    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """See Carrier."""
-        if len(self.numbers) == self.ranks.rank.size:
-            return self.ranks.gather(tensor)
-        if len(self.numbers) == 1:
-            return [tensor.detach()]
-        rows = self.ranks.gather_unequal(tensor)
-        return [rows[number].view(tensor.shape) for number in self.numbers]
 
 
 class RankCalls:
@@ -69,32 +36,14 @@ class RankCalls:
         finally:
             self._inside = False
 
-    def of(self, numbers: tuple[int, ...]) -> "GroupOfRanks":
+    def of(self, numbers: tuple[int, ...]) -> Carrier:
         """Those of the group of some ranks."""
-        return GroupOfRanks(self, numbers)
+        return Carrier(
+            lambda tensor: self._carrier(numbers).gather(tensor),
+            lambda tensor, how: self._carrier(numbers).reduce(tensor, how),
+        )
 
-    def carrier(self, numbers: tuple[int, ...]) -> Carrier:
-        """Who carries out the calls of the group of some ranks just now."""
+    def _carrier(self, numbers: tuple[int, ...]) -> Carrier:
         if self._inside:
-            return SomeRanks(self._ranks, numbers)
-        return GroupCollectives(self._around, (self._server,), several(numbers))
-
-
-class GroupOfRanks(NamedTuple):
-    """The calls of some ranks of a server; a Carrier.
-
-    Attributes:
-        calls: of all such groups.
-        numbers: of the ranks.
-    """
-
-    calls: RankCalls
-    numbers: tuple[int, ...]
-
-    def reduce(self, tensor: torch.Tensor, how: Any) -> torch.Tensor:
-        """See Carrier."""
-        return self.calls.carrier(self.numbers).reduce(tensor, how)
-
-    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """See Carrier."""
-        return self.calls.carrier(self.numbers).gather(tensor)
+            return self._ranks.carrier(numbers)
+        return self._around.carrier((self._server,), several(numbers))

@@ -1,15 +1,13 @@
 """How a server of several ranks comes back: its own ranks meet, and answer for all the others."""
 
 from datetime import timedelta
-from typing import NamedTuple
 
 import torch
 from torch.distributed import PrefixStore
 
 from recycle.control.membership.view import Member, ServerRank, View
-from recycle.megatron.flag.world.rank_calls import SomeRanks
-from recycle.megatron.flag.world.reductions import reduction_of
 from recycle.megatron.shared.rank_collectives import RankCollectives
+from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.meeting_store import MeetingStore
@@ -20,31 +18,25 @@ PATIENCE = timedelta(minutes=30)
 """Setting up may take any time, and not all ranks do the same."""
 
 
-class ServerAnswers(NamedTuple):
-    """Answers the calls of a group, of whose members only the ranks of this server take part; a Carrier.
+def server_answers(group: ReplaceableGroup, ranks: RankCollectives) -> Carrier:
+    """Answers the calls of a group, of whose members only the ranks of this server take part.
 
     Every other server says what this one says, rank by rank.
 
-    Attributes:
+    Args:
         group: it.
         ranks: of this server, which have met.
     """
 
-    group: ReplaceableGroup
-    ranks: RankCollectives
-
-    def reduce(self, tensor: torch.Tensor, how: object) -> torch.Tensor:
-        """See Carrier."""
-        return reduction_of(how)(torch.stack(self.gather(tensor)))
-
-    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """See Carrier."""
-        own = self.ranks.rank
-        numbers = [each % own.size for each in torch.distributed.get_process_group_ranks(self.group)]
+    def gather(tensor: torch.Tensor) -> list[torch.Tensor]:
+        own = ranks.rank
+        numbers = [each % own.size for each in torch.distributed.get_process_group_ranks(group)]
         if set(numbers) == {own.number}:
             return [tensor.detach().clone() for _ in numbers]
-        said = SomeRanks(self.ranks, tuple(dict.fromkeys(numbers))).gather(tensor)
+        said = ranks.carrier(tuple(dict.fromkeys(numbers))).gather(tensor)
         return [said[place].clone() for place in map(sorted(set(numbers)).index, numbers)]
+
+    return Carrier.by_gathering(gather)
 
 
 def meet_own_ranks(member: Member, rank: ServerRank, endpoint: Endpoint) -> RankCollectives:

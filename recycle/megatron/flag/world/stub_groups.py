@@ -4,34 +4,11 @@ Every call is answered at once, as if all members of the group had said what thi
 model, optimizer and data sets: what the answers are wrong about, such as parameters, comes from a peer afterwards.
 """
 
-from typing import NamedTuple
-
-import torch
-
 from recycle.job import Server
-from recycle.megatron.flag.world.reductions import reduction_of
-from recycle.megatron.flag.world.server_answers import ServerAnswers
+from recycle.megatron.flag.world.server_answers import server_answers
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.torch_calls import Calls, Carrier
 from recycle.runtime.net.process_groups import ReplaceableGroup, make_replaceable_groups
-
-
-class StubAnswers(NamedTuple):
-    """Answers the calls of a group whose other members do not take part; a Carrier.
-
-    Attributes:
-        size: how many members it has.
-    """
-
-    size: int
-
-    def reduce(self, tensor: torch.Tensor, how: object) -> torch.Tensor:
-        """See Carrier."""
-        return reduction_of(how)(torch.stack(self.gather(tensor)))
-
-    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """See Carrier."""
-        return [tensor.detach().clone() for _ in range(self.size)]
 
 
 def make_stub_groups(server: Server, ranks: RankCollectives | None = None) -> list[ReplaceableGroup]:
@@ -48,7 +25,8 @@ def make_stub_groups(server: Server, ranks: RankCollectives | None = None) -> li
     def answer(group: ReplaceableGroup) -> None:
         size = group.size()
         # It is not said yet who the others are, and the answers do not depend on it.
-        answers: Carrier = StubAnswers(size) if ranks is None else ServerAnswers(group, ranks)
+        same = Carrier.by_gathering(lambda tensor: [tensor.detach().clone() for _ in range(size)])
+        answers = same if ranks is None else server_answers(group, ranks)
         group.hand_over((server,) * size, Calls(answers, group.rank(), size).carry_out)
 
     return make_replaceable_groups(answer)

@@ -12,7 +12,7 @@ from recycle.runtime.net.gloo.connecting import LazyGroup, connect_groups
 from recycle.runtime.net.gloo.groups import begin, make_backend
 from recycle.runtime.net.gloo.tags import tag_of
 from recycle.runtime.net.gloo.transfers import Waits
-from recycle.runtime.net.network import NetworkOptions, Transfer
+from recycle.runtime.net.network import Link, NetworkOptions, PrivateLink, Transfer
 from recycle.runtime.net.transfer_key import TransferKey
 from recycle.runtime.plain_words import lost
 
@@ -41,7 +41,7 @@ class GlooTransfer(Transfer):
             raise lost(error, [self._partner]) from error
 
 
-class GlooLink:
+class GlooLink(Link):
     """A link between two ranks of a process group. There is one at most for each of its other ranks.
 
     Args:
@@ -80,7 +80,7 @@ class GlooLink:
         return GlooTransfer(begin(start, [partner]), self._timeout, self._waits, partner)
 
 
-class GlooPrivateLink:
+class GlooPrivateLink(PrivateLink):
     """A private link, over a process group of two.
 
     Args:

@@ -1,6 +1,7 @@
 """Groups and links over communicators: how they are made together, waited for, and given up."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import timedelta
 
 import torch
@@ -8,8 +9,8 @@ from torch.distributed import PrefixStore, Store
 
 from recycle.runtime.errors import ConnectionLost, ViewBroken
 from recycle.runtime.net.nccl.bindings import Kind
-from recycle.runtime.net.nccl.library import DeviceMark, NcclCommunicator, NcclLibrary
-from recycle.runtime.net.network import Group, NetworkOptions
+from recycle.runtime.net.nccl.library import DeviceLane, DeviceMark, NcclCommunicator, NcclLibrary
+from recycle.runtime.net.network import Group, Link, NetworkOptions
 from recycle.runtime.net.transfer_key import TransferKey
 from recycle.runtime.plain_words import lost
 
@@ -21,22 +22,30 @@ class Operation:
     """
 
     def __init__(
-        self, library: NcclLibrary, communicator: NcclCommunicator, mark: DeviceMark, timeout: timedelta
+        self,
+        library: NcclLibrary,
+        communicator: NcclCommunicator,
+        mark: DeviceMark,
+        tensor: torch.Tensor,
+        timeout: timedelta,
     ) -> None:
         self._library = library
         self._communicator = communicator
         self._mark = mark
+        self._tensor: torch.Tensor | None = tensor
         self._timeout = timeout
 
     def wait(self) -> None:
         """See Transfer."""
         self._library.watch(self.is_over, self._timeout, "nobody answers")
+        self._tensor = None
         if self._communicator.aborted:
             raise ConnectionLost("it was aborted")
 
     def precede(self) -> bool:
         """See Transfer: where this side gives it up, what comes after it goes on with what its tensor holds."""
-        self._communicator.lane.precede(self._mark)
+        self._communicator.lane.precede(self._mark, self._tensor)
+        self._tensor = None
         return False
 
     def is_over(self) -> bool:
@@ -52,6 +61,11 @@ class OrderedGroup(Group):
         self._communicator = communicator
         self._timeout = timeout
 
+    @property
+    def lane(self) -> DeviceLane:
+        """In which its operations run."""
+        return self._communicator.lane
+
     def start(self, kind: Kind, tensor: torch.Tensor) -> Operation:
         """Give an operation to the communicator.
 
@@ -64,7 +78,7 @@ class OrderedGroup(Group):
             raise
         except RuntimeError as error:
             raise lost(error) from error
-        return Operation(self._library, self._communicator, mark, self._timeout)
+        return Operation(self._library, self._communicator, mark, tensor, self._timeout)
 
     def start_sum(self, tensor: torch.Tensor) -> Operation:
         """See Group."""
@@ -75,7 +89,7 @@ class OrderedGroup(Group):
         return self.start("maximum", tensor)
 
 
-class OrderedLink:
+class OrderedLink(Link):
     """A link over two communicators of two, one for each direction: both ends may send before they receive."""
 
     def __init__(self, there: OrderedGroup, back: OrderedGroup) -> None:
@@ -88,6 +102,10 @@ class OrderedLink:
     def receive(self, tensor: torch.Tensor, _: TransferKey) -> Operation:
         """See Link."""
         return self._back.start("receive", tensor)
+
+    def apart(self, device: torch.device) -> AbstractContextManager[object]:
+        """See Link."""
+        return self._back.lane.within()
 
 
 class Communicators:

@@ -46,8 +46,16 @@ class DeviceLane(Protocol):
     def mark(self) -> DeviceMark:
         """A place after all that was put in so far."""
 
-    def precede(self, mark: Any) -> None:
-        """Have what this thread starts next on the device come after a place in this lane."""
+    def precede(self, mark: Any, tensor: torch.Tensor | None) -> None:
+        """Have what this thread starts next on the device come after a place in this lane.
+
+        Args:
+            mark: that.
+            tensor: what that is about, whose memory is kept for what comes next; None if it was waited for.
+        """
+
+    def within(self) -> AbstractContextManager[object]:
+        """Within the block, what this thread starts on the device, and takes of its memory, is in this lane."""
 
 
 class CudaLane:
@@ -74,9 +82,16 @@ class CudaLane:
         """See DeviceLane."""
         return self._stream.record_event()  # type: ignore[no-any-return]
 
-    def precede(self, mark: torch.cuda.Event) -> None:
+    def precede(self, mark: torch.cuda.Event, tensor: torch.Tensor | None) -> None:
         """See DeviceLane."""
-        torch.cuda.current_stream(self._stream.device).wait_event(mark)
+        current = torch.cuda.current_stream(self._stream.device)
+        current.wait_event(mark)
+        if tensor is not None:
+            tensor.record_stream(current)
+
+    def within(self) -> AbstractContextManager[object]:
+        """See DeviceLane."""
+        return torch.cuda.stream(self._stream)
 
 
 class NcclCommunicator:

@@ -1,6 +1,7 @@
 """The network of one view over NCCL: what lies on GPUs goes over its communicators, and the rest beside them."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 
@@ -10,7 +11,7 @@ from recycle.runtime.net.staged.crossing import Crosses, is_on_device
 from recycle.runtime.net.transfer_key import TransferKey
 
 
-class TwofoldLink:
+class TwofoldLink(Link):
     """A Link whose ends agree on which tensors lie in host memory; those have an order of their own.
 
     Args:
@@ -30,6 +31,10 @@ class TwofoldLink:
     def receive(self, tensor: torch.Tensor, key: TransferKey) -> Transfer:
         """See Link."""
         return self._carrier(tensor).receive(tensor, key)
+
+    def apart(self, device: torch.device) -> AbstractContextManager[object]:
+        """See Link."""
+        return self._carrier(torch.empty(0, device=device)).apart(device)
 
     def _carrier(self, tensor: torch.Tensor) -> Link:
         return self._near() if self._is_near(tensor) else self._host
@@ -68,20 +73,11 @@ class TwofoldNetwork(HostedNetwork):
     def __init__(self, host: Network, near: Network, is_near: Crosses = is_on_device) -> None:
         super().__init__(host)
         self._near, self._is_near = near, is_near
+        self.one_queue, self.ends_are_right = near.one_queue, near.ends_are_right
         # What all servers tell each other are figures, and those lie in host memory.
         self.all = host.all
         self.peers = TwofoldGroup(host.peers, near.peers, is_near)
         self.ranks = TwofoldGroup(host.ranks, near.ranks, is_near)
-
-    @property
-    def one_queue(self) -> bool:
-        """See Network."""
-        return self._near.one_queue
-
-    @property
-    def ends_are_right(self) -> bool:
-        """See Network."""
-        return self._near.ends_are_right
 
     def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> Group:
         """See Network."""

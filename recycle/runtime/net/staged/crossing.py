@@ -49,7 +49,7 @@ class Arriving(Transfer):
         self._tensor.detach().copy_(self._host, non_blocking=True)
 
 
-class StagedLink:
+class StagedLink(Link):
     """A Link.
 
     Args:

@@ -15,9 +15,10 @@ from harness.stand_in import Library
 from harness.stand_in_transport import StandInNccl
 from recycle.runtime.errors import ConnectionLost, Interrupted
 from recycle.runtime.net.nccl import library as module
+from recycle.runtime.net.nccl.communicators import OrderedLink
 from recycle.runtime.net.nccl.library import NcclLibrary
 from recycle.runtime.net.nccl.network import TwofoldGroup, TwofoldLink
-from recycle.runtime.net.network import Done, NetworkOptions
+from recycle.runtime.net.network import Done, Link, NetworkOptions
 from recycle.runtime.net.transfer_key import STATE
 
 
@@ -126,7 +127,7 @@ def test_a_tensor_that_is_not_yet_launched_stays_as_long_as_its_communicator(mon
     assert held() is not None
 
 
-class Named:
+class Named(Link):
     """A link and a group that say who was given what."""
 
     def __init__(self, name, given):
@@ -154,3 +155,14 @@ def test_what_lies_on_a_device_goes_over_nccl_and_the_rest_beside_it():
     group.sum(torch.tensor([0]))
     group.maximum(torch.tensor([5]))
     assert given == [("host", 1), ("host", 2), ("near", 3), ("near", 4), ("host", 0), ("near", 5)]
+
+
+def test_what_a_device_receives_is_apart_from_what_it_computes_and_no_device_is_asked_about_the_rest():
+    within = object()
+    back, there = (SimpleNamespace(lane=SimpleNamespace(within=lambda each=each: each)) for each in (within, None))
+    link = OrderedLink(there, back)
+    asked = []
+    both = TwofoldLink(Named("host", []), lambda: asked.append(1) or link, lambda tensor: tensor.is_meta)
+    with both.apart(torch.device("cpu")):
+        assert not asked
+    assert both.apart(torch.device("meta")) is within
