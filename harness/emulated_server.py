@@ -178,7 +178,7 @@ class EmulatedServer:
 
     def _tell_of(self, step: int, report: IterationReport, seconds: float) -> None:
         line = IterationLine(str(self._server), step, seconds, list(report.losses), report.peak_memory, self._epoch)
-        self._reporter.tell(line, self.recorder.spans(0))
+        self._reporter.tell(line, self.recorder.take_spans(0))
 
 
 class CountedUpdate:

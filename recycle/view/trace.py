@@ -160,9 +160,9 @@ def _process(number: int, name: str, order: int) -> Iterator[Event]:
 def _slices(part: Part, row: Row, process: int) -> Iterator[Event]:
     named = {COMPUTE: "compute"}
     yield _thread(process, COMPUTE, named[COMPUTE])
-    for span in row.spans:
+    for place, span in enumerate(row.spans):
         if span.end > span.start:
-            yield _slice(part, row, span, process, COMPUTE)
+            yield _slice(part, row, span, process, COMPUTE, void=place in row.void)
     for lane, span in lanes(row.transfers):
         if lane + 1 not in named:
             named[lane + 1] = "communication"
@@ -189,7 +189,7 @@ def _thread(process: int, lane: int, name: str) -> Event:
     return {"ph": "M", "name": "thread_name", "pid": process, "tid": lane, "args": {"name": name}}
 
 
-def _slice(part: Part, row: Row, span: Span, process: int, lane: int) -> Event:
+def _slice(part: Part, row: Row, span: Span, process: int, lane: int, *, void: bool = False) -> Event:
     instruction = span.instruction
     rerouted = row.rerouted(instruction)
     arguments: dict[str, Any] = {
@@ -202,10 +202,12 @@ def _slice(part: Part, row: Row, span: Span, process: int, lane: int) -> Event:
     objection = part.chart.wrong.get((row.server, span.index))
     if objection:
         arguments["wrong"] = objection
+    if void:
+        arguments["void"] = "made again in a later view"
     return {
         "ph": "X",
         "name": instruction.op.value,
-        "cat": f"{instruction.op.value}{',re-routed' if rerouted else ''}",
+        "cat": f"{instruction.op.value}{',re-routed' if rerouted else ''}{',void' if void else ''}",
         **part.lasts(span.start, span.end),
         "pid": process,
         "tid": lane,

@@ -15,11 +15,18 @@ from recycle.record.recording import (
     RunLine,
     ViewLine,
 )
+from recycle.record.timeline import Timeline
 
 SLOT = 1000
 VICTIM = Server(1, 2)
 DEATH, VIEW, RESUMED, REJOIN = 50_000, 53_000, 56_500, 128_000
 """In the run's microseconds: iteration 1 is begun at 34000, and made again from RESUMED on."""
+
+
+def without_last_words(line: Timeline) -> Timeline:
+    """The time line as it is where the victim has recorded nothing of the iteration in which it died."""
+    spans = tuple(span for span in line.spans if span.server != VICTIM or span.iteration != 1)
+    return msgspec.structs.replace(line, spans=spans)
 
 
 def write_disturbed(folder: Path) -> Path:

@@ -9,13 +9,14 @@ import pytest
 
 from harness.recordings import encode_recording
 from recycle.record.reading import load_recording
+from recycle.record.recording import InstantLine
 from recycle.record.timeline import Outage
 from recycle.view.chart import make_chart
 from recycle.view.compare import compare
 from recycle.view.subject import load_subject
 from recycle.view.svg import draw as draw_svg
 from recycle.view.terminal import draw as draw_terminal
-from tests.view.disturbed import DEATH, REJOIN, RESUMED, VICTIM, VIEW, write_disturbed
+from tests.view.disturbed import DEATH, REJOIN, RESUMED, VICTIM, VIEW, without_last_words, write_disturbed
 from tests.view.test_trace import check, events_of
 
 TEXT = "W1_2 was killed by signal 9 (SIGKILL)"
@@ -77,6 +78,41 @@ def test_who_died_before_the_last_iterations_and_stays_dead_is_known(folder):
     dead = [each for each in line.instants if each.kind != "rejoin"]
     last = msgspec.structs.replace(line, instants=tuple(dead)).last(1)
     assert last.outages[VICTIM] == (Outage(0, math.inf, TEXT),)
+
+
+def test_what_a_death_made_void_is_counted_as_that_and_not_as_idle(chart, subject):
+    rows = {row.server: row for row in chart.rows()}
+    for row in rows.values():
+        gone = [row.spans[place] for place in sorted(row.void)]
+        assert all(span.iteration == 1 and span.end <= DEATH for span in gone)
+        assert {
+            place for place, span in enumerate(row.spans) if span.start < RESUMED and span.iteration == 1
+        } == row.void
+        assert row.wasted == sum(span.end - span.start for span in gone) + sum(b - a for a, b in row.unrecorded)
+        busy = sum(span.end - span.start for span in row.spans) - sum(span.end - span.start for span in gone)
+        assert row.busy == pytest.approx(busy / 4)
+        assert row.bubble == pytest.approx(1 - (busy + row.wasted) / (4 * chart.period))
+    assert rows[VICTIM].void
+    assert dict(chart.facts)["void work"].startswith("162 ms")
+    # A window of an iteration that was made again is that of the last time.
+    assert all(window.start >= RESUMED for window in chart.windows if window.iteration == 1)
+
+
+def test_what_the_victim_did_from_its_last_line_to_its_death_is_void_and_not_recorded(subject):
+    line = without_last_words(subject.timeline)
+    row = next(row for row in make_chart(subject, line).rows() if row.server == VICTIM)
+    assert row.void == frozenset()
+    assert row.unrecorded == ((max(span.end for span in row.spans if span.iteration == 0), DEATH),)
+    assert row.wasted == DEATH - row.unrecorded[0][0]
+
+
+def test_a_checkpoint_makes_what_was_finished_void_too(subject):
+    back = InstantLine("view change", 200_000.0, None, "view 3", 2)
+    line = msgspec.structs.replace(subject.timeline, instants=(*subject.timeline.instants, back))
+    void = line.void
+    assert {span.iteration for span in line.spans if void.has(span)} == {1, 2, 3}
+    assert {span.iteration for span in line.spans if not void.has(span)} == {0, 1}
+    assert {span.iteration for span in line.last(2).spans if line.last(2).void.has(span)} == {0, 1}
 
 
 def test_in_the_terminal(chart, golden):

@@ -148,6 +148,7 @@ class Survivor:
         """
         _forget_frames(error)
         recovery, watch = self._recovery, self._alarm_watch
+        broken = recovery.view.epoch
         self._reports.notice(watch.noticed)
         watch.halt()
         self._reports.cause = cause = watch.cause or str(error)
@@ -163,6 +164,8 @@ class Survivor:
                 recovery.fail(cause)
         except StoreLost:
             self._store_loss.give_up(error)
+        if self.end is None:
+            self._reports.tell_abandoned(broken, recovery.step, self._trainee.connection.recorder)
         self._follow_view()
 
     def outwait(self, members: Iterable[Member]) -> None:
