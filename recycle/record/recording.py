@@ -111,6 +111,7 @@ class IterationLine(msgspec.Struct, frozen=True, tag="iteration", tag_field="typ
             others.
         peak_memory: the most that was held for micro-batches, in the job's unit.
         epoch: of the view in which it was made; an iteration that is made again is reported again.
+        end: when it was over there; None if that is not known.
     """
 
     server: str
@@ -119,6 +120,7 @@ class IterationLine(msgspec.Struct, frozen=True, tag="iteration", tag_field="typ
     losses: list[float]
     peak_memory: int
     epoch: int = 0
+    end: float | None = None
 
 
 class AbandonedLine(msgspec.Struct, frozen=True, tag="abandoned", tag_field="type", forbid_unknown_fields=True):

@@ -9,6 +9,7 @@ from harness.examples import paper_plan
 from recycle.job import Server
 from recycle.record.planned import timeline
 from recycle.record.recording import (
+    AbandonedLine,
     DeathLine,
     IterationLine,
     RecoveryLine,
@@ -46,6 +47,11 @@ def write_disturbed(folder: Path) -> Path:
                 losses = [4.0 - iteration] * 18 if server.stage == 3 else []
                 line = IterationLine(str(server), iteration, 0.03, losses, 4, epoch)
                 files[name(server, epoch)].append(line)
+
+        else:
+            for server in plan.programs:
+                first = min(line.start for line in files[name(server, epoch)] if getattr(line, "iteration", 0) == 1)
+                files[name(server, epoch)] += [AbandonedLine(str(server), epoch, 1, first)] if server != VICTIM else []
 
     def name(server, epoch):
         return f"{server}#1" if server == VICTIM and epoch == 2 else str(server)

@@ -162,17 +162,22 @@ def test_what_was_interrupted_is_not_compared(subject):
 def test_the_terminal_says_what_happened_in_the_run(run, folder):
     status, out, _ = run("show", folder)
     assert status == 0
-    assert out.splitlines()[-9:] == [
+    assert out.splitlines()[-11:] == [
         "W1_2 died: was killed by signal 9 (SIGKILL), noticed by its agent",
-        "view 1: 11 of 12 servers, throughput 80% of before (100% of fault-free 1F1B), "
-        "from the catalogue; iteration 2 is made again",
-        "recovered in 6 ms: detect 1, agree 2, rebuild 2, restore 1, start 1, redo 32 ms",
-        "W1_2 (incarnation 1) is back: 12 of 12 servers, throughput 125% of before (125% of fault-free 1F1B)",
-        "changed views in 5 ms: detect 0, agree 1, rebuild 2, restore 0, start 1, redo 30 ms",
+        "view 1: 11 of 12 servers, planned throughput 80% of before (100% of fault-free 1F1B), "
+        "from the catalogue; iteration 2 is made again; each hour costs 12 min as planned until servers return",
+        "recovered in 6 ms: detect 1, agree 2, rebuild 2, restore 1, start 1, redo 32 ms; "
+        "cost 22 ms (16 ms of work lost, 6 ms of recovery)",
+        "W1_2 (incarnation 1) is back: 12 of 12 servers, planned throughput 125% of before (125% of fault-free 1F1B)",
+        "changed views in 5 ms: detect 0, agree 1, rebuild 2, restore 0, start 1, redo 30 ms; "
+        "cost 5 ms (5 ms of recovery)",
         "1 failure, 1 rejoin, 1 iteration made again",
         "recovered in 6 ms median, 6 ms worst: detect 1, agree 2, rebuild 2, restore 1, start 1",
-        "12 ms without work",
-        "at the end view 2: 12 of 12 servers, throughput 100% of the start (125% of fault-free 1F1B)",
+        "all failures and returns cost 28 ms: 16 ms of work lost, 12 ms of recovery; "
+        "too few iterations before them to know the cost of slower ones",
+        "view 1 cost 22 ms (16 ms of work lost, 6 ms of recovery); each hour costs 12 min as planned",
+        "view 2 cost 5 ms (5 ms of recovery)",
+        "at the end view 2: 12 of 12 servers, planned throughput 100% of the start (125% of fault-free 1F1B)",
     ]
 
 
@@ -184,8 +189,11 @@ def test_who_writes_a_page_reads_where_it_is_and_a_summary(run, folder, tmp_path
         f"written to {page}",
         "1 failure, 1 rejoin, 1 iteration made again",
         "recovered in 6 ms median, 6 ms worst: detect 1, agree 2, rebuild 2, restore 1, start 1",
-        "12 ms without work",
-        "at the end view 2: 12 of 12 servers, throughput 100% of the start (125% of fault-free 1F1B)",
+        "all failures and returns cost 28 ms: 16 ms of work lost, 12 ms of recovery; "
+        "too few iterations before them to know the cost of slower ones",
+        "view 1 cost 22 ms (16 ms of work lost, 6 ms of recovery); each hour costs 12 min as planned",
+        "view 2 cost 5 ms (5 ms of recovery)",
+        "at the end view 2: 12 of 12 servers, planned throughput 100% of the start (125% of fault-free 1F1B)",
     ]
 
 
@@ -194,3 +202,4 @@ def test_as_json(run, folder):
     assert summary["deaths"][0]["server"] == "W1_2"
     assert [change["view"]["epoch"] for change in summary["changes"]] == [1, 2]
     assert summary["changes"][0]["recovery"]["began"] == DEATH
+    assert summary["costs"][0]["lost"] == summary["changes"][0]["recovery"]["lost"] == DEATH - 34_000

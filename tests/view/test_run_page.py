@@ -48,7 +48,9 @@ def test_a_death_a_recovery_and_a_rejoin_are_seen_and_say_what_they_were(open_pa
     move_to(shown, "W0_0", DEATH + 2000)
     assert tip(shown) == "W0_0\ninto view 1 in 5.6 ms: agree 2.1 ms, rebuild 1.5 ms, restore 700 us, start 1.3 ms"
     move_to(shown, "W1_2", VIEW)
-    assert "view 1: 11 servers, throughput 100% of fault-free 1F1B, the catalogue; W1_2 was killed" in tip(shown)
+    assert "view 1: 11 servers, planned throughput 100% of fault-free 1F1B, the catalogue; W1_2 was killed" in tip(
+        shown
+    )
     move_to(shown, "W0_0", DEATH - 11_000)
     assert tip(shown).startswith("W0_0\nidle from 38 ms to 41 ms")
 
