@@ -147,7 +147,7 @@ class Chart(msgspec.Struct, frozen=True):
         """How long a window is, and of which iteration where there are several."""
         length = time_text(window.end - window.start, self.time_unit)
         several = any(each.iteration for each in self.windows)
-        return f"iteration {window.iteration + self.first}: {length}" if several else length
+        return f"iteration {window.iteration + self.first + 1}: {length}" if several else length
 
     def rows(self) -> Iterator[Row]:
         """All rows, from the top."""

@@ -127,7 +127,7 @@ def _job(part: Part, process: int) -> Iterator[Event]:
     """What concerns the whole job: iterations, recoveries, and the figures of a run."""
     iterations: dict[int, list[float]] = {}
     for window in part.chart.windows:
-        iterations.setdefault(window.iteration + part.timeline.first, []).extend((window.start, window.end))
+        iterations.setdefault(window.iteration + part.timeline.first + 1, []).extend((window.start, window.end))
     yield from _lengths(part, process, ITERATIONS, "iteration", iterations)
     recoveries: dict[int, list[float]] = {}
     for recovery in part.timeline.recoveries:
@@ -181,7 +181,7 @@ def _slices(part: Part, row: Row, process: int) -> Iterator[Event]:
                     **part.lasts(start, end),
                     "pid": process,
                     "tid": VIEWS,
-                    "args": {"view": recovery.epoch, "iteration": recovery.step},
+                    "args": {"view": recovery.epoch, "iteration": recovery.step + 1},
                 }
 
 
@@ -195,7 +195,7 @@ def _slice(part: Part, row: Row, span: Span, process: int, lane: int, *, void: b
     arguments: dict[str, Any] = {
         "instruction": str(instruction),
         "meaning": MEANING[instruction.op],
-        "iteration": span.iteration + part.timeline.first,
+        "iteration": span.iteration + part.timeline.first + 1,
     }
     if instruction.home >= 0:
         arguments |= {"home": instruction.home, "micro-batch": instruction.micro_batch, "re-routed": rerouted}

@@ -360,7 +360,7 @@ class Survivor:
         step = self._recovery.step
         if step in self._spoiled:
             self._recovery.stop = (
-                f"iteration {step}: {error}, also when it was made again; start a new run with a smaller "
+                f"iteration {step + 1}: {error}, also when it was made again; start a new run with a smaller "
                 "learning_rate, or with clip"
             )
         self._spoiled.add(step)

@@ -48,7 +48,7 @@ def test_names_the_failing_row_and_logs_the_list(caplog):
         if instruction.op is Op.B:
             raise OSError("no such luck")
 
-    with pytest.raises(InstructionFailed, match=r"W0_1, iteration 0, row 2: no such luck\n(.*\n)*> \[2\] 1B0\.0"):
+    with pytest.raises(InstructionFailed, match=r"W0_1, iteration 1, row 2: no such luck\n(.*\n)*> \[2\] 1B0\.0"):
         Executor(dict.fromkeys(Op, fail), Recorder(Server(0, 1))).run(PROGRAM)
     assert [line for line in caplog.text.splitlines() if line.startswith(">")] == ["> [2] 1B0.0"]
     assert "[5] 1STEP" in caplog.text
