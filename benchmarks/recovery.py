@@ -2,6 +2,7 @@
 
 Usage: python -m benchmarks.recovery real [--kills 30] [--seed 0] [--shape 3x4] [--keep FOLDER]
        python -m benchmarks.recovery emulated [--shapes 3x4 3x8 4x8 3x16] [--kills 20] [--seed 0]
+       python -m benchmarks.recovery accounts [--runs 10] [--kills 2] [--iterations 60] [--slot-ms 20] [--seed 0]
 
 ``real``: the real model, kills right after random instructions of the victim. Every kill is followed by a rejoin, so
 that each meets a view of all servers, 12 if nothing is said, or of one less; the last column says when every survivor
@@ -10,6 +11,9 @@ was ready.
 ``emulated``: more and more servers that sleep their durations, killed at random moments; a shape is pipelines x stages.
 A server that was killed is started again by its launcher and joins by itself, so one run serves for many kills. Every
 message, group, signal and store access is real.
+
+``accounts``: is what a run says that its failures and returns cost what they cost? Runs of 3 x 2 emulated servers with
+kills at random moments, each against a run without: how far is the difference from the sum that is printed?
 """
 
 import argparse
@@ -23,7 +27,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from multiprocessing.connection import Connection
@@ -50,9 +54,18 @@ from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.planner.source import plan_ahead, plan_maker
-from recycle.record.history import History
+from recycle.record.history import History, load_history
 from recycle.record.reading import load_lines
-from recycle.record.recording import DeathLine, EvaluationLine, InstantLine, IterationLine, Line, RecoveryLine, ViewLine
+from recycle.record.recording import (
+    DeathLine,
+    EvaluationLine,
+    InstantLine,
+    IterationLine,
+    Line,
+    RecoveryLine,
+    SpanLine,
+    ViewLine,
+)
 from recycle.record.reporting import Event, FileReporter
 from recycle.runtime.launch.process.messages import ReportMessage
 from recycle.runtime.launch.process.report_channel import LauncherConnection
@@ -100,9 +113,20 @@ class EmulatedRun:
         micro_batches: of a pipeline.
         folder: an empty one.
         patience: seconds to wait for anything.
+        slot: seconds for one unit of the job's time.
+        iterations: after which it ends.
     """
 
-    def __init__(self, pipelines: int, stages: int, micro_batches: int, folder: Path, patience: float = 60.0) -> None:
+    def __init__(
+        self,
+        pipelines: int,
+        stages: int,
+        micro_batches: int,
+        folder: Path,
+        patience: float = 60.0,
+        slot: float = SLOT,
+        iterations: int = ENDLESS,
+    ) -> None:
         self.servers = pipelines * stages
         self._folder = folder
         self._patience = patience
@@ -111,9 +135,15 @@ class EmulatedRun:
         self._recoveries: dict[int, list[RecoveryLine]] = {}
         self._finished: dict[str, int] = {}
         self._told: list[str] = []
-        context = multiprocessing.get_context("spawn")
+        # All runs of a benchmark have what is imported here once.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(
+            ["harness.emulated_server", "recycle.runtime.launch.supervise.supervisor", "recycle.planner.source"]
+        )
         self._lines, theirs = context.Pipe(duplex=False)
-        self._process = context.Process(target=_run, args=(pipelines, stages, micro_batches, folder, theirs))
+        self._process = context.Process(
+            target=_run, args=(pipelines, stages, micro_batches, folder, slot, iterations, theirs)
+        )
         self._process.start()
         # All processes of the run have the other end.
         theirs.close()
@@ -147,6 +177,18 @@ class EmulatedRun:
 
         self._wait(is_whole, "all servers were in the view")
         return tuple(map(Server.parse, self._views[max(self._views)].servers))
+
+    def await_iteration(self, step: int) -> tuple[Server, ...]:
+        """Wait until any server has made an iteration; gives the servers of the view."""
+        self._wait(lambda: max(self._finished.values(), default=-1) >= step, f"iteration {step + 1} was made")
+        with self._changed:
+            return tuple(map(Server.parse, self._views[max(self._views)].servers))
+
+    def await_end(self) -> None:
+        """Wait until the run has ended by itself."""
+        self._process.join(self._patience)
+        if self._process.exitcode is None:
+            raise TimeoutError(f"the run has not ended within {self._patience:g} s")
 
     def kill(self, server: Server) -> float:
         """Kill a server's newest process with SIGKILL; gives the moment right before, in the run's microseconds."""
@@ -217,7 +259,15 @@ class EmulatedRun:
 PHASES = ("noticed", "agreed", "rebuilt", "restored")
 
 
-def _run(pipelines: int, stages: int, micro_batches: int, folder: Path, lines: Connection) -> None:
+def _run(
+    pipelines: int,
+    stages: int,
+    micro_batches: int,
+    folder: Path,
+    slot: float,
+    iterations: int,
+    lines: Connection,
+) -> None:
     """The launcher's process."""
     quiet()
     job = paper_job(pipelines=pipelines, stages=stages, micro_batches=micro_batches)
@@ -243,10 +293,15 @@ def _run(pipelines: int, stages: int, micro_batches: int, folder: Path, lines: C
         if not isinstance(event, EvaluationLine):
             lines.send_bytes(msgspec.json.encode(event))
 
-    Supervisor(setting, partial(_serve, job, plan, catalogue, folder), tell).run()
+    emulated = Emulated(job, False, slot, iterations)
+    Supervisor(setting, partial(_serve, emulated, plan, catalogue, folder), tell).run()
 
 
-def _serve(job: Job, plan: Plan, catalogue: Path | None, folder: Path, member: Member, door: RunAccess) -> int:
+def _serve(
+    emulated: Emulated, plan: Plan, catalogue: Path | None, folder: Path, member: Member, door: RunAccess
+) -> int:
+    job = emulated.job
+
     def work() -> int:
         torch.set_num_threads(1)
         (folder / "workers" / str(member)).write_text(str(os.getpid()))
@@ -255,7 +310,7 @@ def _serve(job: Job, plan: Plan, catalogue: Path | None, folder: Path, member: M
         reporter = FileReporter(
             folder / "events", str(member), "emulated", lambda content: send(ReportMessage(content))
         )
-        trainee = EmulatedServer(Emulated(job, False, SLOT, ENDLESS), member.server, reporter)
+        trainee = EmulatedServer(emulated, member.server, reporter)
         found = None if catalogue is None else Catalogue(catalogue, job)
         plans = Plans(plan, found, plan_maker(job, plan.mode))
         survivor = Survivor(member, job, trainee.trainee, door.endpoint, DURATIONS, plans, reporter)
@@ -443,5 +498,85 @@ def emulated() -> int:
     return int(missed > 0)
 
 
+ALLOWED_GAP = 0.03
+LEAD = 5
+"""Iterations before the first kill and after the last one."""
+
+
+class Account(NamedTuple):
+    """How long a run took, and what it said that failures and returns cost of that; in seconds.
+
+    Attributes:
+        seconds: from the first instruction to the last one.
+        printed: what it said.
+        left_out: of what came after the first failure, what is neither that nor iterations of the length before it.
+        failures: how many there were.
+    """
+
+    seconds: float
+    printed: float
+    left_out: float
+    failures: int
+
+
+def account(iterations: int, slot: float, kills: Sequence[int], source: random.Random) -> Account:
+    """Run to the end, killing a server after each of some iterations."""
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        EmulatedRun(3, 2, MICRO_BATCHES, Path(temporary), 600.0, slot, iterations) as run,
+    ):
+        for step in kills:
+            live = run.await_iteration(step)
+            able = [each for each in live if sum(other.stage == each.stage for other in live) > 1]
+            time.sleep(source.random() * slot * MICRO_BATCHES)
+            run.kill(source.choice(able))
+        run.await_end()
+        lines = list(load_lines(Path(temporary)))
+        history = load_history(Path(temporary))
+    spans = [line for line in lines if isinstance(line, SpanLine)]
+    end, printed = max(each.end for each in spans), history.costs.whole / MICROSECONDS
+    left_out = 0.0
+    if history.changes:
+        first = history.changes[0].view.step
+        made = [each for each in lines if isinstance(each, IterationLine) and each.step == first - 1]
+        usual = history.usual_seconds
+        assert usual is not None, "the first failure came too early"
+        since = max(each.end or 0.0 for each in made)
+        left_out = (end - since) / MICROSECONDS - (iterations - first) * usual - printed
+    seconds = (end - min(each.start for each in spans)) / MICROSECONDS
+    return Account(seconds, printed, left_out, len(history.deaths))
+
+
+def accounts() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--kills", type=int, default=2, help="in each run")
+    parser.add_argument("--iterations", type=int, default=60)
+    parser.add_argument("--slot-ms", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    source, slot, iterations = random.Random(arguments.seed), arguments.slot_ms / 1000, arguments.iterations
+    print("seconds | undisturbed | disturbed | failures | more | printed | left out")
+    pairs: list[tuple[float, float, float]] = []
+    for _ in range(arguments.runs):
+        alone = account(iterations, slot, (), source)
+        kills = sorted(source.sample(range(LEAD, max(LEAD + arguments.kills, iterations - LEAD)), arguments.kills))
+        found = account(iterations, slot, kills, source)
+        more = found.seconds - alone.seconds
+        pairs.append((more, found.printed, found.left_out))
+        print(
+            f"        | {alone.seconds:11.2f} | {found.seconds:9.2f} | {found.failures:8} | {more:4.2f} | "
+            f"{found.printed:7.2f} | {found.left_out:.2f}",
+            flush=True,
+        )
+    more, printed, left_out = map(sum, zip(*pairs, strict=True))
+    print(
+        f"{arguments.runs} runs: failures cost {more:.1f} s, and {printed:.1f} s are printed: "
+        f"{printed / more - 1:+.1%}, and {ALLOWED_GAP:.0%} is allowed; against their own iterations before the first "
+        f"failure, {left_out:+.2f} s are left out (load {os.getloadavg()[0]:.1f})"
+    )
+    return int(abs(printed / more - 1) > ALLOWED_GAP)
+
+
 if __name__ == "__main__":
-    sys.exit(run_part(__doc__, {"real": real, "emulated": emulated}))
+    sys.exit(run_part(__doc__, {"real": real, "emulated": emulated, "accounts": accounts}))

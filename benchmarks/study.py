@@ -173,8 +173,10 @@ def write_faults(job: Job, kills: int, apart: int, path: Path) -> None:
     lives: Counter[Server] = Counter()
     for step in range(apart, kills * apart + 1, apart):
         server = source.choice(job.servers())
-        text += f'[[fault]]\nkind = "kill"\nserver = "{server}"\nstep = {step}\nincarnation = {lives[server]}\n\n'
-        text += f'[[fault]]\nkind = "join"\nserver = "{server}"\nstep = {step + apart // 3}\n\n'
+        text += (
+            f'[[fault]]\nkind = "kill"\nserver = "{server}"\niteration = {step + 1}\nincarnation = {lives[server]}\n\n'
+        )
+        text += f'[[fault]]\nkind = "join"\nserver = "{server}"\niteration = {step + apart // 3 + 1}\n\n'
         lives[server] += 1
     path.write_text(text)
 

@@ -93,7 +93,7 @@ def emulate(
         worker.settle()
         network.barrier()
         steps = update.steps - warm_up
-        report = ServerReport(recorder.spans(0), peak, sleeper.mean_oversleep, steps, update.speculation)
+        report = ServerReport(recorder.take_spans(0), peak, sleeper.mean_oversleep, steps, update.speculation)
         member.report(encoder.encode(report))
 
     launch(

@@ -23,6 +23,7 @@ from recycle.runtime.execute.stage import Redo
 from recycle.runtime.execute.worker import IterationReport, Worker
 from recycle.runtime.net.network import Network
 from recycle.runtime.net.peers import ChunkPeers, chunk_peers
+from recycle.runtime.recover.view_reports import now
 from recycle.runtime.step.listener import Listener
 from recycle.runtime.step.trainee import Trainee
 
@@ -177,8 +178,10 @@ class EmulatedServer:
                 self._tell_of(step, self._worker.report, time.monotonic() - start)
 
     def _tell_of(self, step: int, report: IterationReport, seconds: float) -> None:
-        line = IterationLine(str(self._server), step, seconds, list(report.losses), report.peak_memory, self._epoch)
-        self._reporter.tell(line, self.recorder.spans(0))
+        line = IterationLine(
+            str(self._server), step, seconds, list(report.losses), report.peak_memory, self._epoch, now()
+        )
+        self._reporter.tell(line, self.recorder.take_spans(0))
 
 
 class CountedUpdate:

@@ -123,7 +123,7 @@ def memory_text(value: float, unit: str) -> str:
 
 
 def throughput_text(retention: float, reference: float | None = None, when: str = "before") -> str:
-    """A throughput against what it is compared with: ``throughput 80% of before (100% of fault-free 1F1B)``.
+    """A plan's throughput and what it is compared with: ``planned throughput 80% of before (100% of fault-free 1F1B)``.
 
     Args:
         retention: against that of the job's fault-free 1F1B schedule.
@@ -131,8 +131,8 @@ def throughput_text(retention: float, reference: float | None = None, when: str 
         when: whose throughput that is.
     """
     if reference is None:
-        return f"throughput {retention:.0%} of fault-free 1F1B"
-    return f"throughput {retention / reference:.0%} of {when} ({retention:.0%} of fault-free 1F1B)"
+        return f"planned throughput {retention:.0%} of fault-free 1F1B"
+    return f"planned throughput {retention / reference:.0%} of {when} ({retention:.0%} of fault-free 1F1B)"
 
 
 def plural(value: float, unit: str) -> str:

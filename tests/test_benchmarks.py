@@ -73,6 +73,9 @@ SMALL = {
         timed=True,
     ),
     "recovery real": Small("--kills 1 --shape 2x1", r"1 kills of 1 survived", timed=True),
+    "recovery accounts": Small(
+        "--runs 1 --kills 1 --iterations 12 --slot-ms 5", r"1 runs: failures cost .* are printed", timed=True
+    ),
     "recovery emulated": Small("--shapes 2x2 --kills 1", r"load .*; 0 kills were not survived"),
     "store membership --members 256 1024 4096": Small(
         "--members 16 --processes 1", r" +16 \| +\d+ ms \| .* s +\| \d+ \(\d+\)"

@@ -98,7 +98,7 @@ def test_a_plan_has_the_losses_of_stock_megatron_over_nccl():
 def test_a_run_with_a_kill_has_the_losses_of_one_on_a_cpu(tmp_path, ranks, transport):
     """Also where servers have several ranks, which call each other in torch's own groups."""
     (tmp_path / "model.toml").write_text(f"{TINY}exact = true\ntensor_parallel = {ranks}\n")
-    (tmp_path / "faults.toml").write_text('[[fault]]\nkind = "kill"\nserver = "W1_1"\nstep = 3\n')
+    (tmp_path / "faults.toml").write_text('[[fault]]\nkind = "kill"\nserver = "W1_1"\niteration = 4\n')
     shape = ["-D", "2", "-P", "2", "-M", "4", "--model", f"{tmp_path}/model.toml", "--iterations", "6"]
     faults = ["--faults", f"{tmp_path}/faults.toml", "--device", transport]
     losses = []

@@ -179,7 +179,7 @@ def test_torch_is_told_to_log_nothing_before_it_is_imported_and_to_compile_nothi
 
 def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
     (tmp_path / "model.toml").write_text("learning_rate = 1e30\n")
-    (tmp_path / "faults.toml").write_text('[[fault]]\nkind = "kill"\nservers = ["W0_0", "W1_0"]\nstep = 1\n')
+    (tmp_path / "faults.toml").write_text('[[fault]]\nkind = "kill"\nservers = ["W0_0", "W1_0"]\niteration = 2\n')
     endings = {
         ("--restarts", "0", "--model", tmp_path / "model.toml"): "start a new run with a smaller learning_rate",
         ("--faults", tmp_path / "faults.toml"): "no live server",

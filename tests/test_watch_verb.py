@@ -22,7 +22,7 @@ FAULTS = """
 [[fault]]
 kind = "kill"
 server = "W1_1"
-step = 3
+iteration = 4
 instruction = "1F1.0"
 """
 

@@ -256,6 +256,7 @@ def summary(subject: Subject, chart: Chart | None) -> dict[str, Any]:
         ],
         "deaths": subject.history.deaths if subject.history else (),
         "changes": subject.history.changes if subject.history else (),
+        "costs": [subject.history.cost(each.view.epoch) for each in subject.history.changes] if subject.history else (),
         "copies": subject.copies,
         "servers": [
             {

@@ -15,7 +15,7 @@ def check_faults(faults: Sequence[Fault], job: Job, iterations: int, dead: Colle
     Args:
         faults: in the order of their file.
         job: that is trained.
-        iterations: steps 0 to this, exclusive, are run.
+        iterations: how many are run.
         dead: the servers that take no part from the start.
 
     Raises:
@@ -44,7 +44,9 @@ def _named(number: int, fault: Fault) -> Iterator[None]:
 def _require_possible(fault: Fault, job: Job, iterations: int) -> None:
     job.require_servers(fault.servers)
     if fault.step is not None and fault.step >= iterations:
-        raise FaultError(f"step is {fault.step}: the run has steps 0 to {iterations - 1}; choose one, or run longer")
+        raise FaultError(
+            f"iteration is {fault.step + 1}: the run has iterations 1 to {iterations}; choose one, or run longer"
+        )
     if fault.instruction is not None:
         for server in fault.servers:
             fault.instruction.require_possible(job, server)
@@ -77,7 +79,7 @@ def _require_incarnation(fault: Fault, faults: Sequence[Fault]) -> None:
         lives = sum(_is_before(join, fault) for join in joins)
         if fault.incarnation < lives:
             raise FaultError(
-                f"incarnation is {fault.incarnation}, and {server} was replaced before step {fault.step}; "
+                f"incarnation is {fault.incarnation}, and {server} was replaced before {fault.when}; "
                 f"write incarnation = {lives}"
             )
 

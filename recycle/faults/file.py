@@ -20,15 +20,16 @@ from recycle.kinds import FAULTS, read_toml
 TRACES = (".csv", ".txt", ".json")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
+Number = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
 
 
 class FaultDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A ``[[fault]]`` table; servers, instructions and durations in their text forms."""
+    """A ``[[fault]]`` table; servers, instructions and durations in their text forms, iterations counted from 1."""
 
     kind: Kind
     server: str | None = None
     servers: list[str] | None = None
-    step: Count | None = None
+    iteration: Number | None = None
     at: str | float | None = None
     instruction: str | None = None
     duration: str | float | None = None
@@ -48,7 +49,7 @@ def load_faults(path: Path, job: Job, iterations: int, speed: float = 60.0, dead
     Args:
         path: ``.toml`` for a fault file, ``.csv``, ``.txt`` or ``.json`` for a trace.
         job: that is trained.
-        iterations: steps 0 to this, exclusive, are run.
+        iterations: how many are run.
         speed: by how much a public trace, which lasts hours, is replayed faster than it was recorded.
         dead: the servers that take no part from the start.
 
@@ -97,7 +98,7 @@ def _fault(document: FaultDocument) -> Fault:
     return Fault(
         kind=document.kind,
         servers=tuple(map(Server.parse, names or ())),
-        step=document.step,
+        step=None if document.iteration is None else document.iteration - 1,
         at=None if document.at is None else parse_duration(document.at, "at"),
         instruction=None if document.instruction is None else InstructionPattern.parse(document.instruction),
         duration=None if document.duration is None else parse_duration(document.duration, "duration"),

@@ -62,7 +62,7 @@ class Fault(msgspec.Struct, frozen=True):
     Attributes:
         kind: what happens.
         servers: to whom; empty for the store's loss, one for most kinds.
-        step: in which iteration; None if it is addressed by time.
+        step: in which iteration, from 0; files and lines count from 1. None if it is addressed by time.
         at: seconds since the first iteration began; None if it is addressed by step.
         instruction: before which instruction of the step, the first that matches; None for the step's first.
         duration: for how many seconds; None for as long as the process lives.
@@ -95,10 +95,9 @@ class Fault(msgspec.Struct, frozen=True):
         if self.incarnation:
             text += f" (incarnation {self.incarnation})"
         if self.step is not None:
-            # Files count steps from 0, and lines about a run its iterations from 1.
-            text += f" at step {self.step} (iteration {self.step + 1})"
+            text += f" in {self.when}"
         if self.at is not None:
-            text += f" at {format_duration(self.at)}"
+            text += f" at {self.when}"
         if self.instruction is not None:
             text += f" before {self.instruction}"
         if self.factor is not None:
@@ -106,6 +105,11 @@ class Fault(msgspec.Struct, frozen=True):
         if self.duration is not None:
             text += f", for {format_duration(self.duration)}"
         return text
+
+    @property
+    def when(self) -> str:
+        """Its iteration, counted from 1 as in all lines about a run, or its time."""
+        return f"iteration {self.step + 1}" if self.step is not None else format_duration(self.at or 0.0)
 
     @property
     def is_of_worker(self) -> bool:
@@ -129,21 +133,25 @@ class Fault(msgspec.Struct, frozen=True):
 
     def _require_address(self) -> None:
         if self.step is None and self.at is None:
-            raise FaultError('step is missing: say when, for example step = 7, or at = "12s" for a time')
+            raise FaultError('iteration is missing: say when, for example iteration = 8, or at = "12s" for a time')
         if self.step is not None and self.at is not None:
-            raise FaultError(f"step is {self.step} and at is {format_duration(self.at)}: leave one of them out")
+            raise FaultError(
+                f"iteration is {self.step + 1} and at is {format_duration(self.at)}: leave one of them out"
+            )
         if self.at is not None and not self.kind.can_have_time:
             raise FaultError(
                 f"at is {format_duration(self.at)}: kind '{self.kind.value}' happens inside an instruction; "
-                "give step instead"
+                "give iteration instead"
             )
         if self.step is not None and self.step < 0:
-            raise FaultError(f"step is {self.step}: steps count from 0")
+            raise FaultError(f"iteration is {self.step + 1}: iterations count from 1")
 
     def _require_fields(self) -> None:
         kind = self.kind.value
         if self.instruction is not None and (not self.is_of_worker or self.kind is Kind.NAN):
-            why = "it comes before the step's REDUCE" if self.kind is Kind.NAN else "only a worker sees instructions"
+            why = (
+                "it comes before the iteration's REDUCE" if self.kind is Kind.NAN else "only a worker sees instructions"
+            )
             raise FaultError(f"instruction is '{self.instruction}', and {why}; leave it out")
         if self.incarnation and not self.is_of_worker:
             raise FaultError(

@@ -1,6 +1,6 @@
 """The history of a run: who died, which views followed, and how long each change of views took."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -8,8 +8,10 @@ from pathlib import Path
 import msgspec
 
 from recycle.errors import UserError
+from recycle.record.costs import Cost, IterationTimes, usual_seconds
 from recycle.record.reading import load_lines
 from recycle.record.recording import (
+    AbandonedLine,
     DeathLine,
     InstantLine,
     IterationLine,
@@ -18,6 +20,7 @@ from recycle.record.recording import (
     RunLine,
     ViewLine,
 )
+from recycle.wording import microseconds
 
 
 class ViewRecovery(msgspec.Struct, frozen=True):
@@ -37,6 +40,7 @@ class ViewRecovery(msgspec.Struct, frozen=True):
         restore: from then until all held the state that the iteration starts from.
         start: from then until the first of them began an instruction.
         redo: from then until all had finished the iteration.
+        lost: how long was worked before at what is made again: at finished iterations, and the one in flight.
     """
 
     epoch: int
@@ -49,6 +53,7 @@ class ViewRecovery(msgspec.Struct, frozen=True):
     restore: float
     start: float
     redo: float
+    lost: float = 0.0
 
     @property
     def pause(self) -> float:
@@ -62,6 +67,7 @@ class Change(msgspec.Struct, frozen=True):
     Attributes:
         view: the new one.
         before: the throughput of the plan before it, as its own ``retention`` has it.
+        start: the throughput of the run's first plan, likewise.
         deaths: of the servers of the view before that died.
         joined: the servers that came, each with the number of its life.
         again: how many iterations are made again.
@@ -70,6 +76,7 @@ class Change(msgspec.Struct, frozen=True):
 
     view: ViewLine
     before: float
+    start: float
     deaths: tuple[DeathLine, ...]
     joined: tuple[tuple[str, int], ...]
     again: int
@@ -91,7 +98,7 @@ class History:
         self._deaths: dict[tuple[str, int], DeathLine] = {}
         self._views: dict[int, ViewLine] = {}
         self._recoveries: dict[int, dict[str, RecoveryLine]] = {}
-        self._furthest: dict[int, int] = {}
+        self._times = IterationTimes()
         self._said_by: dict[str, set[str | None]] = {}
         self._absent: set[str] = set()
         self._instants: list[InstantLine] = []
@@ -114,8 +121,8 @@ class History:
             case RecoveryLine():
                 self._recoveries.setdefault(line.epoch, {})[line.server] = line
                 return self._recovery(line.epoch)
-            case IterationLine():
-                self._furthest[line.epoch] = max(line.step, self._furthest.get(line.epoch, -1))
+            case IterationLine() | AbandonedLine():
+                self._times.add(line)
             case InstantLine(kind="failure", server=str(server)):
                 self._absent.add(server)
             case InstantLine(kind="fault" | "warning" | "end" | "norm" | "memory" | "move") if self._is_new(line):
@@ -155,6 +162,65 @@ class History:
         return self._views[max(self._views)] if self._views else None
 
     @property
+    def usual_seconds(self) -> float | None:
+        """How long an iteration took before the first change of views, in the median; None where that is not known."""
+        return self._usual(min(self._views))
+
+    def measured(self, epoch: int) -> float | None:
+        """The throughput in a view, against that before the first change; None where one of them is not known.
+
+        Args:
+            epoch: of the view.
+        """
+        usual, now = self.usual_seconds, self._usual(epoch)
+        return usual / now if usual and now else None
+
+    def cost(self, epoch: int) -> Cost:
+        """What a view has cost: the change that led to it, and the iterations made in it.
+
+        These are compared with those before the first change.
+
+        Args:
+            epoch: of the view; not of the first one.
+        """
+        recovery = self._recovery(epoch)
+        lost, pause = (recovery.lost, recovery.pause) if recovery else (0.0, 0.0)
+        usual = self.usual_seconds
+        return Cost(lost, pause, self._slower(epoch, usual, recovery) if usual else None)
+
+    @property
+    def costs(self) -> Cost:
+        """What all changes of views have cost."""
+        return sum((self.cost(epoch) for epoch in sorted(self._views)[1:]), Cost())
+
+    def _slower(self, epoch: int, usual: float, recovery: ViewRecovery | None) -> float:
+        times = dict(self._kept(epoch))
+        redone = times.pop(recovery.step, None) if recovery else None
+        slower = sum(times.values()) - len(times) * usual
+        if redone is not None and recovery is not None:
+            # What the servers report of this one may have the way into the view in it.
+            slower += recovery.redo / self._second - usual
+        return slower * self._second
+
+    def _usual(self, epoch: int) -> float | None:
+        return usual_seconds(self._kept(epoch))
+
+    def _kept(self, epoch: int) -> Mapping[int, float]:
+        later = [view for number, view in self._views.items() if number > epoch]
+        return self._times.kept(self._views[epoch], later, self._second)
+
+    @property
+    def _second(self) -> float:
+        """In the run's time unit."""
+        return 1e6 / microseconds(self.time_unit)
+
+    def _lost(self, view: ViewLine, began: float) -> float:
+        before = [self._views[epoch] for epoch in sorted(self._views) if epoch < view.epoch]
+        start = self._times.in_flight(view)
+        finished = self._times.remade(view, before, self._second) * self._second
+        return finished + (0.0 if start is None else max(0.0, began - start))
+
+    @property
     def servers(self) -> int:
         """How many servers the recordings name, alive or dead."""
         live = {server for view in self._views.values() for server in view.servers}
@@ -167,13 +233,14 @@ class History:
             for server in view.joined
             if any(name == server for name, _ in self._deaths)
         }
-        furthest = max((step for epoch, step in self._furthest.items() if epoch < view.epoch), default=-1)
+        furthest = self._times.furthest(view.epoch)
         # A server that joins or leaves does so between two iterations; otherwise one was in flight.
         interrupted = any(each.noticed != "itself" for each in deaths) or not (deaths or view.joined or view.moved)
         again = max(furthest - view.step + 1, 1 if interrupted else 0)
         joined = tuple((server, lives.get(server, 0)) for server in view.joined)
         before = self._views[max(epoch for epoch in self._views if epoch < view.epoch)]
-        return Change(view, before.retention, deaths, joined, again, self._recovery(view.epoch))
+        start = self._views[min(self._views)]
+        return Change(view, before.retention, start.retention, deaths, joined, again, self._recovery(view.epoch))
 
     def _died(self, view: ViewLine) -> tuple[DeathLine, ...]:
         before = max((epoch for epoch in self._views if epoch < view.epoch), default=-1)
@@ -200,7 +267,8 @@ class History:
             marks.append(max(marks[-1], min(reached, resumed)))
         detect, agree, rebuild, restore, start = (after - mark for mark, after in pairwise(marks))
         redo = max(line.redone for line in lines) - resumed
-        return ViewRecovery(epoch, view.step, len(deaths), began, detect, agree, rebuild, restore, start, redo)
+        lost = self._lost(view, began)
+        return ViewRecovery(epoch, view.step, len(deaths), began, detect, agree, rebuild, restore, start, redo, lost)
 
     def _is_new(self, line: InstantLine) -> bool:
         """Several servers that say the same are one event, until one of them says it again."""

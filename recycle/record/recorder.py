@@ -88,6 +88,7 @@ class Recorder:
         self._clock = clock
         self._marked: deque[Marked] = deque(maxlen=capacity)
         self._entries: deque[Executed] = deque(maxlen=capacity)
+        self._untaken: deque[Executed] = deque(maxlen=capacity)
         self._latest = 0
 
     def mark(self) -> Moment:
@@ -108,17 +109,26 @@ class Recorder:
     @property
     def entries(self) -> Sequence[Executed]:
         """What is in the buffer; waits until it is done."""
+        self._settle()
+        return self._entries
+
+    def _settle(self) -> None:
         marked = list(self._marked)
         self._marked.clear()
         times = iter(self._clock.times([mark for each in marked for mark in (each.start, each.end)]))
         for each, start, end in zip(marked, times, times, strict=True):
-            self._entries.append(Executed(each.iteration, each.instruction, max(start, self._latest), end))
+            entry = Executed(each.iteration, each.instruction, max(start, self._latest), end)
+            self._entries.append(entry)
+            self._untaken.append(entry)
             self._latest = end
-        return self._entries
 
-    def spans(self, origin: int) -> list[Span]:
-        """What is in the buffer, in microseconds from an origin in nanoseconds of the same clock."""
-        return [
+    def take_spans(self, origin: int) -> list[Span]:
+        """What was recorded since this was last asked, in microseconds from an origin in nanoseconds of the same clock.
+
+        The entries stay in the buffer.
+        """
+        self._settle()
+        spans = [
             Span(
                 self.server,
                 "communication" if entry.instruction.op.is_transfer else "compute",
@@ -127,13 +137,16 @@ class Recorder:
                 (entry.end - origin) / NANOSECONDS,
                 entry.iteration,
             )
-            for entry in self.entries
+            for entry in self._untaken
         ]
+        self._untaken.clear()
+        return spans
 
     def clear(self) -> None:
         """Forget what was recorded so far."""
         self._marked.clear()
         self._entries.clear()
+        self._untaken.clear()
 
 
 def measured_timeline(title: str, lanes: Iterable[Sequence[Span]]) -> Timeline:

@@ -75,12 +75,21 @@ class SpanLine(msgspec.Struct, frozen=True, tag="span", tag_field="type", forbid
 
 
 class InstantLine(msgspec.Struct, frozen=True, tag="instant", tag_field="type", forbid_unknown_fields=True, gc=False):
-    """Something that happens at one time: on one server, or to the whole job where ``server`` is None."""
+    """Something that happens at one time: on one server, or to the whole job where ``server`` is None.
+
+    Attributes:
+        kind: of what.
+        time: when.
+        server: where.
+        text: what to say.
+        iteration: of a change of views, the iteration with which the new one begins, from 0.
+    """
 
     kind: InstantKind
     time: float
     server: str | None
     text: str
+    iteration: int | None = None
 
 
 class SampleLine(msgspec.Struct, frozen=True, tag="sample", tag_field="type", forbid_unknown_fields=True, gc=False):
@@ -102,6 +111,7 @@ class IterationLine(msgspec.Struct, frozen=True, tag="iteration", tag_field="typ
             others.
         peak_memory: the most that was held for micro-batches, in the job's unit.
         epoch: of the view in which it was made; an iteration that is made again is reported again.
+        end: when it was over there; None if that is not known.
     """
 
     server: str
@@ -110,6 +120,23 @@ class IterationLine(msgspec.Struct, frozen=True, tag="iteration", tag_field="typ
     losses: list[float]
     peak_memory: int
     epoch: int = 0
+    end: float | None = None
+
+
+class AbandonedLine(msgspec.Struct, frozen=True, tag="abandoned", tag_field="type", forbid_unknown_fields=True):
+    """A server has given up an iteration, which is made again in a later view.
+
+    Attributes:
+        server: which.
+        epoch: of the view in which it was begun.
+        step: its number, from 0.
+        start: when its first instruction began there.
+    """
+
+    server: str
+    epoch: int
+    step: int
+    start: float
 
 
 class EvaluationLine(msgspec.Struct, frozen=True, tag="evaluation", tag_field="type", forbid_unknown_fields=True):
@@ -242,6 +269,7 @@ Line = (
     | InstantLine
     | SampleLine
     | IterationLine
+    | AbandonedLine
     | EvaluationLine
     | DeathLine
     | ViewLine

@@ -16,6 +16,7 @@ from recycle.record.recorder import UNIT
 from recycle.record.recording import (
     FORMAT,
     VERSION,
+    AbandonedLine,
     CopyLine,
     DeathLine,
     EvaluationLine,
@@ -30,7 +31,7 @@ from recycle.record.recording import (
 from recycle.record.timeline import Span
 from recycle.wording import throughput_text
 
-Event = IterationLine | EvaluationLine | DeathLine | ViewLine | RecoveryLine | InstantLine | CopyLine
+Event = IterationLine | AbandonedLine | EvaluationLine | DeathLine | ViewLine | RecoveryLine | InstantLine | CopyLine
 
 
 class EventFile:

@@ -1,6 +1,9 @@
 """The time line: one schema for planned and measured runs, so that every view reads both and they overlay."""
 
 import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Literal, Self
 
 import msgspec
@@ -109,7 +112,11 @@ class Timeline(msgspec.Struct, frozen=True):
             self,
             spans=spans,
             instants=tuple(
-                replace(each, time=max(each.time, begin))
+                replace(
+                    each,
+                    time=max(each.time, begin),
+                    iteration=None if each.iteration is None else each.iteration - first,
+                )
                 for each in self.instants
                 if each.time >= begin or (each.kind == "failure" and each.server in out)
             ),
@@ -145,6 +152,11 @@ class Timeline(msgspec.Struct, frozen=True):
         return tuple(each.time for each in self.instants if each.kind == "view change")
 
     @property
+    def void(self) -> "VoidWork":
+        """Tells what was computed in vain."""
+        return VoidWork(self.instants)
+
+    @property
     def end(self) -> float:
         """When the last span ends."""
         return max((span.end for span in self.spans), default=0)
@@ -166,3 +178,22 @@ class Timeline(msgspec.Struct, frozen=True):
     def iterations(self) -> int:
         """How many iterations it spans."""
         return max((span.iteration for span in self.spans), default=-1) + 1
+
+
+class VoidWork:
+    """Tells which spans are of iterations that were given up, and made again in a later view.
+
+    Args:
+        instants: by time; those of new views say with which iterations these begin.
+    """
+
+    def __init__(self, instants: Sequence[InstantLine]) -> None:
+        starts = [(each.time, each.iteration) for each in instants if each.iteration is not None]
+        self._times = [time for time, _ in starts]
+        # For each view, the earliest iteration that it or a later one begins with.
+        self._earliest = [*accumulate((iteration for _, iteration in reversed(starts)), min)][::-1]
+
+    def has(self, span: Span) -> bool:
+        """Whether a span was in vain."""
+        later = bisect_right(self._times, span.start)
+        return later < len(self._earliest) and span.iteration >= self._earliest[later]

@@ -1,6 +1,7 @@
 """The chart: what every view draws, in the order in which it draws it. Views add only form."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from operator import attrgetter
@@ -37,12 +38,15 @@ class Row(msgspec.Struct, frozen=True):
         recoveries: its ways into a new view, by time.
         spans: its compute, by start.
         transfers: its transfers that take time, by start.
-        busy: time it computes and updates, per iteration.
-        bubble: the share of the period in which it does neither.
+        busy: time it computes and updates, per iteration; without what was in vain.
+        bubble: the share of the period in which it does neither, and computes nothing in vain either.
         peak: the most memory it holds for activations; None if that was not recorded.
         limit: what it may hold; None for a run whose job is not known.
         actor: who has its role, if that is another server.
         moved: of a dead server, the micro-batches that each peer executes because of it.
+        void: by its place among the spans, what was computed in vain: in an iteration that was made again.
+        unrecorded: when it worked at what died with it, from its last span to each of its deaths.
+        wasted: for how long it worked in vain, in both ways.
     """
 
     server: Server
@@ -59,6 +63,9 @@ class Row(msgspec.Struct, frozen=True):
     moved: Mapping[Server, tuple[str, ...]]
     outages: tuple[Outage, ...] = ()
     recoveries: tuple[RecoveryLine, ...] = ()
+    void: frozenset[int] = frozenset()
+    unrecorded: tuple[tuple[float, float], ...] = ()
+    wasted: float = 0.0
 
     @property
     def label(self) -> str:
@@ -140,7 +147,7 @@ class Chart(msgspec.Struct, frozen=True):
         """How long a window is, and of which iteration where there are several."""
         length = time_text(window.end - window.start, self.time_unit)
         several = any(each.iteration for each in self.windows)
-        return f"iteration {window.iteration + self.first}: {length}" if several else length
+        return f"iteration {window.iteration + self.first + 1}: {length}" if several else length
 
     def rows(self) -> Iterator[Row]:
         """All rows, from the top."""
@@ -192,12 +199,13 @@ def make_chart(subject: Subject, timeline: Timeline, grouping: Grouping = "stage
 
 
 def stage_windows(timeline: Timeline) -> tuple[Window, ...]:
-    """When each stage begins and ends each iteration."""
+    """When each stage begins and ends each iteration; of one that was made again, the last time."""
     begin: dict[tuple[int, int], float] = {}
     step: dict[tuple[int, int], float] = {}
     end: dict[tuple[int, int], float] = {}
+    void = timeline.void
     for span in timeline.spans:
-        if span.lane != "compute":
+        if span.lane != "compute" or void.has(span):
             continue
         key = (span.iteration, span.server.stage)
         if span.instruction.op.is_compute:
@@ -280,10 +288,16 @@ def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
     iterations = max(1, timeline.iterations)
     limits = {server: placed(job, server).limit for server in job.servers()} if job else {}
     computing = {server: job.pipeline_of(server) for server in job.servers()} if job else {}
+    in_vain = timeline.void
     rows = []
     for server in servers:
         mine = spans.get(server, [])
-        busy = sum(span.end - span.start for span in mine)
+        void = frozenset(place for place, span in enumerate(mine) if in_vain.has(span))
+        shown = tuple(_shown(each, mine) for each in outages.get(server, ()))
+        unrecorded = tuple(_unrecorded(mine, shown))
+        busy = sum(span.end - span.start for place, span in enumerate(mine) if place not in void)
+        wasted = sum(mine[place].end - mine[place].start for place in void)
+        wasted += sum(end - start for start, end in unrecorded)
         rows.append(
             Row(
                 server=server,
@@ -293,13 +307,16 @@ def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
                 spans=tuple(mine),
                 transfers=tuple(transfers.get(server, ())),
                 busy=busy / iterations,
-                bubble=1 - busy / (iterations * period) if period else 0.0,
+                bubble=1 - (busy + wasted) / (iterations * period) if period else 0.0,
                 peak=peak.get(str(server)),
                 limit=limits.get(server),
                 actor=actors.get(server),
                 moved=moved.get(server, {}),
-                outages=tuple(_shown(each, mine) for each in outages.get(server, ())),
+                outages=shown,
                 recoveries=tuple(recoveries.get(str(server), ())),
+                void=void,
+                unrecorded=unrecorded,
+                wasted=wasted,
             )
         )
     return rows
@@ -309,6 +326,15 @@ def _shown(outage: Outage, spans: Sequence[Span]) -> Outage:
     """An outage as it is drawn: who did nothing before it is dead from the start."""
     start = outage.start if spans and spans[0].start < outage.start else -math.inf
     return Outage(start, outage.end, printable(outage.text))
+
+
+def _unrecorded(spans: Sequence[Span], outages: Sequence[Outage]) -> Iterator[tuple[float, float]]:
+    """From the last span before each death to the death: what was computed there died before it was written."""
+    ends = [span.end for span in spans]
+    for outage in outages:
+        before = bisect_right(ends, outage.start)
+        if before and outage.start > ends[before - 1]:
+            yield ends[before - 1], outage.start
 
 
 def _moved(
@@ -376,6 +402,8 @@ def _facts(subject: Subject, timeline: Timeline, period: float, rows: list[Row])
         facts.append(("gap", share(gap)))
         facts.append(("throughput", f"{share(plan.baseline / period if period else 1.0)} of fault-free 1F1B"))
     facts.append(("bubble", share(bubble)))
+    if wasted := sum(row.wasted for row in rows):
+        facts.append(("void work", f"{time_text(wasted, timeline.time_unit)} of all servers together"))
     failed = [row.server for row in rows if row.dead]
     facts.append(("dead", ", ".join(map(str, sorted(failed))) or "none"))
     return tuple(facts)

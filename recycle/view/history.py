@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from statistics import median
 
+from recycle.record.costs import Cost
 from recycle.record.history import Change, History, RunEvent, ViewRecovery
 from recycle.record.recording import DeathLine
 from recycle.wording import microseconds, printable, throughput_text
@@ -12,6 +13,9 @@ NOTICED = {
     "heartbeat": "noticed by missing heartbeats",
     "answer": "noticed because it did not answer an alarm",
 }
+MOST_VIEWS = 12
+"""Of more views than this, the summary does not say what each has cost."""
+
 PHASES = ("detect", "agree", "rebuild", "restore", "start")
 
 
@@ -32,7 +36,8 @@ def tell(event: RunEvent, servers: int, time_unit: str) -> str:
         case ViewRecovery():
             done = "recovered" if event.deaths else "changed views"
             pause, redo = length(event.pause, time_unit), length(event.redo, time_unit)
-            text = f"{done} in {pause}: {split([event], time_unit)}, redo {redo}"
+            cost = cost_text(Cost(event.lost, event.pause), time_unit)
+            text = f"{done} in {pause}: {split([event], time_unit)}, redo {redo}; cost {cost}"
         case _:
             prefix = {"fault": "fault: ", "warning": "warning: "}.get(event.kind, "")
             text = f"{prefix}{event.text}"
@@ -62,12 +67,72 @@ def summarise(history: History, servers: int) -> list[str]:
             + split(recoveries, unit)
             + (" in the median" if len(recoveries) > 1 else "")
         )
-    lost = sum(change.recovery.pause for change in changes if change.recovery)
-    lines.append(f"{length(lost, unit)} without work")
+    if changes:
+        lines.append(f"all failures and returns cost {total_text(history.costs, unit)}")
+        lines += [_account(history, change) for change in changes[:MOST_VIEWS]]
+        if len(changes) > MOST_VIEWS:
+            lines.append(f"and {len(changes) - MOST_VIEWS} more views")
     view = history.view
-    throughput = throughput_text(view.retention, changes[0].before if changes else None, "the start")
-    lines.append(f"at the end view {view.epoch}: {describe_view(len(view.servers), servers, throughput)}")
+    throughput = throughput_text(view.retention, changes[0].start if changes else None, "the start")
+    measured = measured_text(history.measured(view.epoch)) if changes else ""
+    lines.append(f"at the end view {view.epoch}: {describe_view(len(view.servers), servers, throughput)}{measured}")
     return [printable(line) for line in lines]
+
+
+def _account(history: History, change: Change) -> str:
+    """What a view has cost, and what an hour in it costs, as it was measured or, where it was not, as it is planned."""
+    epoch, measured = change.view.epoch, history.measured(change.view.epoch)
+    planned = change.view.retention / change.start
+    hour = hour_text(planned, "as planned") if measured is None else hour_text(measured, "as measured")
+    cost, unit = history.cost(epoch), history.time_unit
+    text = f"view {epoch} cost {cost_text(cost, unit)}"
+    text += f", and {length(cost.slower, unit)} of slower iterations since" if cost.slower else ""
+    return f"{text}; {hour}" if hour else text
+
+
+def cost_text(cost: Cost, time_unit: str) -> str:
+    """What a change of views costs, without what slower iterations cost after it, and what that is made of.
+
+    Args:
+        cost: in the run's time unit.
+        time_unit: what one unit of that is.
+    """
+    lost = f"{length(cost.lost, time_unit)} of work lost, " if cost.lost else ""
+    return f"{length(cost.change, time_unit)} ({lost}{length(cost.recovery, time_unit)} of recovery)"
+
+
+def total_text(cost: Cost, time_unit: str) -> str:
+    """What all changes of views together cost, and what that is made of.
+
+    Args:
+        cost: in the run's time unit.
+        time_unit: what one unit of that is.
+    """
+    whole, lost, recovery = (length(each, time_unit) for each in (cost.whole, cost.lost, cost.recovery))
+    text = f"{whole}: {lost} of work lost, {recovery} of recovery"
+    if cost.slower is None:
+        return f"{text}; too few iterations before them to know the cost of slower ones"
+    return f"{text}, {length(cost.slower, time_unit)} of slower iterations"
+
+
+def hour_text(throughput: float, how: str) -> str:
+    """What an hour costs at a throughput that is less than that of the start; empty where it costs less than a minute.
+
+    Args:
+        throughput: against the start.
+        how: whether it is planned or measured, in words.
+    """
+    minutes = round(60 * (1 - throughput))
+    return f"each hour costs {minutes} min {how}" if minutes > 0 else ""
+
+
+def measured_text(throughput: float | None) -> str:
+    """What is put behind a planned throughput; empty where nothing was measured.
+
+    Args:
+        throughput: against the start.
+    """
+    return "" if throughput is None else f", measured {throughput:.0%} of the start"
 
 
 def describe_view(live: int, servers: int, throughput: str) -> str:
@@ -102,7 +167,9 @@ def _change(change: Change, servers: int) -> str:
         first = view.step + 1
         made = f"iteration {first} is" if change.again == 1 else f"iterations {first} to {view.step + change.again} are"
         text += f"; {made} made again"
-    return text + (", from the last checkpoint" if view.restore == "checkpoint" else "")
+    text += ", from the last checkpoint" if view.restore == "checkpoint" else ""
+    hour = hour_text(view.retention / change.start, "as planned")
+    return f"{text}; {hour} until servers return" if hour else text
 
 
 def _count(number: int, name: str) -> str:

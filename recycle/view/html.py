@@ -140,6 +140,9 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "views": [(each.time, each.name, each.text) for each in chart.views],
         "rows": [_row(row, len(mine), chart) for row, mine in zip(rows, held, strict=True)],
         "boxes": _columns(spans),
+        "void": _base64("B", [place in row.void for row in rows for place in range(len(row.spans))])
+        if any(row.void for row in rows)
+        else "",
         "changes": _base64(
             "B",
             [CHANGES.index(changes.get((row.server, place), "")) for row in rows for place in range(len(row.spans))],
@@ -183,6 +186,7 @@ def _row(row: Row, samples: int, chart: Chart) -> dict[str, Any]:
         "memory": held_text(row, chart.memory_unit),
         "peak": row.peak,
         "limit": row.limit,
+        "unrecorded": row.unrecorded,
         "boxes": len(row.spans),
         "transfers": len(row.transfers),
         "samples": samples,

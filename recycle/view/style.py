@@ -33,6 +33,12 @@ WRONG = "#d00000"
 PAUSE = "#ffd54a"
 """The time in which a server changes views."""
 
+VOID = "#7b8591"
+"""Work that a failure made void, where it is not recorded."""
+
+PALE = 0.35
+"""How much of a colour is left in void work."""
+
 BACK = "#2e8b57"
 """Marks where a server came back."""
 

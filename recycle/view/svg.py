@@ -12,7 +12,7 @@ from recycle.record.timeline import Outage, Span
 from recycle.view.amounts import brief_time, held_text
 from recycle.view.chart import Chart, Row, RowGroup, phases, share, whereabouts
 from recycle.view.panel import Panel
-from recycle.view.style import BACK, EDGES, FILL, HOME, INK, MEANING, PAUSE, WRONG, home_color, label
+from recycle.view.style import BACK, EDGES, FILL, HOME, INK, MEANING, PALE, PAUSE, VOID, WRONG, home_color, label
 from recycle.wording import BYTES, MICROSECONDS, number, time_text
 
 BOX = 22.0
@@ -208,12 +208,24 @@ def _group(canvas: Canvas, chart: Chart, group: RowGroup, top: float, right: flo
             _outage(canvas, row, outage, y, right)
         for recovery in row.recoveries:
             _recovery(canvas, chart, recovery, y)
-        for span in row.spans:
-            if span.end > span.start or (row.server, span.index) in chart.wrong:
+        for start, end in row.unrecorded:
+            _unrecorded(canvas, row, (start, end), y)
+        for index, span in enumerate(row.spans):
+            if index in row.void:
+                canvas.add(f'<g opacity="{PALE}">{_box(canvas, chart, row, span, y, void=True)}</g>')
+            elif span.end > span.start or (row.server, span.index) in chart.wrong:
                 canvas.add(_box(canvas, chart, row, span, y))
 
 
-def _box(canvas: Canvas, chart: Chart, row: Row, span: Span, y: float) -> str:
+def _unrecorded(canvas: Canvas, row: Row, times: tuple[float, float], y: float) -> None:
+    x, width = canvas.x(times[0]), (times[1] - times[0]) * canvas.scale
+    canvas.add(
+        f'<g class="void"><title>{row.server}: void, what it computed here died with it</title>'
+        f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{ROW}" fill="{VOID}" opacity="{PALE}"/></g>'
+    )
+
+
+def _box(canvas: Canvas, chart: Chart, row: Row, span: Span, y: float, *, void: bool = False) -> str:
     instruction, op = span.instruction, span.instruction.op
     x, width = canvas.x(span.start), max(2.0, (span.end - span.start) * canvas.scale)
     objection = chart.wrong.get((row.server, span.index))
@@ -222,6 +234,8 @@ def _box(canvas: Canvas, chart: Chart, row: Row, span: Span, y: float) -> str:
     title = f"{instruction} on {row.server}: {MEANING[op]}, {begin} to {end}"
     if rerouted:
         title += f", re-routed from pipeline {instruction.home}"
+    if void:
+        title += "; void: the iteration was made again"
     if objection:
         title += f"; WRONG: {objection}"
     size = f'x="{_n(x + 0.5)}" y="{_n(y)}" width="{_n(width - 1)}" height="{ROW}"'
@@ -371,6 +385,10 @@ def _legend(canvas: Canvas, chart: Chart, y: float, width: float) -> float:
     if any(row.recoveries for row in chart.rows()):
         canvas.add(f'<rect x="{_n(x)}" y="{_n(y - 11)}" width="16" height="14" rx="2" fill="{PAUSE}"/>')
         canvas.text(x + 21, y, "changes views")
+        x += 21 + 6.4 * len("changes views") + 16
+    if any(row.wasted for row in chart.rows()):
+        canvas.add(f'<rect x="{_n(x)}" y="{_n(y - 11)}" width="16" height="14" rx="2" fill="{VOID}" opacity="{PALE}"/>')
+        canvas.text(x + 21, y, "pale: void, made again after a failure")
     return y
 
 

@@ -18,7 +18,7 @@ from recycle.view.subject import Subject
 from recycle.wording import time_text
 
 MOST_PROBLEMS = 5
-DEAD, WAITING = "x", "="
+DEAD, WAITING, VOID = "x", "=", "~"
 
 
 Colours = Literal["none", "few", "full"]
@@ -134,38 +134,43 @@ def _wrapped(lines: list[Text], width: int) -> list[Text]:
 def _cells(chart: Chart, row: Row, scale: Scale, colours: Colours) -> Iterator[tuple[str, str]]:
     gap = _gap(row, scale)
     at = 0
-    for span, first, last in _places(row, scale):
+    for place, first, last in _places(row, scale):
+        span = row.spans[place]
         if first > at:
             yield from _signs(gap[at:first])
+        at = last
+        if place in row.void:
+            yield VOID * (last - first), "dim"
+            continue
         wrong = (row.server, span.index) in chart.wrong
         color = colours != "none"
         yield _text(row, span, last - first, color, wrong), _style(row, span, wrong, colours) if color else ""
-        at = last
     yield from _signs(gap[at:])
 
 
-def _places(row: Row, scale: Scale) -> Iterator[tuple[Span, int, int]]:
-    """The spans that are drawn, each with its first column and the first behind it."""
+def _places(row: Row, scale: Scale) -> Iterator[tuple[int, int, int]]:
+    """The places of the spans that are drawn, each with its first column and the first behind it."""
     if scale.coarse:
         at = 0
         for place, run in groupby(mixture(row, scale)):
             first, at = at, at + len(list(run))
             if place >= 0:
-                yield row.spans[place], first, at
+                yield place, first, at
         return
     at = 0
-    for span in row.spans:
+    for place, span in enumerate(row.spans):
         first, last = max(scale.column(span.start), at), min(scale.column(span.end), scale.columns)
         if last > first:
-            yield span, first, last
+            yield place, first, last
             at = last
 
 
 def _gap(row: Row, scale: Scale) -> str:
-    """What a row shows where no instruction is: idle, waiting for a new view, or dead."""
+    """What a row shows where no instruction is: idle, waiting for a new view, work that is not recorded, or dead."""
     signs = ["."] * scale.columns
     for sign, times in (
         (WAITING, [(each.noticed, each.resumed) for each in row.recoveries]),
+        (VOID, row.unrecorded),
         (DEAD, [(max(0.0, each.start), each.end) for each in row.outages]),
     ):
         for start, end in times:
@@ -248,6 +253,8 @@ def _legend(chart: Chart, scale: Scale, colours: Colours) -> Text:
         legend.append(": work of a dead server; ")
     if any(row.recoveries for row in chart.rows()):
         legend.append(f"{WAITING}: waits for a new view; ")
+    if any(row.wasted for row in chart.rows()):
+        legend.append(f"{VOID}: void, made again after a failure; ")
     if any(row.outages and row.spans for row in chart.rows()):
         legend.append(f"{DEAD}: dead; ")
     legend.append(f"a column is {time_text(scale.time, chart.time_unit)}")

@@ -131,7 +131,7 @@ def _job(part: Part, process: int) -> Iterator[Event]:
     """What concerns the whole job: iterations, recoveries, and the figures of a run."""
     iterations: dict[int, list[float]] = {}
     for window in part.chart.windows:
-        iterations.setdefault(window.iteration + part.timeline.first, []).extend((window.start, window.end))
+        iterations.setdefault(window.iteration + part.timeline.first + 1, []).extend((window.start, window.end))
     yield from _lengths(part, process, ITERATIONS, "iteration", iterations)
     recoveries: dict[int, list[float]] = {}
     for recovery in part.timeline.recoveries:
@@ -164,9 +164,9 @@ def _process(number: int, name: str, order: int) -> Iterator[Event]:
 def _slices(part: Part, row: Row, process: int) -> Iterator[Event]:
     named = {COMPUTE: "compute"}
     yield _thread(process, COMPUTE, named[COMPUTE])
-    for span in row.spans:
+    for place, span in enumerate(row.spans):
         if part.is_seen(span.start, span.end):
-            yield _slice(part, row, span, process, COMPUTE)
+            yield _slice(part, row, span, process, COMPUTE, void=place in row.void)
     for lane, span in lanes(each for each in row.transfers if part.is_seen(each.start, each.end)):
         if lane + 1 not in named:
             named[lane + 1] = "communication"
@@ -185,7 +185,7 @@ def _slices(part: Part, row: Row, process: int) -> Iterator[Event]:
                     **part.lasts(start, end),
                     "pid": process,
                     "tid": VIEWS,
-                    "args": {"view": recovery.epoch, "iteration": recovery.step},
+                    "args": {"view": recovery.epoch, "iteration": recovery.step + 1},
                 }
 
 
@@ -193,23 +193,25 @@ def _thread(process: int, lane: int, name: str) -> Event:
     return {"ph": "M", "name": "thread_name", "pid": process, "tid": lane, "args": {"name": name}}
 
 
-def _slice(part: Part, row: Row, span: Span, process: int, lane: int) -> Event:
+def _slice(part: Part, row: Row, span: Span, process: int, lane: int, *, void: bool = False) -> Event:
     instruction = span.instruction
     rerouted = row.rerouted(instruction)
     arguments: dict[str, Any] = {
         "instruction": str(instruction),
         "meaning": MEANING[instruction.op],
-        "iteration": span.iteration + part.timeline.first,
+        "iteration": span.iteration + part.timeline.first + 1,
     }
     if instruction.home >= 0:
         arguments |= {"home": instruction.home, "micro-batch": instruction.micro_batch, "re-routed": rerouted}
     objection = part.chart.wrong.get((row.server, span.index))
     if objection:
         arguments["wrong"] = objection
+    if void:
+        arguments["void"] = "made again in a later view"
     return {
         "ph": "X",
         "name": instruction.op.value,
-        "cat": f"{instruction.op.value}{',re-routed' if rerouted else ''}",
+        "cat": f"{instruction.op.value}{',re-routed' if rerouted else ''}{',void' if void else ''}",
         **part.lasts(span.start, span.end),
         "pid": process,
         "tid": lane,

@@ -27,7 +27,7 @@ from recycle.record.recording import (
 from recycle.record.timeline import Timeline
 from recycle.record.totals import StepTotal, Totals
 from recycle.view.copies import KnownCopies, live_by_stage
-from recycle.view.history import tell
+from recycle.view.history import tell, total_text
 from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import PLAN, Subject
 from recycle.wording import microseconds, seconds_text
@@ -101,6 +101,7 @@ class RunState(msgspec.Struct, frozen=True):
         losses: of each of them.
         rates: of each of them.
         deaths: how many servers died.
+        cost: what failures and returns have cost so far, in words; empty before the first.
         events: what happened, the last at the end.
         copies: where the state of each stage is.
         ended: whether no process of the run is left.
@@ -118,6 +119,7 @@ class RunState(msgspec.Struct, frozen=True):
     losses: tuple[float, ...]
     rates: tuple[float, ...]
     deaths: int
+    cost: str
     events: tuple[NewsItem, ...]
     copies: tuple[StagePlaces, ...]
     ended: bool
@@ -195,6 +197,7 @@ class WatchedRun:
             tuple(total.loss for total in made),
             rates,
             len(history.deaths),
+            total_text(history.costs, history.time_unit) if history.changes else "",
             tuple(self._news(moment, event) for moment, event in history.timed),
             self._places(),
             self._has_ended(),

@@ -35,7 +35,7 @@ def fault(**fields):
     return "[[fault]]\n" + "".join(f"{key} = {value}\n" for key, value in fields.items())
 
 
-KILL = fault(kind='"kill"', server='"W1_2"', step=7)
+KILL = fault(kind='"kill"', server='"W1_2"', iteration=8)
 
 
 def test_a_file_gives_every_field(load):
@@ -43,13 +43,13 @@ def test_a_file_gives_every_field(load):
         [[fault]]
         kind = "kill"
         servers = ["W1_2", "W0_2"]
-        step = 7
+        iteration = 8
         instruction = "2F1.3"
 
         [[fault]]
         kind = "slow"
         server = "W1_2"
-        step = 9
+        iteration = 10
         factor = 4
         duration = "500ms"
         incarnation = 1
@@ -79,24 +79,27 @@ def test_the_examples_load_and_menu_has_every_kind():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[[fault]]\nstep = 7\n", r"required field `kind` - at `\$\.fault\[0\]`"),
+        ("[[fault]]\niteration = 8\n", r"required field `kind` - at `\$\.fault\[0\]`"),
         (KILL + fault(kind='"kil"'), r"Invalid enum value 'kil' - at `\$\.fault\[1\]\.kind`"),
         (KILL + "colour = 1\n", r"unknown field `colour` - at `\$\.fault\[0\]`"),
         (KILL + "[other]\n", "unknown field `other`"),
-        (fault(kind='"kill"', server=3, step=7), r"got `int` - at `\$\.fault\[0\]\.server`"),
-        (fault(kind='"kill"', server='"W1_2"', step=-7), r"`int` >= 0 - at `\$\.fault\[0\]\.step`"),
-        (fault(kind='"kill"', server='"W1-2"', step=7), "fault 1: server 'W1-2': a server is written W<pipe"),
+        (fault(kind='"kill"', server=3, iteration=8), r"got `int` - at `\$\.fault\[0\]\.server`"),
+        (fault(kind='"kill"', server='"W1_2"', iteration=-6), r"`int` >= 1 - at `\$\.fault\[0\]\.iteration`"),
+        (fault(kind='"kill"', server='"W1-2"', iteration=8), "fault 1: server 'W1-2': a server is written W<pipe"),
         (KILL + 'servers = ["W0_0"]\n', "fault 1: server is 'W1_2' and servers is given too"),
         (KILL + 'instruction = "forward"\n', "fault 1: instruction is 'forward': write how its text starts"),
         (fault(kind='"kill"', server='"W1_2"', at='"12x"'), "fault 1: at: '12x' is no duration: write 500ms"),
         (fault(kind='"kill"', server='"W1_2"', at="nan"), "fault 1: at is nan: give seconds, from 0"),
         (fault(kind='"kill"', server='"W1_2"', at="-1"), "fault 1: at is -1: give seconds, from 0"),
-        (KILL + "at = 3\n", "fault 1: step is 7 and at is 3s: leave one of them out"),
-        (fault(kind='"kill"', server='"W3_0"', step=7), "fault 1, kill of W3_0 .*: this job has pipelines 0 to 2"),
-        (fault(kind='"kill"', server='"W1_2"', step=50), "step is 50: the run has steps 0 to 49"),
+        (KILL + "at = 3\n", "fault 1: iteration is 8 and at is 3s: leave one of them out"),
+        (fault(kind='"kill"', server='"W3_0"', iteration=8), "fault 1, kill of W3_0 .*: this job has pipelines 0 to 2"),
+        (fault(kind='"kill"', server='"W1_2"', iteration=51), "iteration is 51: the run has iterations 1 to 50"),
         (KILL + 'instruction = "1F1.3"\n', "fault 1, .*: instruction is '1F1.3', of stage 1, and W1_2 has stage 2"),
-        (KILL + fault(kind='"join"', server='"W1_1"', step=9), "fault 2, .*: no fault before it ends W1_1.*; add a k"),
-        (KILL + fault(kind='"join"', server='"W1_2"', step=6), "fault 2, .*: no fault before it ends W1_2"),
+        (
+            KILL + fault(kind='"join"', server='"W1_1"', iteration=10),
+            "fault 2, .*: no fault before it ends W1_1.*; add a k",
+        ),
+        (KILL + fault(kind='"join"', server='"W1_2"', iteration=7), "fault 2, .*: no fault before it ends W1_2"),
         ("fault = 3", r"got `int` - at `\$\.fault`"),
         ("[[fault]", "this is no TOML file"),
         ("\0", "this is no TOML file"),
@@ -110,20 +113,22 @@ def test_a_bad_file_is_one_line_that_names_file_and_field(load, text, message):
 
 
 def test_servers_that_are_dead_from_the_start_can_join_and_cannot_die(load):
-    join = fault(kind='"join"', server='"W1_2"', step=6)
+    join = fault(kind='"join"', server='"W1_2"', iteration=7)
     assert len(load(join, dead=[W1_2]).entries) == 1
     assert len(load(join + KILL + "incarnation = 1\n", dead=[W1_2]).entries) == 2
     with pytest.raises(FaultError, match="W1_2 is dead from the start, and no join comes before"):
         load(KILL, dead=[W1_2])
     with pytest.raises(FaultError, match="W1_2 is dead from the start, and no join comes before"):
-        load(KILL + fault(kind='"join"', server='"W1_2"', step=9), dead=[W1_2])
+        load(KILL + fault(kind='"join"', server='"W1_2"', iteration=10), dead=[W1_2])
 
 
 def test_a_replacement_has_an_incarnation_of_its_own(load):
-    joined = KILL + fault(kind='"join"', server='"W1_2"', step=9)
-    again = fault(kind='"exit"', server='"W1_2"', step=12)
+    joined = KILL + fault(kind='"join"', server='"W1_2"', iteration=10)
+    again = fault(kind='"exit"', server='"W1_2"', iteration=13)
     assert len(load(joined + again + "incarnation = 1\n").entries) == 3
-    with pytest.raises(FaultError, match=r"fault 3, .*: incarnation is 0, and W1_2 was replaced before step 12; write"):
+    with pytest.raises(
+        FaultError, match=r"fault 3, .*: incarnation is 0, and W1_2 was replaced before iteration 13; write"
+    ):
         load(joined + again)
 
 
@@ -138,6 +143,8 @@ def encoded(faults):
     tables = []
     for each in faults.entries:
         table = msgspec.structs.asdict(each) | {"kind": each.kind.value, "servers": [*map(str, each.servers)]}
+        table["iteration"] = None if table["step"] is None else table["step"] + 1
+        del table["step"]
         if each.instruction is not None:
             table["instruction"] = str(each.instruction)
         tables.append({key: value for key, value in table.items() if value is not None})
@@ -218,7 +225,8 @@ VALUES = st.sampled_from(
     ]
 )
 FIELDS = st.dictionaries(
-    st.sampled_from(["server", "servers", "step", "at", "instruction", "duration", "factor", "incarnation"]), VALUES
+    st.sampled_from(["server", "servers", "iteration", "at", "instruction", "duration", "factor", "incarnation"]),
+    VALUES,
 )
 
 

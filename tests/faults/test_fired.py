@@ -17,7 +17,7 @@ def test_all_processes_append_to_one_file(tmp_path):
     launcher.write(LOSS, 10)
     assert load_fired(path) == (
         FiredLine(10, "launcher", 0, "store-loss", "store-loss at 3s"),
-        FiredLine(20, "W1_2", 1, "kill", "kill of W1_2 at step 7 (iteration 8)"),
+        FiredLine(20, "W1_2", 1, "kill", "kill of W1_2 in iteration 8"),
     )
 
 

@@ -19,7 +19,7 @@ def test_who_does_what_is_in_the_model(kind):
     if outside or kind in (Kind.KILL, Kind.STOP):
         assert not Fault(kind, servers, at=3.0, factor=factor).is_of_worker
     else:
-        with pytest.raises(FaultError, match=r"at is 3s: kind .* give step instead"):
+        with pytest.raises(FaultError, match=r"at is 3s: kind .* give iteration instead"):
             Fault(kind, servers, at=3.0, factor=factor)
 
 
@@ -38,14 +38,11 @@ def test_a_worker_gets_its_own_and_the_launcher_the_rest_in_order():
 
 
 def test_a_fault_in_words():
-    assert (
-        str(Fault(Kind.KILL, (W1_2,), step=7, instruction=FORWARD))
-        == "kill of W1_2 at step 7 (iteration 8) before 2F1.3"
-    )
+    assert str(Fault(Kind.KILL, (W1_2,), step=7, instruction=FORWARD)) == "kill of W1_2 in iteration 8 before 2F1.3"
     assert str(Fault(Kind.AGENT_KILL, (W0_0, W0_1), at=1.5)) == "agent-kill of W0_0, W0_1 at 1.5s"
-    assert str(Fault(Kind.STORE_LOSS, step=1)) == "store-loss at step 1 (iteration 2)"
+    assert str(Fault(Kind.STORE_LOSS, step=1)) == "store-loss in iteration 2"
     slow = Fault(Kind.SLOW, (W0_0,), step=2, factor=4.0, duration=0.5, incarnation=1)
-    assert str(slow) == "slow of W0_0 (incarnation 1) at step 2 (iteration 3), 4 times, for 0.5s"
+    assert str(slow) == "slow of W0_0 (incarnation 1) in iteration 3, 4 times, for 0.5s"
 
 
 @pytest.mark.parametrize(
@@ -55,15 +52,15 @@ def test_a_fault_in_words():
         ({"kind": Kind.STORE_LOSS, "servers": (W0_0,), "step": 1}, "server is W0_0: there is one store, .* leave"),
         ({"kind": Kind.STOP, "servers": (W0_0, W0_1), "step": 1}, "servers has 2 entries: .* write a fault for each"),
         ({"kind": Kind.KILL, "servers": (W0_0, W0_0), "step": 1}, "servers names W0_0 twice: leave one out"),
-        ({"servers": (W0_0,)}, "step is missing: say when"),
-        ({"servers": (W0_0,), "step": 1, "at": 2.0}, "step is 1 and at is 2s: leave one of them out"),
-        ({"servers": (W0_0,), "step": -1}, "step is -1: steps count from 0"),
+        ({"servers": (W0_0,)}, "iteration is missing: say when"),
+        ({"servers": (W0_0,), "step": 1, "at": 2.0}, "iteration is 2 and at is 2s: leave one of them out"),
+        ({"servers": (W0_0,), "step": -1}, "iteration is 0: iterations count from 1"),
         ({"servers": (W0_0,), "step": 1, "factor": 2.0}, "factor is 2: only kind 'slow' has one, and this is 'kill'"),
         ({"servers": (W0_0,), "step": 1, "duration": 2.0}, "duration is 2s: kind 'kill' has none; leave it out"),
         ({"servers": (W0_0,), "at": 1.0, "instruction": FORWARD}, "only a worker sees instructions; leave it out"),
         ({"servers": (W0_0,), "at": 1.0, "incarnation": 1}, "incarnation is 1: the launcher does this"),
         ({"servers": (W0_0,), "step": 1, "incarnation": -1}, "incarnations count from 0"),
-        ({"kind": Kind.NAN, "servers": (W0_0,), "step": 1, "instruction": FORWARD}, "before the step's REDUCE"),
+        ({"kind": Kind.NAN, "servers": (W0_0,), "step": 1, "instruction": FORWARD}, "before the iteration's REDUCE"),
         ({"kind": Kind.STOP, "servers": (W0_0,), "step": 1, "duration": 0.0}, "duration is 0s: give more than 0"),
         ({"kind": Kind.SLOW, "servers": (W0_0,), "step": 1}, "factor is missing: .* factor = 4"),
         ({"kind": Kind.SLOW, "servers": (W0_0,), "step": 1, "factor": 1.0}, "factor is 1: give a number above 1"),

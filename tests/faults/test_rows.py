@@ -119,7 +119,7 @@ def test_an_unknown_file(tmp_path):
 
 def test_a_fault_with_a_step_has_no_time(load):
     with pytest.raises(FaultError, match=r"fault 1.*a study has no steps; write at ="):
-        load('[[fault]]\nkind = "join"\nserver = "W0_0"\nstep = 3\n', "faults.toml", job=SMALL)
+        load('[[fault]]\nkind = "join"\nserver = "W0_0"\niteration = 4\n', "faults.toml", job=SMALL)
 
 
 def test_a_trace_of_servers_is_not_dealt_anew(load):

@@ -73,7 +73,7 @@ def test_the_first_server_of_a_view_tells_the_user_of_it_but_not_of_the_view_tha
     reporter.tell(ITERATION, [SPAN])
     reporter.tell(view(1))
     assert console.getvalue() == lines * (
-        "recycle: W2_0 died; training goes on with 2 servers, throughput 90% of fault-free 1F1B\n"
+        "recycle: W2_0 died; training goes on with 2 servers, planned throughput 90% of fault-free 1F1B\n"
     )
 
 
@@ -101,10 +101,10 @@ def test_of_a_view_whose_first_server_died_before_it_could_tell_of_it_the_next_o
         first.tell(back)
     second.tell(after)
     lines = console.getvalue().splitlines()
-    alone = "recycle: W0_0 was killed; training goes on with 2 servers, throughput 90% of fault-free 1F1B"
+    alone = "recycle: W0_0 was killed; training goes on with 2 servers, planned throughput 90% of fault-free 1F1B"
     both = (
         "recycle: new servers are admitted; W0_0 was killed; training goes on with 2 servers, W2_0 among them again, "
-        "throughput 90% of fault-free 1F1B"
+        "planned throughput 90% of fault-free 1F1B"
     )
     assert len(lines) == (1 if died_before else 2)
     assert lines[-1] == (both if died_before and step == 3 else alone)

@@ -109,7 +109,7 @@ def test_what_fails_again_and_again_without_a_death_ends_the_run(tmp_path, monke
     monkeypatch.setattr("recycle.runtime.recover.recovery.MOST", 4)
     monkeypatch.setattr("recycle.runtime.step.gradients.FlatGradients.are_finite", fail)
     run = Trained(tmp_path / "run")
-    assert "iteration 0 was begun 4 times by the same servers, and never made: NCCL: invalid argument" in run.error
+    assert "iteration 1 was begun 4 times by the same servers, and never made: NCCL: invalid argument" in run.error
     # A view whose end is heard of while it is built is none.
     assert 1 <= len(run.views) <= 4
     assert {(len(each.servers), each.step) for each in run.views} == {(6, 0)}

@@ -9,17 +9,25 @@ from harness.examples import paper_plan
 from recycle.job import Server
 from recycle.record.planned import timeline
 from recycle.record.recording import (
+    AbandonedLine,
     DeathLine,
     IterationLine,
     RecoveryLine,
     RunLine,
     ViewLine,
 )
+from recycle.record.timeline import Timeline
 
 SLOT = 1000
 VICTIM = Server(1, 2)
 DEATH, VIEW, RESUMED, REJOIN = 50_000, 53_000, 56_500, 128_000
 """In the run's microseconds: iteration 1 is begun at 34000, and made again from RESUMED on."""
+
+
+def without_last_words(line: Timeline) -> Timeline:
+    """The time line as it is where the victim has recorded nothing of the iteration in which it died."""
+    spans = tuple(span for span in line.spans if span.server != VICTIM or span.iteration != 1)
+    return msgspec.structs.replace(line, spans=spans)
 
 
 def write_disturbed(folder: Path) -> Path:
@@ -39,6 +47,11 @@ def write_disturbed(folder: Path) -> Path:
                 losses = [4.0 - iteration] * 18 if server.stage == 3 else []
                 line = IterationLine(str(server), iteration, 0.03, losses, 4, epoch)
                 files[name(server, epoch)].append(line)
+
+        else:
+            for server in plan.programs:
+                first = min(line.start for line in files[name(server, epoch)] if getattr(line, "iteration", 0) == 1)
+                files[name(server, epoch)] += [AbandonedLine(str(server), epoch, 1, first)] if server != VICTIM else []
 
     def name(server, epoch):
         return f"{server}#1" if server == VICTIM and epoch == 2 else str(server)

@@ -38,7 +38,7 @@ def test_a_window_names_its_iteration_where_there_are_several(staggered):
     once, thrice = chart_of(staggered), chart_of(staggered, 3)
     assert [once.caption(each) for each in once.windows if each.stage == 2] == ["30 slots"]
     captions = [thrice.caption(each) for each in thrice.windows if each.stage == 2]
-    assert captions == ["iteration 0: 30 slots", "iteration 1: 30 slots", "iteration 2: 30 slots"]
+    assert captions == ["iteration 1: 30 slots", "iteration 2: 30 slots", "iteration 3: 30 slots"]
 
 
 def test_a_run_has_the_period_of_its_steps_and_the_dead_of_its_failures(staggered):

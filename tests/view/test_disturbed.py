@@ -9,13 +9,14 @@ import pytest
 
 from harness.recordings import encode_recording
 from recycle.record.reading import load_recording
+from recycle.record.recording import InstantLine
 from recycle.record.timeline import Outage
 from recycle.view.chart import make_chart
 from recycle.view.compare import compare
 from recycle.view.subject import load_subject
 from recycle.view.svg import draw as draw_svg
 from recycle.view.terminal import draw as draw_terminal
-from tests.view.disturbed import DEATH, REJOIN, RESUMED, VICTIM, VIEW, write_disturbed
+from tests.view.disturbed import DEATH, REJOIN, RESUMED, VICTIM, VIEW, without_last_words, write_disturbed
 from tests.view.test_trace import check, events_of
 
 TEXT = "W1_2 was killed by signal 9 (SIGKILL)"
@@ -79,6 +80,41 @@ def test_who_died_before_the_last_iterations_and_stays_dead_is_known(folder):
     assert last.outages[VICTIM] == (Outage(0, math.inf, TEXT),)
 
 
+def test_what_a_death_made_void_is_counted_as_that_and_not_as_idle(chart, subject):
+    rows = {row.server: row for row in chart.rows()}
+    for row in rows.values():
+        gone = [row.spans[place] for place in sorted(row.void)]
+        assert all(span.iteration == 1 and span.end <= DEATH for span in gone)
+        assert {
+            place for place, span in enumerate(row.spans) if span.start < RESUMED and span.iteration == 1
+        } == row.void
+        assert row.wasted == sum(span.end - span.start for span in gone) + sum(b - a for a, b in row.unrecorded)
+        busy = sum(span.end - span.start for span in row.spans) - sum(span.end - span.start for span in gone)
+        assert row.busy == pytest.approx(busy / 4)
+        assert row.bubble == pytest.approx(1 - (busy + row.wasted) / (4 * chart.period))
+    assert rows[VICTIM].void
+    assert dict(chart.facts)["void work"].startswith("162 ms")
+    # A window of an iteration that was made again is that of the last time.
+    assert all(window.start >= RESUMED for window in chart.windows if window.iteration == 1)
+
+
+def test_what_the_victim_did_from_its_last_line_to_its_death_is_void_and_not_recorded(subject):
+    line = without_last_words(subject.timeline)
+    row = next(row for row in make_chart(subject, line).rows() if row.server == VICTIM)
+    assert row.void == frozenset()
+    assert row.unrecorded == ((max(span.end for span in row.spans if span.iteration == 0), DEATH),)
+    assert row.wasted == DEATH - row.unrecorded[0][0]
+
+
+def test_a_checkpoint_makes_what_was_finished_void_too(subject):
+    back = InstantLine("view change", 200_000.0, None, "view 3", 2)
+    line = msgspec.structs.replace(subject.timeline, instants=(*subject.timeline.instants, back))
+    void = line.void
+    assert {span.iteration for span in line.spans if void.has(span)} == {1, 2, 3}
+    assert {span.iteration for span in line.spans if not void.has(span)} == {0, 1}
+    assert {span.iteration for span in line.last(2).spans if line.last(2).void.has(span)} == {0, 1}
+
+
 def test_in_the_terminal(chart, golden):
     text = "".join(f"{line.plain.rstrip()}\n" for line in draw_terminal([chart], 400, "none")[0])
     golden("view/disturbed.txt", text)
@@ -126,17 +162,22 @@ def test_what_was_interrupted_is_not_compared(subject):
 def test_the_terminal_says_what_happened_in_the_run(run, folder):
     status, out, _ = run("show", folder)
     assert status == 0
-    assert out.splitlines()[-9:] == [
+    assert out.splitlines()[-11:] == [
         "W1_2 died: was killed by signal 9 (SIGKILL), noticed by its agent",
-        "view 1: 11 of 12 servers, throughput 80% of before (100% of fault-free 1F1B), "
-        "from the catalogue; iteration 2 is made again",
-        "recovered in 6 ms: detect 1, agree 2, rebuild 2, restore 1, start 1, redo 32 ms",
-        "W1_2 (incarnation 1) is back: 12 of 12 servers, throughput 125% of before (125% of fault-free 1F1B)",
-        "changed views in 5 ms: detect 0, agree 1, rebuild 2, restore 0, start 1, redo 30 ms",
+        "view 1: 11 of 12 servers, planned throughput 80% of before (100% of fault-free 1F1B), "
+        "from the catalogue; iteration 2 is made again; each hour costs 12 min as planned until servers return",
+        "recovered in 6 ms: detect 1, agree 2, rebuild 2, restore 1, start 1, redo 32 ms; "
+        "cost 22 ms (16 ms of work lost, 6 ms of recovery)",
+        "W1_2 (incarnation 1) is back: 12 of 12 servers, planned throughput 125% of before (125% of fault-free 1F1B)",
+        "changed views in 5 ms: detect 0, agree 1, rebuild 2, restore 0, start 1, redo 30 ms; "
+        "cost 5 ms (5 ms of recovery)",
         "1 failure, 1 rejoin, 1 iteration made again",
         "recovered in 6 ms median, 6 ms worst: detect 1, agree 2, rebuild 2, restore 1, start 1",
-        "12 ms without work",
-        "at the end view 2: 12 of 12 servers, throughput 100% of the start (125% of fault-free 1F1B)",
+        "all failures and returns cost 28 ms: 16 ms of work lost, 12 ms of recovery; "
+        "too few iterations before them to know the cost of slower ones",
+        "view 1 cost 22 ms (16 ms of work lost, 6 ms of recovery); each hour costs 12 min as planned",
+        "view 2 cost 5 ms (5 ms of recovery)",
+        "at the end view 2: 12 of 12 servers, planned throughput 100% of the start (125% of fault-free 1F1B)",
     ]
 
 
@@ -148,8 +189,11 @@ def test_who_writes_a_page_reads_where_it_is_and_a_summary(run, folder, tmp_path
         f"written to {page}",
         "1 failure, 1 rejoin, 1 iteration made again",
         "recovered in 6 ms median, 6 ms worst: detect 1, agree 2, rebuild 2, restore 1, start 1",
-        "12 ms without work",
-        "at the end view 2: 12 of 12 servers, throughput 100% of the start (125% of fault-free 1F1B)",
+        "all failures and returns cost 28 ms: 16 ms of work lost, 12 ms of recovery; "
+        "too few iterations before them to know the cost of slower ones",
+        "view 1 cost 22 ms (16 ms of work lost, 6 ms of recovery); each hour costs 12 min as planned",
+        "view 2 cost 5 ms (5 ms of recovery)",
+        "at the end view 2: 12 of 12 servers, planned throughput 100% of the start (125% of fault-free 1F1B)",
     ]
 
 
@@ -158,3 +202,4 @@ def test_as_json(run, folder):
     assert summary["deaths"][0]["server"] == "W1_2"
     assert [change["view"]["epoch"] for change in summary["changes"]] == [1, 2]
     assert summary["changes"][0]["recovery"]["began"] == DEATH
+    assert summary["costs"][0]["lost"] == summary["changes"][0]["recovery"]["lost"] == DEATH - 34_000

@@ -1,7 +1,7 @@
 import pytest
 
 from recycle.record.history import History
-from recycle.record.recording import DeathLine, InstantLine, IterationLine, RunLine, ViewLine
+from recycle.record.recording import AbandonedLine, DeathLine, InstantLine, IterationLine, RunLine, ViewLine
 from recycle.view.history import length, summarise, tell
 from tests.record.test_history import FOUR, KILLED, death, recovery, view
 
@@ -21,11 +21,12 @@ REJOINED = [
 def test_a_line_per_event():
     assert lines_of(REJOINED)[1] == [
         "W1_1 died: was killed by signal 9 (SIGKILL), noticed by its agent",
-        "view 1: 3 of 4 servers, throughput 100% of before (90% of fault-free 1F1B), "
+        "view 1: 3 of 4 servers, planned throughput 100% of before (90% of fault-free 1F1B), "
         "from the catalogue; iteration 4 is made again",
-        "recovered in 0 ms: detect 0, agree 0, rebuild 0, restore 0, start 0, redo 0 ms",
-        "W1_1 (incarnation 1) is back: 4 of 4 servers, throughput 100% of before (90% of fault-free 1F1B)",
-        "changed views in 10 ms: detect 0, agree 2, rebuild 5, restore 0, start 3, redo 68 ms",
+        "recovered in 0 ms: detect 0, agree 0, rebuild 0, restore 0, start 0, redo 0 ms; cost 0 ms (0 ms of recovery)",
+        "W1_1 (incarnation 1) is back: 4 of 4 servers, planned throughput 100% of before (90% of fault-free 1F1B)",
+        "changed views in 10 ms: detect 0, agree 2, rebuild 5, restore 0, start 3, redo 68 ms; "
+        "cost 10 ms (10 ms of recovery)",
     ]
 
 
@@ -38,7 +39,7 @@ def test_a_checkpoint_a_fault_and_a_warning():
         InstantLine("end", 1.0, "W0_0", "no checkpoint\x1b[2J"),
     ]
     assert lines_of(lines)[1][-4:] == [
-        "view 2: 2 of 4 servers, throughput 100% of before (90% of fault-free 1F1B), "
+        "view 2: 2 of 4 servers, planned throughput 100% of before (90% of fault-free 1F1B), "
         "from the catalogue, because because; "
         "iterations 2 to 3 are made again, from the last checkpoint",
         "fault: SIGSTOP at step 4",
@@ -51,9 +52,89 @@ def test_the_summary_has_failures_rejoins_times_and_the_final_view():
     assert summarise(lines_of(REJOINED)[0], 4) == [
         "1 failure, 1 rejoin, 1 iteration made again",
         "recovered in 0 ms median, 0 ms worst: detect 0, agree 0, rebuild 0, restore 0, start 0",
-        "10 ms without work",
-        "at the end view 2: 4 of 4 servers, throughput 100% of the start (90% of fault-free 1F1B)",
+        "all failures and returns cost 10 ms: 0 ms of work lost, 10 ms of recovery; "
+        "too few iterations before them to know the cost of slower ones",
+        "view 1 cost 0 ms (0 ms of recovery)",
+        "view 2 cost 10 ms (10 ms of recovery)",
+        "at the end view 2: 4 of 4 servers, planned throughput 100% of the start (90% of fault-free 1F1B)",
     ]
+
+
+def made(epoch, step, seconds, servers=FOUR):
+    return [IterationLine(server, step, seconds, [], 1, epoch) for server in servers]
+
+
+def test_the_figure_of_a_failure_is_the_same_in_the_log_and_the_summary_and_the_sum_is_all_that_was_lost():
+    """From 0 to 7.0 s on the clock: five iterations and two changes of views, for five undisturbed seconds."""
+    seconds = 1e6
+    left = FOUR[:3]
+    lines = [
+        view(0, FOUR, 0),
+        *made(0, 0, 1.0),
+        *made(0, 1, 1.0),
+        AbandonedLine("W0_1", 0, 2, 2.1 * seconds),
+        AbandonedLine("W0_0", 0, 2, 2.0 * seconds),
+        death("W1_1", 1, 2.5 * seconds),
+        view(1, left, 2, time=2.6 * seconds, retention=0.75),
+        *(
+            recovery(server, 1, [time * seconds for time in (2.6, 2.65, 2.7, 2.7, 2.75, 4.0)], step=2)
+            for server in left
+        ),
+        *made(1, 2, 1.25, left),
+        *made(1, 3, 1.3, left),
+        view(2, FOUR, 4, joined=["W1_1"], time=5.4 * seconds),
+        *(recovery(server, 2, [time * seconds for time in (5.3, 5.5, 5.8, 5.8, 6.0, 7.0)], step=4) for server in left),
+        *made(2, 4, 1.0),
+    ]
+    history, told = lines_of(lines)
+    figure = "cost 750 ms (500 ms of work lost, 250 ms of recovery)"
+    assert told[2].endswith(figure)
+    assert "; each hour costs 10 min as planned until servers return" in told[1]
+    summary = summarise(history, 4)
+    assert [line for line in summary if "cost" in line] == [
+        "all failures and returns cost 2000 ms: 500 ms of work lost, 950 ms of recovery, 550 ms of slower iterations",
+        f"view 1 {figure}, and 550 ms of slower iterations since; each hour costs 14 min as measured",
+        "view 2 cost 700 ms (700 ms of recovery)",
+    ]
+    assert history.costs.whole == pytest.approx(2.0 * seconds)
+    assert history.measured(1) == pytest.approx(1 / 1.3)
+    assert history.measured(2) is None
+
+
+def test_a_checkpoint_has_finished_iterations_made_again_and_they_are_lost_once():
+    lines = [
+        view(0, FOUR, 0),
+        *(line for step in range(4) for line in made(0, step, 1.0)),
+        AbandonedLine("W0_0", 0, 4, 4e6),
+        death("W1_1", 1, 4.5e6),
+        view(1, FOUR[:3], 2, restore="checkpoint", time=5e6),
+        *(recovery(server, 1, (4.6e6, 5e6, 5e6, 5e6, 6e6, 7e6), step=2) for server in FOUR[:3]),
+        *made(1, 2, 1.0, FOUR[:3]),
+        AbandonedLine("W0_0", 1, 3, 7e6),
+        death("W1_0", 2, 7.2e6),
+        view(2, FOUR[:2], 2, restore="checkpoint", time=7.3e6),
+        *(recovery(server, 2, (7.25e6, 7.3e6, 7.3e6, 7.3e6, 7.5e6, 8.5e6), step=2) for server in FOUR[:2]),
+    ]
+    history, _ = lines_of(lines)
+    # Iterations 2 and 3 were finished and half of 4 was done; then 2 again, and a fifth of 3.
+    assert [history.cost(epoch).lost for epoch in (1, 2)] == pytest.approx([2.5e6, 1.2e6])
+    assert [history.cost(epoch).recovery for epoch in (1, 2)] == pytest.approx([1.5e6, 0.3e6])
+
+
+def test_what_was_done_in_a_view_that_ended_before_its_first_iteration_is_lost_too():
+    lines = [
+        view(0, FOUR, 0),
+        *made(0, 0, 1.0),
+        AbandonedLine("W0_0", 0, 1, 1.0e6),
+        death("W1_1", 1, 1.5e6),
+        view(1, FOUR[:3], 1, time=1.6e6),
+        AbandonedLine("W0_0", 1, 1, 1.7e6),
+        death("W1_0", 2, 2.5e6),
+        view(2, FOUR[:2], 1, time=2.6e6),
+        *(recovery(server, 2, (2.6e6, 2.6e6, 2.6e6, 2.6e6, 2.7e6, 3.7e6), step=1) for server in FOUR[:2]),
+    ]
+    history, _ = lines_of(lines)
+    assert (history.cost(2).lost, history.cost(2).recovery) == pytest.approx((1.5e6, 0.2e6))
 
 
 def test_a_run_that_nothing_befell_has_no_summary():

@@ -10,7 +10,7 @@ from recycle.view.compare import compare
 from recycle.view.html import page
 from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import Subject, load_subject
-from tests.view.disturbed import DEATH, VIEW, write_disturbed
+from tests.view.disturbed import DEATH, VICTIM, VIEW, without_last_words, write_disturbed
 from tests.view.pages import BACK, DARK_PAUSE, FORWARD, LOST, PAUSE, colours, move, move_to, settle, tip, written
 from tests.view.samples import chart_of, measured
 
@@ -48,7 +48,9 @@ def test_a_death_a_recovery_and_a_rejoin_are_seen_and_say_what_they_were(open_pa
     move_to(shown, "W0_0", DEATH + 2000)
     assert tip(shown) == "W0_0\ninto view 1 in 5.6 ms: agree 2.1 ms, rebuild 1.5 ms, restore 700 us, start 1.3 ms"
     move_to(shown, "W1_2", VIEW)
-    assert "view 1: 11 servers, throughput 100% of fault-free 1F1B, the catalogue; W1_2 was killed" in tip(shown)
+    assert "view 1: 11 servers, planned throughput 100% of fault-free 1F1B, the catalogue; W1_2 was killed" in tip(
+        shown
+    )
     move_to(shown, "W0_0", DEATH - 11_000)
     assert tip(shown).startswith("W0_0\nidle from 38 ms to 41 ms")
 
@@ -81,9 +83,30 @@ def test_an_iteration_that_is_made_again_is_apart_from_what_was_left_of_it(open_
     move_to(shown, "W1_2", 36_500)
     text = tip(shown)
     assert text.startswith("2F1.0 on W1_2")
-    assert "iteration 1" in text
+    assert "iteration 2\nvoid: the iteration was given up, and made again in a later view" in text
     assert "waits for 1F1.0 on W1_1 (until 36 ms)" in text
     assert "awaited by 2I1.0 on W1_2 (at 39 ms), 3F1.0 on W1_3 (at 37 ms)" in text
+
+
+def test_work_that_a_death_made_void_is_called_so_and_not_idle(open_page, tmp_path):
+    from selenium.webdriver.common.by import By
+
+    subject = load_subject(write_disturbed(tmp_path / "run"))
+    line = without_last_words(subject.timeline)
+    chart = make_chart(subject, line)
+    shown = open_page(Panel("run", chart, line))
+    victim = next(row for row in chart.rows() if row.server == VICTIM)
+    ((last, death),) = victim.unrecorded
+    move_to(shown, "W1_2", (last + death) / 2)
+    assert "void from" in tip(shown)
+    assert "what it computed died with it" in tip(shown)
+    # A survivor has nothing more to do between its last instruction and the end of the view.
+    survivor = next(row for row in chart.rows() if str(row.server) == "W0_0")
+    gap = max(survivor.spans[place].end for place in survivor.void), survivor.recoveries[0].noticed
+    move_to(shown, "W0_0", sum(gap) / 2)
+    assert "the view ended: what it would have done next" in tip(shown)
+    assert "memory or the order" not in tip(shown)
+    assert "void: made again after a failure" in shown.find_element(By.ID, "legend").text
 
 
 def test_dark_theme(tmp_path):

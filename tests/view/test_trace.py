@@ -146,7 +146,7 @@ def test_slices_have_the_name_of_their_op_so_that_they_can_be_summed(staggered):
 def test_iterations_are_slices_of_their_own_as_long_as_they_take(staggered):
     events = events_of(subject_of(staggered, "plan", 3))
     iterations = [event for event in events if event.get("cat") == "iteration"]
-    assert [event["name"] for event in iterations] == ["iteration 0", "iteration 1", "iteration 2"]
+    assert [event["name"] for event in iterations] == ["iteration 1", "iteration 2", "iteration 3"]
     assert [event["ts"] for event in iterations] == [0, 30_000, 60_000]
     assert {event["dur"] for event in iterations} == {32_000}
     assert len({event["tid"] for event in iterations}) == 2, "they overlap"

@@ -9,7 +9,7 @@ from recycle.plan.plan import Plan
 from recycle.record.history import History
 from recycle.record.recording import Line, ViewLine
 from recycle.record.totals import StepTotal
-from recycle.view.history import summarise, tell
+from recycle.view.history import measured_text, summarise, tell
 from recycle.wording import seconds_text, throughput_text
 
 RECENT = 20
@@ -44,6 +44,7 @@ class TrainingProgress:
         self._tokens = tokens
         self._servers = len(plan.job.servers())
         self._view = self._size(len(plan.programs), plan.retention)
+        self._epoch: int | None = None
         self._iterations = iterations
         self._progress = Progress(
             TextColumn("iteration"),
@@ -76,7 +77,7 @@ class TrainingProgress:
         left = (self._iterations - total.step - 1) * median(self._seconds[-RECENT:])
         text = (
             f"loss {total.loss:.4f}, {self._tokens / total.seconds:,.0f} tokens/s, {seconds_text(total.seconds)} each, "
-            f"{seconds_text(left)} left, {self._view}"
+            f"{seconds_text(left)} left, {self._view}{measured_text(self._measured)}"
         )
         self._progress.update(self._task, completed=total.step + 1, description=text)
         if not self._console.is_terminal:
@@ -87,6 +88,7 @@ class TrainingProgress:
         news = self.history.add(line)
         if isinstance(line, ViewLine) and line is self.history.view:
             self._view = self._size(len(line.servers), line.retention)
+            self._epoch = line.epoch
             if line.epoch == 0:
                 self.say(f"{len(line.servers)} servers are connected, and make the first iteration")
         if news is not None:
@@ -110,8 +112,13 @@ class TrainingProgress:
 
     def _size(self, live: int, retention: float) -> str:
         changes = self.history.changes
-        start = changes[0].before if changes else None
+        start = changes[0].start if changes else None
         return f"{live}/{self._servers} servers, {throughput_text(retention, start, 'the start')}"
+
+    @property
+    def _measured(self) -> float | None:
+        """The throughput of the present view, if it is not the first one and some iterations were made in it."""
+        return self.history.measured(self._epoch) if self.history.changes and self._epoch is not None else None
 
     def _print(self, text: str) -> None:
         self._console.print(text, markup=False)

@@ -183,8 +183,10 @@ class GptServer:
 
     def _tell_of(self, step: int, seconds: float) -> None:
         report = self.training.report
-        line = IterationLine(str(self._server), step, seconds, list(report.losses), report.peak_memory, self._epoch)
-        self._reporter.tell(line, self.recorder.spans(0))
+        line = IterationLine(
+            str(self._server), step, seconds, list(report.losses), report.peak_memory, self._epoch, now()
+        )
+        self._reporter.tell(line, self.recorder.take_spans(0))
 
     @property
     def _connected(self) -> Network:

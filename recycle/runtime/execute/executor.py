@@ -109,7 +109,7 @@ class Executor:
             log.error("%s", "\n".join(rows(program, row)))
             around = "\n".join(rows(program, row)[max(0, row - 3) : row + 4])
             raise InstructionFailed(
-                f"{self._recorder.server}, iteration {self._recorder.iteration}, row {row}: {error}\n{around}"
+                f"{self._recorder.server}, iteration {self._recorder.iteration + 1}, row {row}: {error}\n{around}"
             ) from error
 
     def _seconds(self, start: Moment, received: Transfer | None, line: Line) -> float:

@@ -312,6 +312,6 @@ class Attempts:
         if self._count < MOST:
             return ""
         return (
-            f"iteration {step} was begun {self._count} times by the same servers, and never made: {cause}; resume from "
-            "a checkpoint when that is mended"
+            f"iteration {step + 1} was begun {self._count} times by the same servers, and never made: {cause}; "
+            "resume from a checkpoint when that is mended"
         )

@@ -147,6 +147,7 @@ class Survivor:
         """
         _forget_frames(error)
         recovery, watch = self._recovery, self._alarm_watch
+        broken = recovery.view.epoch
         self._reports.notice(watch.noticed)
         watch.halt()
         self._reports.cause = cause = watch.cause or str(error)
@@ -162,6 +163,8 @@ class Survivor:
                 recovery.fail(cause)
         except StoreLost:
             self._store_loss.give_up(error)
+        if self.end is None:
+            self._reports.tell_abandoned(broken, recovery.step, self._trainee.connection.recorder)
         self._follow_view()
 
     def outwait(self, members: Iterable[Member]) -> None:
@@ -356,7 +359,7 @@ class Survivor:
         step = self._recovery.step
         if step in self._spoiled:
             self._recovery.stop = (
-                f"iteration {step}: {error}, also when it was made again; start a new run with a smaller "
+                f"iteration {step + 1}: {error}, also when it was made again; start a new run with a smaller "
                 "learning_rate, or with clip"
             )
         self._spoiled.add(step)

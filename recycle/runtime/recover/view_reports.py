@@ -9,7 +9,7 @@ from recycle.control.membership.view import Member
 from recycle.placement import Layout
 from recycle.plan.plan import Plan
 from recycle.record.recorder import NANOSECONDS, Recorder
-from recycle.record.recording import DeathLine, InstantLine, RecoveryLine, ViewLine
+from recycle.record.recording import AbandonedLine, DeathLine, InstantLine, RecoveryLine, ViewLine
 from recycle.record.reporting import Reporter
 from recycle.runtime.recover.plans import FIRST
 
@@ -85,7 +85,8 @@ class ViewReports:
         self._reporter.tell(
             ViewLine(
                 verdict.epoch,
-                now(),
+                # Before the first instruction of any server in the view, and behind all of the one before it.
+                self.times.agreed * MICROSECONDS,
                 [str(each) for each in verdict.view.servers],
                 [str(Member.parse(name).server) for name in joined],
                 self._iteration(verdict.step),
@@ -126,6 +127,20 @@ class ViewReports:
                 now(),
             )
         )
+
+    def tell_abandoned(self, epoch: int, step: int, recorder: Recorder) -> None:
+        """A view has begun: record what was executed of an iteration that is made again in it.
+
+        Args:
+            epoch: of the view before it.
+            step: the version with which the view begins.
+            recorder: what was executed last.
+        """
+        entries = recorder.entries
+        if entries and (iteration := entries[0].iteration) >= self._iteration(step):
+            spans = recorder.take_spans(0)
+            if spans:
+                self._reporter.tell(AbandonedLine(self._server, epoch, iteration, spans[0].start), spans)
 
     def tell_move(self, line: str) -> None:
         """Whether chunks move."""

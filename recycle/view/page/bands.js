@@ -7,7 +7,7 @@ const STRIP = 5; // pixels at the top of a band for re-routed work
 
 // What a group's servers do, per pixel of time: by op the servers that are at it, and the home of work that was re-routed.
 function count(scene, { panel, places }, width) {
-  const ops = scene.page.ops.length;
+  const [ops, gone] = [scene.page.ops.length + 1, scene.page.ops.length]; // the last is for what was in vain
   const sums = new Float32Array(width * ops);
   const moved = new Int32Array(width).fill(-1);
   const pace = (panel.scale * scene.ratio) / scene.perPixel;
@@ -17,7 +17,7 @@ function count(scene, { panel, places }, width) {
     const [from, to] = scene.range(panel, row);
     for (let box = from; box < to; box++) {
       if (!scene.visible(panel, box)) continue;
-      const op = panel.boxes.op[box];
+      const op = panel.void?.[box] ? gone : panel.boxes.op[box];
       const begin = Math.max(0, panel.boxes.start[box] * pace + shift);
       const end = Math.min(width - 1e-6, panel.boxes.end[box] * pace + shift);
       if (end <= begin) continue;
@@ -42,16 +42,16 @@ export function drawBand(scene, pen, band) {
   const image = pen.createImageData(width, to - from);
   const dots = new Uint32Array(image.data.buffer);
   const { sums, moved } = count(scene, band, width);
-  const ops = scene.page.ops.length;
+  const ops = scene.page.ops.length + 1;
   const strip = Math.round(Math.min(STRIP, scene.band / 4) * ratio);
-  const [ground, idle] = [word(theme.ground), word(theme.idle)];
+  const [ground, idle, gone] = [word(theme.ground), word(theme.idle), word(theme.void)];
   for (let x = 0; x < width; x++) {
     let level = height;
     let total = 0;
     for (let op = 0; op <= ops; op++) {
       total += op < ops ? sums[x * ops + op] : band.places.length;
       const next = Math.max(strip, Math.round(height - ((height - strip) * total) / band.places.length));
-      const colour = op < ops ? theme.words[op] : idle;
+      const colour = op < ops ? (theme.words[op] ?? gone) : idle;
       for (let y = Math.min(level, to) - 1; y >= Math.max(next, from); y--) dots[(y - from) * width + x] = colour;
       level = next;
     }
@@ -93,7 +93,8 @@ export function describeBand(scene, { panel, group, places }, time) {
   let moved = 0;
   for (const place of places) {
     const box = scene.boxAt(panel, panel.rows[place], time / panel.scale);
-    const name = box < 0 ? (panel.rows[place].dead ? 'dead' : 'idle') : scene.page.ops[panel.boxes.op[box]].name;
+    const work = box < 0 ? '' : panel.void?.[box] ? 'void' : scene.page.ops[panel.boxes.op[box]].name;
+    const name = work || (panel.rows[place].dead ? 'dead' : 'idle');
     counts.set(name, (counts.get(name) ?? 0) + 1);
     moved += box >= 0 && panel.rerouted(box);
   }

@@ -12,6 +12,10 @@ export function drawRow(scene, pen, { panel, place, top }, [from, to]) {
     pen.fillStyle = scene.theme.idle;
     pen.fillRect(first, y, Math.max(0, Math.min(scene.edge, scene.x(panel.end * panel.scale)) - first), height);
   }
+  for (const [start, end] of row.unrecorded) {
+    const x = scene.x(start * panel.scale);
+    drawVoid(scene, pen, x, y, Math.max(1, scene.x(end * panel.scale) - x), height);
+  }
   for (let box = from; box < to; box++) {
     if (scene.visible(panel, box)) drawBox(scene, pen, panel, box);
   }
@@ -30,7 +34,8 @@ export function drawBox(scene, pen, panel, box) {
     if (op.edges.includes('top')) pen.fillRect(x, y, wide, 2);
     if (op.edges.includes('bottom')) pen.fillRect(x, y + height - 2, wide, 2);
   }
-  if (moved) {
+  if (panel.void?.[box]) drawVoid(scene, pen, x, y, wide, height);
+  else if (moved) {
     pen.fillStyle = scene.theme.hatches[home];
     pen.fillRect(x, y, wide, height);
     if (wide > 5) {
@@ -41,7 +46,7 @@ export function drawBox(scene, pen, panel, box) {
   }
   if (panel.change?.[box] && wide > 3) drawCorner(scene, pen, panel.change[box], x, y, wide, height);
   if (panel.wrong[box]) drawWrong(scene, pen, x, y, wide, height);
-  if (height < 10 || wide < 8) return;
+  if (height < 10 || wide < 8 || panel.void?.[box]) return;
   let label = op.update ? op.name.toLowerCase() : String(panel.boxes.microBatch[box]);
   if (moved && wide >= 7 * (label.length + 2.5)) label = `${panel.boxes.home[box]}.${label}`;
   if (wide < 6.6 * label.length) return;
@@ -70,6 +75,14 @@ function drawCorner(scene, pen, change, x, y, width, height) {
   pen.fill();
 }
 
+// What was computed in vain: pale, with a line through it.
+export function drawVoid(scene, pen, x, y, width, height) {
+  pen.fillStyle = scene.theme.veil;
+  pen.fillRect(x, y, width, height);
+  pen.fillStyle = scene.theme.void;
+  pen.fillRect(x, y + height / 2 - 1, width, 2);
+}
+
 function drawWrong(scene, pen, x, y, width, height) {
   drawCross(scene, pen, x, y, width, height, scene.theme.wrong);
   pen.strokeRect(x, y, width, height);
@@ -96,7 +109,7 @@ export function drawPixels(scene, pen, lines, ranges) {
   const image = pen.createImageData(width, height);
   const dots = new Uint32Array(image.data.buffer);
   dots.fill(word(scene.theme.ground));
-  const idle = word(scene.theme.idle);
+  const [idle, gone] = [word(scene.theme.idle), word(scene.theme.void)];
   lines.forEach(({ panel, place, top }, number) => {
     const row = panel.rows[place];
     const high = Math.round(scene.y(top) * ratio) - y0;
@@ -115,6 +128,7 @@ export function drawPixels(scene, pen, lines, ranges) {
       const begin = Math.max(0, Math.round(boxes.start[box] * pace + shift));
       const end = Math.min(width, Math.max(begin + 1, Math.round(boxes.end[box] * pace + shift)));
       dots.fill(scene.theme.words[op], first + begin, first + end);
+      if (panel.void?.[box]) for (let x = begin; x < end; x++) if ((x + high) % 3) dots[first + x] = gone;
       const home = boxes.home[box];
       if (home >= 0 && home !== row.home) {
         const colour = scene.theme.homeWords[home % scene.theme.homeWords.length];

@@ -57,12 +57,21 @@ export function criticalPath(panel) {
 // Why a row does nothing at a time: in words, and the box that comes next with what it waits for.
 export function idleness(panel, row, time, say) {
   const { start, end } = panel.boxes;
+  const gone = row.unrecorded.find(([begin, stop]) => begin <= time && time <= stop);
+  if (gone) {
+    return { texts: [`void from ${say(gone[0])} to ${say(gone[1])}: what it computed died with it`], next: -1, holder: -1 };
+  }
   const next = firstAbove(start, time, row.boxes.from, row.boxes.to);
   const since = next > row.boxes.from ? end[next - 1] : 0;
   if (next === row.boxes.to) {
     return { texts: row.dead ? [] : [`idle from ${say(since)}: nothing is left to do`], next: -1, holder: -1 };
   }
   const texts = [`idle from ${say(since)} to ${say(start[next])}`];
+  const begun = panel.begun[firstAbove(panel.begun, time, 0, panel.begun.length)];
+  if (begun <= start[next]) {
+    texts.push(`the view ended: what it would have done next is made in the one that began at ${say(begun)}`);
+    return { texts, next, holder: -1 };
+  }
   const others = holders(panel, next).filter((each) => panel.rowOf[each] !== panel.rowOf[next]);
   const holder = latest(panel, next, others);
   if (holder < 0 || end[holder] <= since) {

@@ -8,6 +8,7 @@ const SIGNS = [
   ['moved', 're-routed work, in the colour of its home pipeline', (panels) => panels.some((panel) => panel.someMoved)],
   ['dead', 'dead server', (panels) => panels.some((panel) => panel.rows.some((row) => row.outages.length))],
   ['back', 'came back', (panels) => panels.some((panel) => panel.rows.some((row) => row.outages.some(([, end]) => end !== null)))],
+  ['void', 'void: made again after a failure', (panels) => panels.some((panel) => panel.void || panel.rows.some((row) => row.unrecorded.length))],
   ['pause', 'changes views', (panels) => panels.some((panel) => panel.rows.some((row) => row.pauses.length))],
   ['view', 'a new view', (panels) => panels.some((panel) => panel.views.length)],
   ['boundary', 'an iteration ends', () => true],

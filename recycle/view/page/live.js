@@ -105,11 +105,12 @@ function sayFigures(figures, state) {
     ['throughput', state.rate === null ? '' : `${state.rate.toPrecision(3)} micro-batches/s`],
     ['servers', `${state.servers.filter((each) => each.state === 'live').length} of ${state.servers.length} live`],
     ['deaths', state.deaths],
+    ...(state.cost ? [['failures and returns cost', state.cost]] : []),
   ];
   for (const [name, value] of said) {
     const figure = make('span', '', figures);
     make('span', `${name} `, figure);
-    make('strong', String(value), figure).id = `live-${name}`;
+    make('strong', String(value), figure).id = `live-${name.split(' ').at(-1)}`;
   }
 }
 

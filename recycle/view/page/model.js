@@ -40,6 +40,7 @@ export class Panel {
     this.boxes = columns(packed.boxes);
     this.change = packed.changes ? column(packed.changes, 'B') : null;
     this.changeNames = changes;
+    this.void = packed.void ? column(packed.void, 'B') : null; // whether a box was computed in vain
     this.transfers = columns(packed.transfers);
     this.samples = {
       time: column(packed.samples.time.data, packed.samples.time.type),

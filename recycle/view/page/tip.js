@@ -29,8 +29,9 @@ export function explain(scene, focus, note) {
   const lines = [
     `${op.meaning}, ${say(panel.boxes.start[box])} to ${say(panel.boxes.end[box])} (${lengthText(length, panel.timeUnit)})`,
   ];
-  if (panel.iterations > 1) lines.push(`iteration ${panel.boxes.iteration[box] + panel.first}`);
+  if (panel.iterations > 1) lines.push(`iteration ${panel.boxes.iteration[box] + panel.first + 1}`);
   if (panel.rerouted(box)) lines.push(`re-routed from pipeline ${panel.boxes.home[box]}`);
+  if (panel.void?.[box]) lines.push('void: the iteration was given up, and made again in a later view');
   const needs = panel.needs(box);
   const before = box > row.boxes.from ? box - 1 : -1;
   if (needs.length) lines.push(`waits for ${needs.map(place).join(', ')}`);

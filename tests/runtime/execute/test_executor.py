@@ -48,7 +48,7 @@ def test_names_the_failing_row_and_logs_the_list(caplog):
         if instruction.op is Op.B:
             raise OSError("no such luck")
 
-    with pytest.raises(InstructionFailed, match=r"W0_1, iteration 0, row 2: no such luck\n(.*\n)*> \[2\] 1B0\.0"):
+    with pytest.raises(InstructionFailed, match=r"W0_1, iteration 1, row 2: no such luck\n(.*\n)*> \[2\] 1B0\.0"):
         Executor(dict.fromkeys(Op, fail), Recorder(Server(0, 1))).run(PROGRAM)
     assert [line for line in caplog.text.splitlines() if line.startswith(">")] == ["> [2] 1B0.0"]
     assert "[5] 1STEP" in caplog.text
@@ -58,10 +58,23 @@ def test_the_wait_inside_an_instruction_comes_off_its_start():
     recorder = Recorder(Server(0, 1))
     recorder.add(PROGRAM[0], HostMoment(100), HostMoment(200))
     recorder.add(PROGRAM[1], HostMoment(90), HostMoment(300))
-    first, second = recorder.spans(0)
+    first, second = recorder.take_spans(0)
     assert (first.lane, first.start, first.end) == ("communication", 0.1, 0.2)
     assert (second.lane, second.start, second.end) == ("compute", 0.2, 0.3)
     assert [span.start for span in measured_timeline("run", [[first, second]]).spans] == [0.0, 0.1]
+
+
+def test_what_was_recorded_is_taken_once_and_stays_to_be_looked_at():
+    recorder = Recorder(Server(0, 1))
+    recorder.add(PROGRAM[0], HostMoment(100), HostMoment(200))
+    assert [span.start for span in recorder.take_spans(0)] == [0.1]
+    recorder.add(PROGRAM[1], HostMoment(200), HostMoment(300))
+    assert [span.start for span in recorder.take_spans(0)] == [0.2]
+    assert recorder.take_spans(0) == []
+    assert [entry.start for entry in recorder.entries] == [100, 200]
+    recorder.add(PROGRAM[2], HostMoment(300), HostMoment(400))
+    recorder.clear()
+    assert recorder.take_spans(0) == []
 
 
 def test_what_an_instruction_has_waited_for_is_no_part_of_its_time():

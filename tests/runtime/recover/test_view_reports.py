@@ -8,7 +8,7 @@ from recycle.control.membership.view import Member
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.recorder import HostMoment, Recorder
-from recycle.record.recording import DeathLine, ViewLine
+from recycle.record.recording import AbandonedLine, DeathLine, ViewLine
 from recycle.runtime.recover.plans import FIRST
 from recycle.runtime.recover.view_reports import ADMITTED, MISSED, ViewReports
 
@@ -18,9 +18,11 @@ EVERYBODY = ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0", "W2_0#0", "W2_1#0")
 class Listener:
     def __init__(self):
         self.lines = []
+        self.spans = []
 
     def tell(self, event, spans=()):
         self.lines.append(event)
+        self.spans.extend(spans)
 
 
 def death(name, second):
@@ -84,6 +86,29 @@ def test_what_a_recovery_took_is_told_with_the_first_iteration_that_is_made_afte
     view_reports.tell_recovery(1, 7, recorder)
     (line,) = lines[2:]
     assert (line.noticed, line.agreed, line.rebuilt, line.restored, line.resumed) == (10e6, 11e6, 12e6, 13e6, 14e6)
+
+
+def test_what_was_executed_of_an_iteration_that_is_made_again_is_told_once_and_of_one_that_stands_is_not():
+    listener, recorder = Listener(), Recorder(Server(0, 0))
+    view_reports = ViewReports(Member.parse("W0_0#0"), listener)
+    recorder.iteration = 6
+    recorder.add(Instruction(Op.F, 0, 0, 0), HostMoment(1000), HostMoment(3000))
+    view_reports.tell_abandoned(0, 7, recorder)
+    assert (listener.lines, listener.spans) == ([], [])
+    view_reports.tell_abandoned(0, 6, recorder)
+    view_reports.tell_abandoned(0, 6, recorder)
+    assert listener.lines == [AbandonedLine("W0_0", 0, 6, 1.0)]
+    assert [(span.iteration, span.start, span.end) for span in listener.spans] == [(6, 1.0, 3.0)]
+
+
+def test_a_view_begins_when_it_was_agreed_on_and_so_before_anything_is_executed_in_it():
+    listener = Listener()
+    view_reports = ViewReports(Member.parse("W0_0#0"), listener)
+    view_reports.notice(9.0)
+    view_reports.times.agreed = 10.0
+    view_reports.decide(verdict(1, "W1_0#0"))
+    view_reports.tell_view(paper_plan())
+    assert listener.lines[-1].time == 10e6
 
 
 @pytest.mark.parametrize(("joined", "cause"), [(("W1_0#1",), ADMITTED), ((), MISSED)])

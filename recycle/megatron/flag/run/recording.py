@@ -165,8 +165,8 @@ class Recording:
             self.enter(self._first, step)
         executed = [each.instruction for each in recorder.entries if each.instruction.op.is_compute]
         peak = peak_memory(self._plan.job, Server.parse(self._server), executed)
-        line = IterationLine(self._server, step, seconds, _loss(losses), peak, self._epoch_of(step))
-        self.tell(line, recorder.spans(0))
+        line = IterationLine(self._server, step, seconds, _loss(losses), peak, self._epoch_of(step), now())
+        self.tell(line, recorder.take_spans(0))
         recorder.clear()
         self._made.append(line)
         self._done = step + 1

@@ -1,0 +1,138 @@
+"""What failures and returns cost a run: work that was made again, pauses, and slower iterations."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from statistics import median
+
+import msgspec
+
+from recycle.record.recording import AbandonedLine, IterationLine, ViewLine
+
+MOST = 1000
+"""Iterations from which it is taken how long one takes in a view: its newest."""
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What changes of views cost; lengths in the run's time unit.
+
+    Attributes:
+        lost: of work that was made again: iterations that were finished, and what was done of the one in flight.
+        recovery: the pauses, from the last sign of life to the first instruction in the new view.
+        slower: by how much the iterations since then took longer than before the first change; None if it is not known
+            how long they took before.
+    """
+
+    lost: float = 0.0
+    recovery: float = 0.0
+    slower: float | None = 0.0
+
+    @property
+    def change(self) -> float:
+        """Of the change itself: what is known when the iteration has been made again."""
+        return self.lost + self.recovery
+
+    @property
+    def whole(self) -> float:
+        """All of it, as far as it is known."""
+        return self.change + (self.slower or 0.0)
+
+    def __add__(self, other: "Cost") -> "Cost":
+        slower = None if self.slower is None or other.slower is None else self.slower + other.slower
+        return Cost(self.lost + other.lost, self.recovery + other.recovery, slower)
+
+
+class IterationTimes:
+    """How long iterations took in each view, and when those in flight began that a change of views ended.
+
+    Servers may begin an iteration while others are still at the one before it. So what it took is counted from the end
+    of that on the slowest server. What a server took itself counts if that is less: something else came between.
+    """
+
+    def __init__(self) -> None:
+        # Of the slowest server, by view and iteration.
+        self._seconds: dict[int, dict[int, float]] = {}
+        self._ends: dict[int, dict[int, float]] = {}
+        self._begun: dict[int, tuple[int, float]] = {}
+
+    def add(self, line: IterationLine | AbandonedLine) -> None:
+        """Take in what a server reports."""
+        if isinstance(line, AbandonedLine):
+            step, start = self._begun.get(line.epoch, (line.step, line.start))
+            self._begun[line.epoch] = (max(step, line.step), min(start, line.start))
+        else:
+            made = self._seconds.setdefault(line.epoch, {})
+            made[line.step] = max(line.seconds, made.get(line.step, 0.0))
+            if line.end is not None:
+                ends = self._ends.setdefault(line.epoch, {})
+                ends[line.step] = max(line.end, ends.get(line.step, line.end))
+
+    def furthest(self, before: int) -> int:
+        """The last iteration that was made before a view; -1 for none.
+
+        Args:
+            before: the view's epoch.
+        """
+        return max((max(made) for epoch, made in self._seconds.items() if epoch < before), default=-1)
+
+    def kept(self, view: ViewLine, later: Sequence[ViewLine], second: float) -> Mapping[int, float]:
+        """How many seconds each iteration took that was made in a view, and not made again in a later one.
+
+        Args:
+            view: which.
+            later: the views after it.
+            second: what that is in the run's time unit.
+        """
+        until = min((each.step for each in later), default=None)
+        made, ends = self._seconds.get(view.epoch, {}), self._ends.get(view.epoch, {})
+        return {
+            step: min(seconds, (ends[step] - ends[step - 1]) / second) if {step, step - 1} <= ends.keys() else seconds
+            for step, seconds in made.items()
+            if until is None or step < until
+        }
+
+    def remade(self, view: ViewLine, before: Sequence[ViewLine], second: float) -> float:
+        """How many seconds those iterations took that were finished, and are made again in a view.
+
+        Args:
+            view: which.
+            before: the views before it, by epoch.
+            second: what that is in the run's time unit.
+        """
+        return sum(
+            seconds
+            for place, each in enumerate(before)
+            for step, seconds in self.kept(each, before[place + 1 :], second).items()
+            if step >= view.step
+        )
+
+    def in_flight(self, view: ViewLine) -> float | None:
+        """When the iteration began that the end of the view before this one interrupted; None if there was none.
+
+        Where views followed each other without a whole iteration between them, it is the first try that counts.
+        """
+        since = max((epoch for epoch in self._seconds if epoch < view.epoch), default=-1)
+        began = min(
+            (
+                start
+                for epoch, (step, start) in self._begun.items()
+                if since <= epoch < view.epoch and step >= view.step
+            ),
+            default=None,
+        )
+        return began if began is None else max((began, *self._ends.get(since, {}).values()))
+
+
+def usual_seconds(times: Mapping[int, float]) -> float | None:
+    """How long an iteration takes, in the median of those of a view; None where that is not known.
+
+    The first one in a view is left out: connections are made in it, and memory is taken.
+
+    Args:
+        times: seconds of each iteration.
+    """
+    newest = [*islice(_without_first(times), MOST)]
+    return median(newest) if newest else None
+
+
+def _without_first(times: Mapping[int, float]) -> Iterator[float]:
+    return (times[step] for step in sorted(times, reverse=True)[:-1])
