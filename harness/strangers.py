@@ -2,8 +2,11 @@
 
 import os
 import resource
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -22,6 +25,27 @@ def become_stranger() -> None:
     os.setgroups([])
     os.setresgid(STRANGER, STRANGER, STRANGER)
     os.setresuid(STRANGER, STRANGER, STRANGER)
+
+
+def _opened(name: str, folder: int) -> BinaryIO:
+    return os.fdopen(os.open(name, os.O_RDONLY, dir_fd=folder), "rb")
+
+
+def readable(folder: int) -> Iterator[tuple[Path, bytes]]:
+    """The files in a folder, and in those below it, that this process can read, with what is in them.
+
+    Args:
+        folder: a handle, of one that may be below others that are closed.
+
+    Raises:
+        AssertionError: something there can be written.
+    """
+    for place, folders, files, here in os.fwalk(".", dir_fd=folder):
+        for name in [".", *folders, *files]:
+            assert not os.access(name, os.W_OK, dir_fd=here), f"{place}/{name} can be written"
+        for name in files:
+            with suppress(PermissionError, FileNotFoundError), _opened(name, here) as file:
+                yield Path(place, name), file.read()
 
 
 @contextmanager
@@ -45,6 +69,9 @@ def as_stranger(act: Callable[[], object]) -> Iterator[None]:
             os.read(over, 1)
             del held
             status = 0
+        except BaseException:
+            traceback.print_exc()
+            raise
         finally:
             os._exit(status)
     os.close(has_done)

@@ -87,12 +87,12 @@ def train(
         _require_fit(run, len(view.servers), meeting.start.count, faults)
     text = load_text(run.text, run.model)
     require_fit(run, text.fingerprint)
+    # Weights are for those who share the run, and not for every user of the machine.
+    run.checkpoints.mkdir(mode=0o770, parents=True, exist_ok=True)
     if run.resume_from is not None and not checkpoints(run.checkpoints):
-        run.checkpoints.mkdir(parents=True, exist_ok=True)
         adopt(run.resume_from, run.checkpoints)
     newest = find_newest(run, text.fingerprint, watch) if run.goes_on else None
     refuse_to_overwrite(run)
-    run.folder.mkdir(parents=True, exist_ok=True)
     give_up(run.checkpoints)
     set_earlier_aside(run)
     run.save()
