@@ -245,14 +245,14 @@ def switch_on(make: Make, protection: Protection | None = None) -> Callable[[], 
         keep_groups_on_host()
     groups = make_groups(protection)
     keep_what_optimizers_are_made_of()
+    store = None if protection is None else torch_store(protection)
     drop_ins: list[DropIn] = []
     delay_where_split(lambda: any(each.splits for each in drop_ins))
 
     @wraps(set_up)
     def initialize_megatron(*positional: Any, **keywords: Any) -> Any:
-        if protection is not None and protection.life:
-            # Where the others have met, there is no place for one more.
-            keywords["store"] = HashStore()
+        if store is not None:
+            keywords["store"] = store
         result = set_up(*positional, **keywords)
         arguments = get_args()
         drop_in = DropIn(arguments, make, protection, groups)
@@ -279,6 +279,15 @@ def make_groups(protection: Protection | None) -> list[ReplaceableGroup]:
     if rank.size == 1:
         return make_stub_groups(server)
     return make_stub_groups(server, meet_own_ranks(Member(server, protection.life), rank, protection.endpoint))
+
+
+def torch_store(protection: Protection) -> Store:
+    """Where torch's groups meet at the start of a run that outlives its ranks.
+
+    It has to be kept as long as they connect. What lacks the run's seal is no address of a rank.
+    """
+    # Where the others have met, there is no place for one more.
+    return HashStore() if protection.life else job_store(protection)
 
 
 def job_store(protection: Protection | None) -> Store:
