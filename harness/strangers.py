@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
@@ -27,25 +26,18 @@ def become_stranger() -> None:
     os.setresuid(STRANGER, STRANGER, STRANGER)
 
 
-def _opened(name: str, folder: int) -> BinaryIO:
-    return os.fdopen(os.open(name, os.O_RDONLY, dir_fd=folder), "rb")
-
-
-def readable(folder: int) -> Iterator[tuple[Path, bytes]]:
+def readable(folder: Path) -> Iterator[tuple[Path, bytes]]:
     """The files in a folder, and in those below it, that this process can read, with what is in them.
-
-    Args:
-        folder: a handle, of one that may be below others that are closed.
 
     Raises:
         AssertionError: something there can be written.
     """
-    for place, folders, files, here in os.fwalk(".", dir_fd=folder):
-        for name in [".", *folders, *files]:
-            assert not os.access(name, os.W_OK, dir_fd=here), f"{place}/{name} can be written"
-        for name in files:
-            with suppress(PermissionError, FileNotFoundError), _opened(name, here) as file:
-                yield Path(place, name), file.read()
+    for place, folders, files in os.walk(folder):
+        for path in [Path(place, each) for each in (".", *folders, *files)]:
+            assert not os.access(path, os.W_OK), f"{path} can be written"
+        for path in [Path(place, each) for each in files]:
+            with suppress(PermissionError, FileNotFoundError):
+                yield path.relative_to(folder), path.read_bytes()
 
 
 @contextmanager

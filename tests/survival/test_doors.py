@@ -4,8 +4,10 @@ import os
 import resource
 import signal
 import socket
+import tempfile
 import time
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 
@@ -23,15 +25,34 @@ pytestmark = needs_root
 
 
 @pytest.fixture
-def run(start, tmp_path):
-    (tmp_path / "model.toml").write_text(MODEL)
-    size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2", "--iterations", "200000"]
-    kept = ["--keep-in-memory", "copies=1", "--model", str(tmp_path / "model.toml"), "-o", str(tmp_path / "run")]
-    run = start([*TRAIN, "train", *size, *kept])
-    run.wait_for("iteration 5/")
-    run.door = JoinFile.read(tmp_path / "run" / "join.json")
-    run.folder = tmp_path / "run"
-    return run
+def begin(start, tmp_path):
+    """Begin a run in a folder."""
+
+    def begin(folder):
+        (tmp_path / "model.toml").write_text(MODEL)
+        size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2", "--iterations", "200000"]
+        kept = ["--keep-in-memory", "copies=1", "--model", str(tmp_path / "model.toml"), "-o", str(folder)]
+        run = start([*TRAIN, "train", *size, *kept])
+        run.wait_for("iteration 5/")
+        run.door = JoinFile.read(folder / "join.json")
+        run.folder = folder
+        return run
+
+    return begin
+
+
+@pytest.fixture
+def run(begin, tmp_path):
+    return begin(tmp_path / "run")
+
+
+@pytest.fixture
+def reachable():
+    """A folder that every user of the machine reaches, which is not so of pytest's own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
 
 
 def all_of(run):
@@ -133,20 +154,24 @@ def test_at_no_socket_of_a_run_another_user_is_told_anything(run):
     ends_well(run)
 
 
-def test_of_the_files_of_a_run_another_user_reads_neither_weights_nor_secrets_and_writes_none(run):
-    # What is above the run's folder is not the run's, and may be open to all.
-    folder = os.open(run.folder, os.O_RDONLY | os.O_DIRECTORY)
+@pytest.mark.parametrize("opened", [False, True])
+def test_of_the_files_of_a_run_another_user_reads_and_writes_none(begin, reachable, opened):
+    folder = reachable / "run"
+    if opened:
+        folder.mkdir(0o755)
+    run = begin(folder)
+    (worker,) = run.processes("^recycle: W1_0")
+    send_signal(worker, signal.SIGKILL)
+    run.wait_for("W1_0 (incarnation 1) is back")
 
     def try_all():
-        files = {str(path): content for path, content in readable(folder)}
-        assert "plan.json" in files
-        assert not [name for name in files if name.startswith("checkpoints/")]
-        assert not [name for name, content in files.items() if run.door.token.encode() in content]
+        assert os.access(folder, os.R_OK) == opened
+        assert not [*readable(reachable)]
 
     with as_stranger(try_all):
         pass
     ends_well(run)
     assert [*run.folder.glob("checkpoints/step-*/stage-0/*")]
+    assert {"events", "tensorboard", "run.json", "plan.json", "loss.svg"} <= {each.name for each in folder.iterdir()}
     with as_stranger(try_all):
         pass
-    os.close(folder)

@@ -10,6 +10,7 @@ from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.participant import participants_of
 from recycle.control.membership.view import Member
 from recycle.errors import UserError
+from recycle.files import own_folder
 from recycle.job import Server
 from recycle.megatron.flag.command.flags import RECORD, RESUME, TOKEN, Flags
 from recycle.megatron.flag.start.same_command import require_same, write_settings
@@ -166,7 +167,7 @@ class KeeperPart:
 def _tell_next_start(folder: Path, endpoint: Endpoint, nonce: str, words: Sequence[str]) -> None:
     """Write what it needs to find this start's keepers, and to judge whether it can go on from them."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        own_folder(folder)
     except OSError as error:
         raise RunError(
             f"{RECORD}: {folder} cannot be made: {error.strerror}; give another folder, or leave it out"
