@@ -41,14 +41,16 @@ class Held:
 
     Args:
         folder: which.
+        step: the iteration that a server makes next.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, step: Callable[[Survivor], int] = lambda survivor: survivor.step) -> None:
         self._folder = folder
+        self._step = step
         self._returns = ForReturn()
 
     def __call__(self, survivor: Survivor) -> bool:
-        return (self._folder / str(survivor.step)).exists() or self._returns(survivor)
+        return (self._folder / str(self._step(survivor))).exists() or self._returns(survivor)
 
 
 class AtMost:

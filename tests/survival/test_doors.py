@@ -4,10 +4,8 @@ import os
 import resource
 import signal
 import socket
-import tempfile
 import time
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
 import pytest
 
@@ -44,15 +42,6 @@ def begin(start, tmp_path):
 @pytest.fixture
 def run(begin, tmp_path):
     return begin(tmp_path / "run")
-
-
-@pytest.fixture
-def reachable():
-    """A folder that every user of the machine reaches, which is not so of pytest's own."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        yield folder
 
 
 def all_of(run):

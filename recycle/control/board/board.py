@@ -13,6 +13,7 @@ from recycle.control.board.end_board import EndBoard
 from recycle.control.board.failure_board import FailureBoard
 from recycle.control.board.heartbeat_board import BeatBoard
 from recycle.control.board.link_board import LinkBoard
+from recycle.control.board.note_board import NoteBoard
 from recycle.control.membership.messages import Death, Description, JoinRequest, MoveOrder, Opening, Pace, Verdict
 from recycle.control.membership.participant import participants_of
 from recycle.control.membership.view import Member, View
@@ -42,6 +43,7 @@ class Board:
         plans: that were made for a view.
         paces: how fast members are, and how often they fail.
         end: who has reached it.
+        notes: that the first process made at the start.
     """
 
     def __init__(self, store: Store, token: str) -> None:
@@ -54,6 +56,7 @@ class Board:
         self.plans = PlanBoard(sealed)
         self.paces = PaceBoard(sealed)
         self.end = EndBoard(sealed)
+        self.notes = NoteBoard(sealed)
 
     def describe(self, description: Description) -> Description:
         """Say what the run is; gives what was said first."""
@@ -72,9 +75,10 @@ class Board:
         """Try what a recovery will need of the store: that it takes what is written, and has what was.
 
         Returns:
-            What lasts as long as the run, by its keys, as it is stored.
+            What lasts as long as the run, by its keys, as it is stored; and whether somebody misses a note.
         """
-        found = zip(keys.LASTING, self._sealed.plain.exchange({keys.PROBE: b""}, keys.LASTING), strict=True)
+        looked = (*keys.LASTING, keys.WANTED)
+        found = zip(looked, self._sealed.plain.exchange({keys.PROBE: b""}, looked), strict=True)
         return {key: value for key, value in found if value is not None and self._is_own(key, value)}
 
     @property
