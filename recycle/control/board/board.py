@@ -24,7 +24,7 @@ from recycle.job import Server
 from recycle.plan.moves import Seen
 
 RESTORED = 5.0
-"""Seconds until nobody restores any more what a stranger has written over."""
+"""Seconds until nobody restores any more what a stranger has taken away or written over."""
 
 
 class Board:
@@ -221,6 +221,13 @@ class VerdictBoard:
             return None
         newest = self._read_last[1]
         return newest if newest.epoch >= epoch else None
+
+    def last(self) -> Verdict | None:
+        """The newest verdict; where there is none, it is waited for a moment: a stranger may have taken it away."""
+        deadline = time.monotonic() + RESTORED
+        while (newest := self.newest()) is None and time.monotonic() < deadline:
+            time.sleep(STRANGE)
+        return newest
 
     def _look(self) -> bytes | None:
         """What is stored in the place of the newest verdict, which is known then."""

@@ -144,7 +144,7 @@ class KeeperPart:
             serve_from(setting, endpoint)
             return
         board = Board(endpoint.connect(), endpoint.token)
-        verdict = board.verdicts.newest()
+        verdict = board.verdicts.last()
         members = () if verdict is None else verdict.view.members
         settle(setting, endpoint, server, {each.server for each in members if board.failures.death(each) is None})
 
@@ -152,7 +152,7 @@ class KeeperPart:
         """At the end of this process: its host's keeper goes, unless others go on or can, or nobody can say."""
         with suppress(StoreLost):
             board = Board(endpoint.connect(), endpoint.token)
-            if board.verdicts.newest() is None or is_over(board):
+            if board.verdicts.last() is None or is_over(board):
                 dismiss(endpoint.token)
             elif was_kept(board) is False and self._folder is not None and self._meeting.start.rank == 0:
                 say(
