@@ -97,7 +97,10 @@ class KeeperPart:
         self._words = words
         # Who comes late finds the run's own there.
         left = token if self.resumes or self._folder is None else last_token(self._folder)
-        self._seat = KeeperSlot(left, meeting.address, resumes=left == token)
+        # On one host nothing need come from others.
+        alone, is_first = meeting.start.is_on_one_host, meeting.start.rank == 0
+        address = None if alone else meeting.address
+        self._seat = KeeperSlot(left, address, resumes=left == token, serves=is_first or not alone)
         meeting.keeper = self._seat.offer
 
     def direct(self, servers: Sequence[Server], ranks: int, endpoint: Endpoint) -> None:
