@@ -250,7 +250,8 @@ def _serve(job: Job, plan: Plan, catalogue: Path | None, folder: Path, member: M
     def work() -> int:
         torch.set_num_threads(1)
         (folder / "workers" / str(member)).write_text(str(os.getpid()))
-        send = LauncherConnection(door.watch, door.endpoint.token, str(member), os.getpid())
+        first = not member.incarnation
+        send = LauncherConnection(door.watch, door.endpoint.token, str(member), os.getpid(), required=first)
         reporter = FileReporter(
             folder / "events", str(member), "emulated", lambda content: send(ReportMessage(content))
         )

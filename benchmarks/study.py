@@ -201,7 +201,8 @@ def serve(setting: Setting, plan: Plan, iterations: int, member: Member, door: R
         import torch
 
         torch.set_num_threads(1)
-        send = LauncherConnection(door.watch, door.endpoint.token, str(member), os.getpid())
+        first = not member.incarnation
+        send = LauncherConnection(door.watch, door.endpoint.token, str(member), os.getpid(), required=first)
         reporter = FileReporter(
             setting.folder / "events", str(member), "fidelity", lambda content: send(ReportMessage(content))
         )

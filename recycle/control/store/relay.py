@@ -83,6 +83,9 @@ class Relay:
         try:
             await loop.create_future()
         finally:
+            # asyncio drops what it has accepted, unclosed, if that has not begun when its server is closed.
+            loop.remove_reader(listener)
+            await asyncio.sleep(0)
             server.close()
             self._is_over = True
             for each in self._callers:
