@@ -131,17 +131,17 @@ def test_a_job_of_torchruns_comes_to_its_end_whatever_another_user_does(job, sha
     with ExitStack() as ends:
         ends.callback(vandal.kill)
         ends.enter_context(as_stranger(lambda: FLOODS["idle"](doors)))
-        vandal.wait_for("400 strikes")
+        vandal.wait_for("400 strikes", PATIENCE)
         go_on(job, HOLDS[0])
         job.wait_for(f"iteration {HOLDS[1]:8}/", PATIENCE)
         vandal.process.send_signal(signal.SIGUSR1)
-        vandal.wait_for("pause 0")
+        vandal.wait_for("pause 0", PATIENCE)
         (worker,) = children(agents(job.process.pid)[1])
         send_signal(worker, signal.SIGKILL)
         go_on(job, HOLDS[1])
         job.wait_for("among them again", PATIENCE)
         vandal.process.send_signal(signal.SIGUSR1)
-        vandal.wait_for("800 strikes")
+        vandal.wait_for("800 strikes", PATIENCE)
         assert {name for each, name in before.items() if not title(each)} == {before[worker]}, job.output
         go_on(job, HOLDS[2])
         assert job.ended(PATIENCE) == 0, job.output[-6000:]

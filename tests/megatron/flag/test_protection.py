@@ -696,6 +696,7 @@ def test_a_rank_that_comes_back_says_which_note_it_misses_and_has_it_put_back(
 def test_ranks_of_a_run_that_ends_with_any_of_them_hear_what_the_first_one_tells(joined: Protection) -> None:
     first, second = dropin.notes_of(None), dropin.notes_of(None)
     with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(second.read, "plan")
-        first.tell("plan", b"")
-        assert reading.result() == b""
+        for name, content in (("plan", b""), ("epoch", bytes(range(256)))):
+            reading = pool.submit(second.read, name)
+            first.tell(name, content)
+            assert reading.result() == content

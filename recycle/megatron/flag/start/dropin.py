@@ -3,6 +3,7 @@
 import math
 import os
 import sys
+import zlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache, partial, wraps
@@ -16,6 +17,7 @@ from recycle.control.board.board import Board
 from recycle.control.membership.view import Member
 from recycle.control.store.tcp_store import TorchStore
 from recycle.errors import UserError
+from recycle.files import LARGEST
 from recycle.megatron.flag.command.flags import KEEP, REFUSED, owns_steps, read_flags
 from recycle.megatron.flag.command.planning import Make, Shape, Source
 from recycle.megatron.flag.command.refusals import not_kept, not_own, refusals, unsplit
@@ -340,12 +342,13 @@ def share_plan(notes: Notes, arguments: Any, source: Callable[[], Source], survi
             notes.tell("plan", b"")
             raise RunError(str(error)) from error
         notes.tell("epoch", str(epoch).encode())
-        notes.tell("plan", encode_plan(plan))
+        # Its text says much again and again, and a store may take no more than 1.5 MB at once.
+        notes.tell("plan", zlib.compress(encode_plan(plan)))
         return plan
     content = notes.read("plan")
     if not content:
         sys.exit(REFUSED)
-    return decode_plan(content, "the first rank's plan")
+    return decode_plan(zlib.decompressobj().decompress(content, LARGEST), "the first rank's plan")
 
 
 def choose_plan(arguments: Any, source: Callable[[], Source], survives: bool) -> Plan:
