@@ -2,8 +2,10 @@
 
 import os
 import resource
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,20 @@ def become_stranger() -> None:
     os.setgroups([])
     os.setresgid(STRANGER, STRANGER, STRANGER)
     os.setresuid(STRANGER, STRANGER, STRANGER)
+
+
+def readable(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    """The files in a folder, and in those below it, that this process can read, with what is in them.
+
+    Raises:
+        AssertionError: something there can be written.
+    """
+    for place, folders, files in os.walk(folder):
+        for path in [Path(place, each) for each in (".", *folders, *files)]:
+            assert not os.access(path, os.W_OK), f"{path} can be written"
+        for path in [Path(place, each) for each in files]:
+            with suppress(PermissionError, FileNotFoundError):
+                yield path.relative_to(folder), path.read_bytes()
 
 
 @contextmanager
@@ -45,6 +61,9 @@ def as_stranger(act: Callable[[], object]) -> Iterator[None]:
             os.read(over, 1)
             del held
             status = 0
+        except BaseException:
+            traceback.print_exc()
+            raise
         finally:
             os._exit(status)
     os.close(has_done)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 
 from recycle.control.membership.messages import complete_requests
 from recycle.control.membership.view import Member
@@ -33,6 +34,23 @@ def wait_between(waits: Waits, patch: Callable[[object, str, object], None] = se
     patch(Survivor, "exchange_notices", wait_and_exchange)
     # Short iterations would say it only now and then, and many of them would be needed.
     patch(notices, "EVERY", 1)
+
+
+class Held:
+    """Waits before an iteration while a file called after it is in a folder, and for servers that are missing.
+
+    Args:
+        folder: which.
+        step: the iteration that a server makes next.
+    """
+
+    def __init__(self, folder: Path, step: Callable[[Survivor], int] = lambda survivor: survivor.step) -> None:
+        self._folder = folder
+        self._step = step
+        self._returns = ForReturn()
+
+    def __call__(self, survivor: Survivor) -> bool:
+        return (self._folder / str(self._step(survivor))).exists() or self._returns(survivor)
 
 
 class AtMost:

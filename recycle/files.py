@@ -155,6 +155,15 @@ def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
         file.write(content)
 
 
+def own_folder(folder: Path) -> None:
+    """Make a folder, and those above it, if it is not there; what is in it is for its user alone.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder.mkdir(0o700, parents=True, exist_ok=True)
+
+
 def require_temporary_folder() -> None:
     """See that there is a folder for temporary files, without which torch cannot be imported.
 

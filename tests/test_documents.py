@@ -41,7 +41,7 @@ LOOKED_AT = {
     "python -m recycle.megatron": "tests/megatron/flag runs it on Megatron's scripts",
     "python3 -m venv": "Python's own",
     "python -c": "it names the installed torch",
-    "torchrun --standalone --nproc-per-node 4 -m recycle.megatron": "the end of a tutorial, in stock Megatron",
+    "torchrun --nproc-per-node 4 -m recycle.megatron": "the end of a tutorial, in stock Megatron",
     "git clone": "it fetches Megatron-LM",
     "python -m scripts.mutants": "tests/test_mutants.py draws some",
     "python scripts/plain_torch.py": "tests/test_plain_torch.py runs it",

@@ -97,7 +97,7 @@ def main(host: str, port: int, seed: int) -> None:
     turns: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ends.append(number))
     signal.signal(signal.SIGUSR1, lambda number, _: turns.append(number))
-    vandal = Vandal(TCPStore(host, port, is_master=False, timeout=timedelta(seconds=5)), seed)
+    vandal = Vandal(TCPStore(host, port, is_master=False, timeout=timedelta(minutes=1)), seed)
     said = -1
     try:
         while not ends:

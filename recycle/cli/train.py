@@ -155,6 +155,13 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
     f"?ca=FILE&cert=FILE&key=FILE; or {VARIABLE} in the environment. Default: one of the run's own, on its first host.",
     **HOSTS,
 )
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    help="With the secret that all hosts share; RECYCLE_TOKEN_FILE in the environment names it as well, or "
+    "RECYCLE_TOKEN is the secret. Default: one that is made in the run's folder.",
+    **HOSTS,
+)
 def command(
     job: Job,
     plan_file: Path | None,
@@ -174,6 +181,7 @@ def command(
     address: str | None,
     keeping: KeepInMemory,
     store: str | None,
+    token_file: Path | None,
     moving: MoveLayers,
     device: Literal["cpu", "cuda", "cuda+nccl"],
 ) -> None:
@@ -215,7 +223,7 @@ def command(
     cluster = click.get_current_context().with_resource(
         claimed(store, start, str(output.resolve()), silence, start_within, say)
     )
-    meeting = None if start is None else meet(start, start_within, cluster, output)
+    meeting = None if start is None else meet(start, start_within, cluster, output, token_file)
     with nullcontext() if meeting is None else meeting.telling_others():
         host = choose_address(address, start)
         if start is not None and start.rank == 0:
@@ -293,10 +301,19 @@ def tell_start(plan: Plan, catalogue: Path | None) -> None:
     make_console(error=True).print(f"{plan.job.name}: {plans}; loading PyTorch and Megatron", markup=False)
 
 
-def meet(start: "Start", patience: float, cluster: EtcdCluster | None, folder: Path) -> "Rendezvous":
+def meet(
+    start: "Start", patience: float, cluster: EtcdCluster | None, folder: Path, token_file: Path | None
+) -> "Rendezvous":
     """This process's part in the meeting of those that were started with it.
 
     They have a secret in common: the one that the user gives, or else one in the folder that they share.
+
+    Args:
+        start: how this process was started.
+        patience: how long to wait for others, in seconds.
+        cluster: where they agree; None for a store of the run's own.
+        folder: of the run.
+        token_file: with the user's secret; None where the environment has it, or the folder.
 
     Raises:
         RunError: they were started in a way in which the death of one ends others.
@@ -306,7 +323,7 @@ def meet(start: "Start", patience: float, cluster: EtcdCluster | None, folder: P
     from recycle.runtime.launch.meet.start import refuse_elastic, words_of_parent
 
     refuse_elastic(words_of_parent())
-    secret = given_secret(None, os.environ) or secret_in(folder)
+    secret = given_secret(token_file, os.environ) or secret_in(folder)
     return Rendezvous(start, patience, cluster, say, secret)
 
 

@@ -1,5 +1,6 @@
 """What fired: a line per fault, on disk before the fault takes effect, because a killed process says nothing after."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,8 +55,10 @@ class FiredFile:
         """Add a fault that is about to take effect; the line outlives this process when this returns."""
         line = FiredLine(time_ns, self._by, self._incarnation, fault.kind.value, str(fault))
         # One write of an appending file: the lines of several processes do not mix.
-        with self._output, self._path.open("ab", buffering=0) as file:
-            file.write(msgspec.json.encode(line) + b"\n")
+        with self._output:
+            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            with os.fdopen(handle, "ab", buffering=0) as file:
+                file.write(msgspec.json.encode(line) + b"\n")
 
     def unfired(self, faults: Faults) -> tuple[Fault, ...]:
         """The faults that have a step, and yet did not fire in the run with this file; none where nobody can say.

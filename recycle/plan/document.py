@@ -201,13 +201,18 @@ def load_plan(path: Path) -> Plan:
     return decode_plan(content, str(path))
 
 
-def save_plan(plan: Plan, path: Path) -> None:
+def save_plan(plan: Plan, path: Path, *, private: bool = False) -> None:
     """Write a plan file, whole or not at all.
+
+    Args:
+        plan: what to write.
+        path: where to.
+        private: whether nobody but its owner may read it, at no moment.
 
     Raises:
         UserError: the file cannot be written.
     """
-    write_whole(path, encode_plan(plan))
+    write_whole(path, encode_plan(plan), private=private)
 
 
 def _json(value: Any) -> str:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from recycle.files import own_folder
 from recycle.job import Job, Server
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Form, Plan, Provenance
@@ -60,8 +61,9 @@ def plan_ahead(job: Job, mode: Mode, path: Path) -> Path | None:
     each = time.monotonic() - begin
     for failures in (2, 1):
         if each * sum(1 for _ in failure_vectors(job, failures)) < PLANNING_AHEAD:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            own_folder(path.parent)
             make_catalogue(path, job, mode, failures, _effort(MOVES_IN_RECOVERY), "lowered", lambda *_: None)
+            path.chmod(0o600)
             return path
     return None
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from recycle.errors import EndedBySignal, UserError
+from recycle.files import own_folder
 
 
 class BestEffort:
@@ -90,8 +91,8 @@ class GrowingFile:
             return False
 
     def _open(self) -> int:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        own_folder(self._path.parent)
+        handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         self._whole = os.fstat(handle).st_size
         if self._whole and self._end:
             with mmap.mmap(handle, 0, access=mmap.ACCESS_READ) as content:

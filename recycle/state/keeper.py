@@ -8,7 +8,7 @@ import errno
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Protocol, assert_never
 
@@ -85,7 +85,12 @@ def listen_to_hosts(address: str) -> socket.socket:
 
 
 def serve(
-    listeners: Sequence[socket.socket], token: str, limit: int, linger: float = LINGER, scribe: Scribe | None = None
+    listeners: Sequence[socket.socket],
+    token: str,
+    limit: int,
+    linger: float = LINGER,
+    scribe: Scribe | None = None,
+    promised: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Keep what is put, until it is said that nobody needs it, or nobody is there any more.
 
@@ -95,9 +100,10 @@ def serve(
         limit: the most bytes that may be kept.
         linger: seconds without anybody after which nobody is expected.
         scribe: writes versions to disk; None where nobody asks for it.
+        promised: told how many bytes a start of the run may keep at least.
     """
     port = next((each.getsockname()[1] for each in listeners if each.family != socket.AF_UNIX), 0)
-    keeper = Keeper(token, limit, port, scribe)
+    keeper = Keeper(token, limit, port, scribe, promised)
     with closing(Door(listeners, token, PURPOSE)) as door:
         while not keeper.is_over(linger):
             for guest in door.admit(LOOK):
@@ -112,10 +118,19 @@ class Keeper:
         limit: the most bytes that may be kept.
         port: where other hosts reach it; 0 where none does.
         scribe: writes versions to disk; None where nobody asks for it.
+        promised: told how many bytes a start of the run may keep at least.
     """
 
-    def __init__(self, token: str, limit: int, port: int, scribe: Scribe | None = None) -> None:
+    def __init__(
+        self,
+        token: str,
+        limit: int,
+        port: int,
+        scribe: Scribe | None = None,
+        promised: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._token = token
+        self._promised = promised
         self._scribe = scribe
         self._port = port
         self._shelf = Shelf(limit)
@@ -170,6 +185,7 @@ class Keeper:
                 channel.send(KeeperAnswer(sizes=tuple(self._shelf.sizes.items()), port=self._port))
             case Hold(limit):
                 self._shelf.allow(limit)
+                self._promised(limit)
                 channel.send(KeeperAnswer())
             case Fetch(part):
                 content = self._shelf.find(part)

@@ -10,6 +10,8 @@ from recycle.control.host.claim import RENEWAL, HeldClaim, find_claim
 from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_store import EtcdStore
+from recycle.runtime.launch.meet.claiming import claimed
+from recycle.runtime.launch.meet.start import Start
 
 SILENCE = 3.0
 
@@ -170,3 +172,15 @@ def test_a_claim_that_etcd_has_lost_is_made_again_unless_others_have_taken_the_n
     time.sleep(3 * RENEWAL)
     assert store.get("claim") == other
     claim.release()
+
+
+@pytest.mark.parametrize(("rank", "scheme", "count"), [(0, "etcd", 1), (0, "etcds", 0), (1, "etcd", 0)])
+def test_that_a_password_goes_over_the_network_in_clear_is_said_once(rank: int, scheme: str, count: int) -> None:
+    said: list[str] = []
+    start = Start(rank, 2, "", "host0", 29500)
+    address = f"{scheme}://me:secret@nowhere.invalid"
+    with pytest.raises((ControlError, StoreLost)), claimed(address, start, "", 1.0, 0.0, said.append):
+        pass
+    assert [each.partition(":")[0] for each in said].count(
+        "etcd's password goes over the network in clear, for anybody who listens"
+    ) == count

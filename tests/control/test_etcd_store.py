@@ -320,3 +320,9 @@ def test_what_is_no_cluster_is_one_line(text: str) -> None:
 def test_files_of_tls_that_cannot_be_read_are_one_line(tmp_path) -> None:
     with pytest.raises(StoreLost, match=r"none.pem: cannot be used for TLS"):
         EtcdStore(EtcdCluster.parse(f"etcds://h?ca={tmp_path}/none.pem"))
+
+
+def test_a_password_that_others_could_hear_is_told_from_one_that_they_cannot() -> None:
+    heard = ("etcd://me:secret@h1", "etcd://me:secret@localhost,h1")
+    kept = ("etcds://me:secret@h1", "etcd://h1", "etcd://me:secret@localhost,127.0.0.1,[::1]")
+    assert [EtcdCluster.parse(each).tells_password for each in (*heard, *kept)] == [True, True, False, False, False]

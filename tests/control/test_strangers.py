@@ -142,6 +142,24 @@ def test_a_store_that_cannot_forget_has_lost_nothing_whatever_a_stranger_deletes
     assert board.description() == description
 
 
+def test_notes_are_put_back_once_they_are_missed(store: MemoryStore, board: Board) -> None:
+    notes = {"plan": b"a plan", "flags": b"", "epoch": b"3"}
+    for name, content in notes.items():
+        board.notes.tell(name, content)
+    probe = StoreProbe(1.0)
+    probe.notes = notes
+    missing = itertools.product((b"garbage", None), (b"garbage", None), notes)
+    for attack, on_asking, name in missing:
+        for key, value in ((keys.note(name), attack), (keys.WANTED, on_asking)):
+            store.delete(key) if value is None else store.set(key, value)
+        probe.require(board)
+        assert board.notes.read(name) is None, "nobody has asked"
+        board.notes.ask()
+        probe.require(board)
+        assert {each: board.notes.read(each) for each in notes} == notes
+        assert store.get(keys.WANTED) is None
+
+
 KINDS = st.sampled_from(["epoch/", "home/W0_0#", "gone/W0_0#", "death/", "beat/", ""])
 
 

@@ -1,6 +1,8 @@
 """The environment of all processes in these tests, and those that are started apart."""
 
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -27,3 +29,12 @@ def start():
     yield start
     for each in started:
         each.kill()
+
+
+@pytest.fixture
+def reachable():
+    """A folder that every user of the machine reaches, which is not so of pytest's own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder

@@ -4,18 +4,18 @@ import os
 import resource
 import signal
 import socket
-import threading
 import time
 from contextlib import ExitStack, suppress
 
 import pytest
 
-from harness.processes import family, processes, send_signal, title
-from harness.sockets import Listening, listening
+from harness.floods import FLOODS, hear, hold
+from harness.processes import send_signal, title
+from harness.sockets import listening
 from harness.started import TRAIN
-from harness.strangers import as_stranger, needs_root
+from harness.strangers import as_stranger, needs_root, readable
 from recycle.control.board.joinfile import JoinFile
-from recycle.control.membership.doors import HostDoor
+from tests.survival.doors import allow_few, everybody, names_of
 
 MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
 
@@ -23,31 +23,35 @@ pytestmark = needs_root
 
 
 @pytest.fixture
-def run(start, tmp_path):
-    (tmp_path / "model.toml").write_text(MODEL)
-    size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2", "--iterations", "200000"]
-    kept = ["--keep-in-memory", "copies=1", "--model", str(tmp_path / "model.toml"), "-o", str(tmp_path / "run")]
-    run = start([*TRAIN, "train", *size, *kept])
-    run.wait_for("iteration 5/")
-    run.door = JoinFile.read(tmp_path / "run" / "join.json")
-    run.folder = tmp_path / "run"
-    return run
+def begin(start, tmp_path):
+    """Begin a run in a folder."""
+
+    def begin(folder):
+        (tmp_path / "model.toml").write_text(MODEL)
+        size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2", "--iterations", "200000"]
+        kept = ["--keep-in-memory", "copies=1", "--model", str(tmp_path / "model.toml"), "-o", str(folder)]
+        run = start([*TRAIN, "train", *size, *kept])
+        run.wait_for("iteration 5/")
+        run.door = JoinFile.read(folder / "join.json")
+        run.folder = folder
+        return run
+
+    return begin
 
 
-def everybody(run):
-    """All processes of a run; its keeper is nobody's child."""
-    doors = {next(HostDoor(run.door.token, "keeper").names())}
-    found = family(run.process.pid)
-    for process in processes():
-        if title(process) == "recycle: keeper" and any(each.address in doors for each in listening([process])):
-            found.add(process)
-    return found
+@pytest.fixture
+def run(begin, tmp_path):
+    return begin(tmp_path / "run")
+
+
+def all_of(run):
+    return everybody(run.process.pid, run.door.token)
 
 
 def doors_of(run):
     """Where its own processes listen; of torch's transport, what a process listens at belongs to all who reach it."""
-    names = {next(HostDoor(run.door.token, each).names()) for each in ("keeper", "signs")}
-    found = [each for each in listening(everybody(run)) if each.address in names or run_port(run, each)]
+    names = names_of(run.door.token)
+    found = [each for each in listening(all_of(run)) if each.address in names or run_port(run, each)]
     assert len(found) == 4, found
     return found
 
@@ -56,16 +60,12 @@ def run_port(run, door):
     return isinstance(door.address, tuple) and door.address[1] in (run.door.port, run.door.watch)
 
 
-def allow_few(run):
-    """Let its processes have so few files open that a stranger could use them up.
-
-    Not the store, which is torch's: there, connections that say nothing count up to the limit of the system.
-    """
-    for each in everybody(run):
+def limit_files(run):
+    """Let them have few files open, though they had raised their limit."""
+    for each in all_of(run):
         with suppress(ProcessLookupError):
             assert len(set(resource.prlimit(each, resource.RLIMIT_NOFILE))) == 1, title(each)
-            if title(each) != "recycle: store":
-                resource.prlimit(each, resource.RLIMIT_NOFILE, (1024, 1024))
+    allow_few(all_of(run))
 
 
 def count_views(run):
@@ -78,58 +78,13 @@ def ends_well(run):
     assert "with a checkpoint" in run.output
 
 
-def hold(doors, count):
-    """Connect to all of them, so often, and say nothing."""
-    held = []
-    for each in doors * count:
-        with suppress(OSError):
-            held.append(each.connect())
-    return held
-
-
-def talk(doors, said):
-    """Say something at all of them, again and again, for as long as this process is there."""
-
-    def talk_to(door: Listening) -> None:
-        while True:
-            with suppress(OSError), door.connect() as connection:
-                connection.sendall(said)
-                connection.recv(1000)
-
-    for each in doors:
-        threading.Thread(target=talk_to, args=(each,), daemon=True).start()
-
-
-def dribble(doors):
-    """One byte a second at many connections of each."""
-    held = hold(doors, 50)
-
-    def go_on() -> None:
-        while True:
-            for each in held:
-                with suppress(OSError):
-                    each.send(b"\xff", socket.MSG_DONTWAIT)
-            time.sleep(1.0)
-
-    threading.Thread(target=go_on, daemon=True).start()
-    return held
-
-
-FLOODS = {
-    "idle": lambda doors: hold(doors, 1100),
-    "dribble": dribble,
-    "lengths": lambda doors: talk(doors, b"\xff" * 200),
-    "garbage": lambda doors: talk(doors, os.urandom(100_000)),
-}
-
-
 @pytest.mark.parametrize(
     "flood", ["idle", *(pytest.param(each, marks=pytest.mark.long) for each in FLOODS if each != "idle")]
 )
 def test_a_flood_by_another_user_ends_no_process_and_a_kill_meanwhile_is_survived(run, flood):
     doors = doors_of(run)
-    allow_few(run)
-    before = {each: title(each) for each in everybody(run)}
+    limit_files(run)
+    before = {each: title(each) for each in all_of(run)}
     with as_stranger(lambda: FLOODS[flood](doors)):
         views = count_views(run)
         (worker,) = run.processes("^recycle: W1_0")
@@ -148,7 +103,7 @@ def test_a_flood_by_another_user_ends_no_process_and_a_kill_meanwhile_is_survive
 @pytest.mark.long
 def test_five_thousand_idle_connections_to_every_door(run):
     doors = doors_of(run)
-    allow_few(run)
+    limit_files(run)
     with ExitStack() as strangers:
         for _ in range(5):
             strangers.enter_context(as_stranger(lambda: hold(doors, 1000)))
@@ -159,15 +114,13 @@ def test_five_thousand_idle_connections_to_every_door(run):
 
 
 def test_at_no_socket_of_a_run_another_user_is_told_anything(run):
-    kinds = {}
-    for each in listening(everybody(run)):
+    kinds, names = {}, names_of(run.door.token)
+    for each in listening(all_of(run)):
         titles = {title(holder) for holder in each.holders}
         if run_port(run, each):
             kinds["store" if each.address[1] == run.door.port else "launcher"] = titles
-        elif each.address == next(HostDoor(run.door.token, "keeper").names()):
-            kinds["keeper"] = titles
-        elif each.address == next(HostDoor(run.door.token, "signs").names()):
-            kinds["signs"] = titles
+        elif each.address in names:
+            kinds[names[each.address]] = titles
         else:
             # Torch's, one of each worker, where any that is connected is taken for a rank.
             assert all(name.startswith("recycle: W") for name in titles), (each, titles)
@@ -181,21 +134,33 @@ def test_at_no_socket_of_a_run_another_user_is_told_anything(run):
     doors = [each for each in doors_of(run) if each.address != ("127.0.0.1", run.door.port)]
 
     def try_all():
-        for each in doors:
-            heard = b""
-            with each.connect() as connection, suppress(ConnectionError):
-                connection.send(b"x" * 48)
-                while part := connection.recv(1000):
-                    heard += part
+        for each, heard in hear(doors).items():
             # Nothing on this host, and elsewhere what is chosen anew for each connection.
             assert len(heard) == (16 if each.family == socket.AF_INET else 0), (each, heard)
-        for path in (run.folder / "join.json",):
-            with pytest.raises(PermissionError):
-                path.read_bytes()
 
     with as_stranger(try_all):
         pass
-    for path in [run.folder, *run.folder.rglob("*")]:
-        assert not path.stat().st_mode & 0o022, path
-    assert (run.folder / "join.json").stat().st_mode & 0o777 == 0o600
     ends_well(run)
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_of_the_files_of_a_run_another_user_reads_and_writes_none(begin, reachable, opened):
+    folder = reachable / "run"
+    if opened:
+        folder.mkdir(0o755)
+    run = begin(folder)
+    (worker,) = run.processes("^recycle: W1_0")
+    send_signal(worker, signal.SIGKILL)
+    run.wait_for("W1_0 (incarnation 1) is back")
+
+    def try_all():
+        assert os.access(folder, os.R_OK) == opened
+        assert not [*readable(reachable)]
+
+    with as_stranger(try_all):
+        pass
+    ends_well(run)
+    assert [*run.folder.glob("checkpoints/step-*/stage-0/*")]
+    assert {"events", "tensorboard", "run.json", "plan.json", "loss.svg"} <= {each.name for each in folder.iterdir()}
+    with as_stranger(try_all):
+        pass

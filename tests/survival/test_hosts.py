@@ -12,6 +12,7 @@ from harness.hosts import hosts, missing
 from harness.processes import family, is_running, send_signal
 from harness.sockets import listening
 from harness.started import TRAIN, Started, as_srun, by_hand, losses, torchrun, wait_until
+from recycle.runtime.launch.meet.secret import SECRET
 
 WHY_NOT = missing()
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(400)]
@@ -66,8 +67,11 @@ def test_a_run_of_torchrun_over_three_hosts_outlives_one_of_them(three, start, t
 
 
 def test_a_run_whose_variables_are_set_by_hand_outlives_a_host(three, start, tmp_path):
+    """And their secret by the user."""
     first, second, _ = three
-    arguments = [*TRAIN, *words(tmp_path, stages=1)]
+    secret = tmp_path / "secret"
+    secret.write_text("5" * 64)
+    arguments = [*TRAIN, *words(tmp_path, stages=1), "--token-file", str(secret)]
     ranks = [
         start(arguments, host, by_hand(rank, 2, first.address, 29500)) for rank, host in enumerate((first, second))
     ]
@@ -75,6 +79,7 @@ def test_a_run_whose_variables_are_set_by_hand_outlives_a_host(three, start, tmp
     second.crash()
     assert ranks[0].ended() == 0, ranks[0].output
     assert f"iteration {ITERATIONS}/{ITERATIONS}" in ranks[0].output
+    assert not (tmp_path / "run" / SECRET).exists()
 
 
 def test_whatever_listens_takes_a_port_that_a_firewall_can_name(three, start, tmp_path):

@@ -94,7 +94,7 @@ def shown(run: "Run", console: "Console", began: float | None = None) -> Iterato
                 title = f"{job.name}, {describe_dead(plan.dead)} dead" if plan.dead else job.name
                 picture = draw_losses(title, drawn, marks_of(progress.history)).encode()
                 with BestEffort(str(output / "loss.svg"), warn):
-                    write_whole(output / "loss.svg", picture)
+                    write_whole(output / "loss.svg", picture, private=True)
             progress.summarise()
 
 

@@ -13,6 +13,7 @@ from recycle.control.board.end_board import EndBoard
 from recycle.control.board.failure_board import FailureBoard
 from recycle.control.board.heartbeat_board import BeatBoard
 from recycle.control.board.link_board import LinkBoard
+from recycle.control.board.note_board import NoteBoard
 from recycle.control.membership.messages import Death, Description, JoinRequest, MoveOrder, Opening, Pace, Verdict
 from recycle.control.membership.participant import participants_of
 from recycle.control.membership.view import Member, View
@@ -23,7 +24,7 @@ from recycle.job import Server
 from recycle.plan.moves import Seen
 
 RESTORED = 5.0
-"""Seconds until nobody restores any more what a stranger has written over."""
+"""Seconds until nobody restores any more what a stranger has taken away or written over."""
 
 
 class Board:
@@ -42,6 +43,7 @@ class Board:
         plans: that were made for a view.
         paces: how fast members are, and how often they fail.
         end: who has reached it.
+        notes: that the first process made at the start.
     """
 
     def __init__(self, store: Store, token: str) -> None:
@@ -54,6 +56,7 @@ class Board:
         self.plans = PlanBoard(sealed)
         self.paces = PaceBoard(sealed)
         self.end = EndBoard(sealed)
+        self.notes = NoteBoard(sealed)
 
     def describe(self, description: Description) -> Description:
         """Say what the run is; gives what was said first."""
@@ -72,9 +75,10 @@ class Board:
         """Try what a recovery will need of the store: that it takes what is written, and has what was.
 
         Returns:
-            What lasts as long as the run, by its keys, as it is stored.
+            What lasts as long as the run, by its keys, as it is stored; and whether somebody misses a note.
         """
-        found = zip(keys.LASTING, self._sealed.plain.exchange({keys.PROBE: b""}, keys.LASTING), strict=True)
+        looked = (*keys.LASTING, keys.WANTED)
+        found = zip(looked, self._sealed.plain.exchange({keys.PROBE: b""}, looked), strict=True)
         return {key: value for key, value in found if value is not None and self._is_own(key, value)}
 
     @property
@@ -217,6 +221,13 @@ class VerdictBoard:
             return None
         newest = self._read_last[1]
         return newest if newest.epoch >= epoch else None
+
+    def last(self) -> Verdict | None:
+        """The newest verdict; where there is none, it is waited for a moment: a stranger may have taken it away."""
+        deadline = time.monotonic() + RESTORED
+        while (newest := self.newest()) is None and time.monotonic() < deadline:
+            time.sleep(STRANGE)
+        return newest
 
     def _look(self) -> bytes | None:
         """What is stored in the place of the newest verdict, which is known then."""

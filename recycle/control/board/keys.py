@@ -19,8 +19,16 @@ PROBE = "probe"
 _DIGITS = 18
 """So many an epoch has at most, or the number of a life. Strangers may give keys any name."""
 
+WANTED = "wanted"
+"""A member that comes back misses a note; members put their notes back, and delete this."""
+
 LASTING = (RUN, OPENING, KEEPERS, SEEN)
 """What a run needs for as long as it goes on, and tells once or seldom."""
+
+
+def note(name: str) -> str:
+    """What the first process tells all others at the start, and every one that comes back needs."""
+    return f"notes/{name}"
 
 
 def bell(epoch: int) -> str:

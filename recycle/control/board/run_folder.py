@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from recycle.control.membership.errors import ControlError
+from recycle.files import own_folder
 
 LOCK = "lock"
 """The name of a file that is locked as well, and stays empty: not every network's file system locks folders."""
@@ -89,12 +90,12 @@ def _opened(folder: Path) -> Iterator[tuple[int, int]]:
     with ExitStack() as opened:
 
         def open_(path: Path, flags: int) -> int:
-            handle = os.open(path, flags, 0o666)
+            handle = os.open(path, flags, 0o600)
             opened.callback(os.close, handle)
             return handle
 
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            own_folder(folder)
             locks = open_(folder, os.O_RDONLY | os.O_DIRECTORY), open_(folder / LOCK, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise ControlError(f"{folder}: cannot be written: {error.strerror}; choose another folder") from error

@@ -13,12 +13,15 @@ class WaitingNotice:
     Args:
         say: tells the user something.
         now: a clock, in seconds.
+        first: after how many seconds it is said for the first time.
     """
 
-    def __init__(self, say: Callable[[str], None], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, say: Callable[[str], None], now: Callable[[], float] = time.monotonic, first: float = FIRST
+    ) -> None:
         self._say = say
         self._now = now
-        self._due = now() + FIRST
+        self._due = now() + first
 
     def look(self, whom: Callable[[], str]) -> None:
         """Every now and then while it waits.

@@ -77,7 +77,7 @@ def judge(name: str, found: Iterable[FoundAddress]) -> NamedHost:
     # Sorting keeps the order in which those of a family were answered.
     addresses = sorted((each for each in known if not _is_of_one_link(each)), key=family_of)
     others = [each for each in addresses if not is_loopback(each)]
-    return NamedHost(name, tuple(others or addresses), bool(addresses) and not others and not _is_own_name(name))
+    return NamedHost(name, tuple(others or addresses), bool(addresses) and not others and not is_own_name(name))
 
 
 def is_loopback(address: str) -> bool:
@@ -239,7 +239,8 @@ def _is_of_one_link(address: str) -> bool:
     return False
 
 
-def _is_own_name(name: str) -> bool:
+def is_own_name(name: str) -> bool:
+    """Whether a name or an address is of the machine alone that uses it."""
     return is_loopback(name) or name in OWN or name.startswith("localhost.") or name.endswith(".localhost")
 
 

@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, quote, unquote
 
 import msgspec
 
+from recycle.control.membership.addresses import is_own_name
 from recycle.control.membership.errors import ControlError
 
 PORT = 2379
@@ -92,6 +93,11 @@ class EtcdCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Of the keys that are meant."""
         # A name with a slash must not lie below another one.
         return "".join(f"{each}/" for each in (ROOT, quote(self.run, safe=""), self.scope) if each)
+
+    @property
+    def tells_password(self) -> bool:
+        """Whether whoever listens to the network between this host and a member learns the password."""
+        return bool(self.password) and not self.tls and not all(is_own_name(host) for host, _ in self.members)
 
     @property
     def mark(self) -> str:

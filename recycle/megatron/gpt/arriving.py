@@ -125,7 +125,7 @@ def join_run(run: Run, server: Server | None, planning: Planning, address: str |
     endpoint = Endpoint(door.host, door.port, door.token, host, door.prefix, door.cluster)
     try:
         board = Board(endpoint.connect(3.0), door.token)
-        description, verdict = board.description(), board.verdicts.newest()
+        description, verdict = board.description(), board.verdicts.last()
     except StoreLost as error:
         raise ControlError(f"{path}: {error}; no run is going on here") from error
     if description is None:

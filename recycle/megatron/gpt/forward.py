@@ -43,12 +43,15 @@ def load_text(path: Path | None, options: ModelOptions) -> TokenText:
     """The text that a model is trained on: a file, a dataset of Megatron's, or Python's standard library.
 
     Raises:
-        RunError: it cannot be read, is too short, or the model's vocabulary is.
+        RunError: it cannot be read, is no file, is too short, or the model's vocabulary is.
     """
     size = options.sequence, options.micro_batch_size, options.seed
     if path is not None and is_indexed(path):
         tokens, fingerprint = load_indexed(path)
         return TokenText(tokens, fingerprint, str(path), *size, options.vocabulary)
+    if path is not None and path.exists() and not (path.is_file() or path.is_dir()):
+        # It may have no end, and servers that join later read it again.
+        raise RunError(f"text: {path} is a device or a pipe; give a file")
     if path is None:
         content, source = standard_library(), "Python's standard library"
     else:

@@ -10,7 +10,7 @@ import msgspec
 
 from recycle.control.board.joinfile import last_token
 from recycle.errors import UserError
-from recycle.files import from_json, read_bytes, write_whole
+from recycle.files import from_json, own_folder, read_bytes, write_whole
 from recycle.megatron.gpt.run import NO_PARITY, Run
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Event
@@ -87,7 +87,7 @@ def note_settings(run: Run, fingerprint: str) -> None:
     if run.redundancy is None:
         path.unlink(missing_ok=True)
     else:
-        write_whole(path, msgspec.json.format(msgspec.json.encode(run.settings_in_memory(fingerprint))))
+        write_whole(path, msgspec.json.format(msgspec.json.encode(run.settings_in_memory(fingerprint))), private=True)
 
 
 def _newest_manifest(sources: Sequence[Path]) -> tuple[str, Manifest] | None:
@@ -148,7 +148,7 @@ def set_earlier_aside(run: Run) -> None:
         return
     aside = next(path for number in count(1) if not (path := run.folder / f"earlier-{number}").exists())
     try:
-        aside.mkdir()
+        own_folder(aside)
         for each in left:
             each.rename(aside / each.name)
     except OSError as error:

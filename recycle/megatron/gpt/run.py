@@ -171,9 +171,10 @@ class Run(msgspec.Struct, frozen=True):
         Raises:
             UserError: it cannot be written.
         """
-        save_plan(self.plan, self.folder / PLAN)
+        save_plan(self.plan, self.folder / PLAN, private=True)
         fields = {name: getattr(self, name) for name in self.__struct_fields__ if name not in NOT_SAVED}
-        write_whole(self.folder / SETTINGS, msgspec.json.format(msgspec.json.encode(fields, enc_hook=str)))
+        content = msgspec.json.format(msgspec.json.encode(fields, enc_hook=str))
+        write_whole(self.folder / SETTINGS, content, private=True)
 
     @classmethod
     def read(cls, folder: Path) -> Self:

@@ -12,6 +12,7 @@ from recycle.control.host.agent import run_agent
 from recycle.control.membership.view import Member, View
 from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Faults
+from recycle.files import own_folder
 from recycle.megatron.gpt.device import prepare_device, require_means
 from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.keeping import make_keeping, take_slot
@@ -87,12 +88,12 @@ def train(
         _require_fit(run, len(view.servers), meeting.start.count, faults)
     text = load_text(run.text, run.model)
     require_fit(run, text.fingerprint)
+    # The run's own folder may be one that its user has opened to others.
+    own_folder(run.checkpoints)
     if run.resume_from is not None and not checkpoints(run.checkpoints):
-        run.checkpoints.mkdir(parents=True, exist_ok=True)
         adopt(run.resume_from, run.checkpoints)
     newest = find_newest(run, text.fingerprint, watch) if run.goes_on else None
     refuse_to_overwrite(run)
-    run.folder.mkdir(parents=True, exist_ok=True)
     give_up(run.checkpoints)
     set_earlier_aside(run)
     run.save()

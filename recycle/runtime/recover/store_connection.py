@@ -79,10 +79,12 @@ class StoreProbe:
 
     Attributes:
         lasting: what lasts as long as the run, as the store had it last.
+        notes: what the first process told all others at the start, by name.
     """
 
     def __init__(self, every: float) -> None:
         self.lasting: dict[str, bytes] = {}
+        self.notes: Mapping[str, bytes] = {}
         self._every = every
         self._turn = 0
 
@@ -107,9 +109,12 @@ class StoreProbe:
             StoreErased: it has lost what the run has written.
         """
         found = board.probe()
+        wanted = found.pop(keys.WANTED, None)
         # A store that has lost its data has none of it. In one that cannot, a stranger has seen to that.
         if keys.RUN in self.lasting and not found and board.store_forgets:
             raise StoreErased("it came back without what the run had written there")
         if missing := {key: value for key, value in self.lasting.items() if key not in found}:
             board.tell_again(missing)
         self.lasting |= found
+        if wanted is not None:
+            board.notes.put_back(self.notes)

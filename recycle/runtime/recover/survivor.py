@@ -6,7 +6,7 @@ and frees the main thread from whatever it waits in.
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 
 import torch
@@ -118,6 +118,14 @@ class Survivor:
         self._told_to_leave = ""
         self._heartbeat: Heartbeat | None = None
         self._spoiled: set[int] = set()
+
+    def keep_notes(self, notes: Mapping[str, bytes]) -> None:
+        """Have what the first process told all others at the start put back if a stranger takes it away.
+
+        Args:
+            notes: by name.
+        """
+        self._alarm_watch.probe.notes = notes
 
     @property
     def end(self) -> int | None:

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import queue
 import secrets
 import signal
 import socket
@@ -20,7 +21,7 @@ from torch.distributed import TCPStore
 from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
 from harness.processes import children, send_signal
-from recycle.control.board import run_folder
+from recycle.control.board import keys, run_folder
 from recycle.control.board.board import Board
 from recycle.control.host.agent import FENCED, LEFT, STOPPED
 from recycle.control.membership.messages import Death, Verdict
@@ -36,6 +37,7 @@ from recycle.megatron.flag.start.protection import Protection, find_protection
 from recycle.runtime.launch.meet import rendezvous as meeting
 from recycle.runtime.launch.meet.secret import TOKEN, TOKEN_FILE, token_of
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.recover.store_probe import StoreProbe
 
 CONTEXT = get_context("fork")
 WORDS = "--pipeline-model-parallel-size 2 --micro-batch-size 2 --global-batch-size 8"
@@ -647,17 +649,54 @@ def test_work_that_asked_for_nothing_is_ended_by_sigterm(start):
     assert rank.ended() == 128 + signal.SIGTERM
 
 
-def test_what_ranks_read_of_a_start_is_sealed(address: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def joined(address: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> Protection:
+    """A rank at a store like torchrun's."""
     host, port = address
     monkeypatch.setenv("MASTER_ADDR", host)
     monkeypatch.setenv("MASTER_PORT", str(port))
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", secrets.token_hex(4))
-    rank = Protection((Server(0, 0),), Endpoint(host, port, "token"))
-    first, second, stranger = dropin.job_store(rank), dropin.job_store(rank), dropin.job_store(None)
-    first.set("plan", "its plan")
-    assert second.get("plan") == b"its plan"
-    stranger.set("epoch", "7")
-    assert stranger.check(["plan", "epoch"])
-    assert not second.check(["epoch"])
-    stranger.set("plan", "another plan")
-    assert not second.check(["plan"])
+    return Protection((Server(0, 0),), Endpoint(host, port, "token", prefix=secrets.token_hex(4)))
+
+
+def test_what_groups_meet_by_at_the_start_is_sealed(joined: Protection) -> None:
+    first, second, stranger = dropin.torch_store(joined), dropin.torch_store(joined), dropin.job_store()
+    first.set("0", "an address")
+    assert second.get("0") == b"an address"
+    stranger.set("1", "an address")
+    assert stranger.check(["0", "1"])
+    assert not second.check(["1"])
+    stranger.set("0", "another address")
+    assert stranger.check(["0"]), "it has arrived"
+    assert not second.check(["0"])
+
+
+def test_a_rank_that_comes_back_says_which_note_it_misses_and_has_it_put_back(
+    joined: Protection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint, said = joined.endpoint, queue.SimpleQueue()
+    monkeypatch.setattr(dropin, "say", said.put)
+    first = dropin.notes_of(joined)
+    first.tell("plan", b"a plan")
+    assert first.read("plan") == b"a plan", "it has arrived"
+    store = endpoint.connect()
+    store.delete(keys.note("plan"))
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(dropin.notes_of(joined._replace(life=1)).read, "plan")
+        assert said.get(timeout=60) == (
+            "the plan of this run is missing in the store; members of the run are asked to put it back"
+        )
+        probe, board = StoreProbe(1.0), Board(store, endpoint.token)
+        probe.notes = first.known
+        while not reading.done():
+            probe.require(board)
+    assert reading.result() == b"a plan"
+
+
+def test_ranks_of_a_run_that_ends_with_any_of_them_hear_what_the_first_one_tells(joined: Protection) -> None:
+    first, second = dropin.notes_of(None), dropin.notes_of(None)
+    with ThreadPoolExecutor(1) as pool:
+        for name, content in (("plan", b""), ("epoch", bytes(range(256)))):
+            reading = pool.submit(second.read, name)
+            first.tell(name, content)
+            assert reading.result() == content

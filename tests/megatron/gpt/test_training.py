@@ -1,6 +1,7 @@
 """Whole runs: they learn, they stop and go on as if they had not stopped, and what cannot be done is one clear line."""
 
 import errno
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,6 +10,7 @@ from harness.examples import QUICK, paper_job
 from recycle.errors import RunFailed
 from recycle.faults.menu import Faults
 from recycle.job import Server
+from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.resuming import set_earlier_aside
 from recycle.megatron.gpt.training import Run, train
@@ -189,6 +191,11 @@ def test_what_cannot_be_trained_says_why(tmp_path):
         losses(Run(plan(), msgspec.structs.replace(MODEL, vocabulary=100), 1, tmp_path))
     with pytest.raises(RunError, match=r"text: .* cannot be read: No such file"):
         losses(Run(plan(), MODEL, 1, tmp_path, text=tmp_path / "none.txt"))
+
+
+def test_a_text_without_an_end_is_refused():
+    with pytest.raises(RunError, match="text: /dev/zero is a device or a pipe"):
+        load_text(Path("/dev/zero"), MODEL)
 
 
 def test_with_a_global_optimizer_the_whole_gradient_is_clipped(tmp_path):

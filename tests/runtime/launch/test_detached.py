@@ -30,12 +30,19 @@ def test_a_keeper_that_is_killed_alone_is_started_again_at_the_same_address():
     token = new_token()
     listener = listen(token)
     inode = os.fstat(listener.fileno()).st_ino
-    fork_keeper([listener], token, 1000, None)
+    fork_keeper([listener], token, 10, None)
     client = KeeperClient(HERE, token, "here")
-    delivery = client.offer(StatePart(0, 0, 0, 0, 1), b"", 1000)
-    delivery.commit(send({0: [delivery]}, b"", [(0, [memoryview(bytes(1000))])])[0])
-    delivery.confirm()
-    assert len(client.copies()) == 1
+
+    def put():
+        delivery = client.offer(StatePart(0, 0, 0, 0, 1), b"", 1000)
+        delivery.commit(send({0: [delivery]}, b"", [(0, [memoryview(bytes(1000))])])[0])
+        delivery.confirm()
+        assert len(client.copies()) == 1
+
+    # Another start of the run keeps more.
+    client.hold(1000).close()
+    client.hold(10).close()
+    put()
     first = settles(lambda: holders(inode).get("recycle: keeper"))
     send_signal(first, signal.SIGKILL)
 
@@ -47,6 +54,7 @@ def test_a_keeper_that_is_killed_alone_is_started_again_at_the_same_address():
 
     settles(lambda: found() == ())
     assert holders(inode)["recycle: keeper"] != first
+    put()
     client.dismiss()
     settles(lambda: found() is None)
 

@@ -1,10 +1,14 @@
 """How a run has ended, for those who do not train."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.memory_store import MemoryStore
+from recycle.control.board import keys
 from recycle.control.board.board import Board
 from recycle.control.host.agent import DONE, FENCED, STOPPED
 from recycle.control.membership.messages import Death, Verdict
@@ -18,11 +22,14 @@ MEMBERS = tuple(Member(Server(pipeline, stage), 0) for pipeline in range(2) for 
 DEAD, FINISHED, BEHIND, GOING = "dead", "finished", "finished in the view before", "on its way"
 
 
+def test_a_run_that_has_never_begun_was_not_kept():
+    assert was_kept(Board(MemoryStore(), "token")) is False
+
+
 @settings(deadline=None)
 @given(st.lists(st.sampled_from([DEAD, FINISHED, BEHIND, GOING]), min_size=4, max_size=4), st.booleans())
 def test_a_run_was_kept_if_all_of_its_last_view_reached_its_end_and_lost_if_all_of_it_are_dead(fates, stop):
     board = Board(MemoryStore(), "token")
-    assert was_kept(board) is False
     board.verdicts.propose(Verdict(3, tuple(map(str, MEMBERS)), 0, stop="no live server" if stop else ""))
     for member, fate in zip(MEMBERS, fates, strict=True):
         if fate in (FINISHED, BEHIND):
@@ -32,6 +39,20 @@ def test_a_run_was_kept_if_all_of_its_last_view_reached_its_end_and_lost_if_all_
     # Where some are left without the dead, they make another view.
     expected = {FINISHED: True, DEAD: False}.get(fates[0]) if len(set(fates)) == 1 else None
     assert was_kept(board) is (False if stop else expected)
+
+
+def test_a_run_whose_view_a_stranger_has_taken_away_goes_on():
+    store = MemoryStore()
+    member = Board(store, "token")
+    member.verdicts.propose(Verdict(3, tuple(map(str, MEMBERS)), 0))
+    store.delete(keys.VIEW)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(was_kept, Board(store.clone(), "token"))
+        while not asked.done():
+            if store.get(keys.VIEW) is None:
+                time.sleep(0.3)
+                member.verdicts.newest()
+    assert asked.result() is None
 
 
 @pytest.mark.parametrize(("status", "expected"), [(DONE, DONE), (STOPPED, STOPPED), (FENCED, FENCED), (-9, 137)])

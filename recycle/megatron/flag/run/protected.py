@@ -1,8 +1,9 @@
 """Executes plans on servers that survive each other's death: those that are left go on by a plan without the dead."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -66,6 +67,7 @@ class ProtectedTraining(NamedTuple):
         layout: how the ranks of a server divide its work.
         transport: what carries the tensors of its stages.
         moments: how many the optimizer has of each parameter, where the state is kept in memory; None where it is not.
+        notes: what the first rank has told all others, by name.
     """
 
     plan: Plan
@@ -79,6 +81,7 @@ class ProtectedTraining(NamedTuple):
     layout: ServerRanks = ONE_RANK
     transport: TransportKind = "gloo"
     moments: int | None = None
+    notes: Mapping[str, bytes] = MappingProxyType({})
 
 
 class ProtectedExecution:
@@ -184,6 +187,7 @@ class ProtectedExecution:
             reporter,
             () if kept is None else (kept,),
         )
+        self._survivor.keep_notes(training.notes)
         for group in self._groups:
             places = [self._protection.place(each) for each in torch.distributed.get_process_group_ranks(group)]
             group.servers = tuple(dict.fromkeys(server for server, _ in places))

@@ -15,6 +15,7 @@ import msgspec
 
 from recycle.control.membership.view import Member, ServerRank
 from recycle.errors import UserError
+from recycle.files import own_folder
 from recycle.job import Server
 from recycle.megatron.flag.command.flags import RECORD
 from recycle.megatron.shared.patching import replace
@@ -51,11 +52,11 @@ def begin_recordings(folder: Path | None, plan: Plan) -> int:
     if folder is None:
         return 0
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        own_folder(folder)
     except OSError as error:
         raise UserError(f"{RECORD} {folder}: cannot be written: {error.strerror}; give another folder") from error
     epoch = next_epoch(folder)
-    save_plan(plan, folder / PLAN)
+    save_plan(plan, folder / PLAN, private=True)
     say(f"recorded in {folder}; recycle watch {folder} shows how it goes on")
     return epoch
 

@@ -9,10 +9,10 @@ from functools import wraps
 from typing import Any
 
 from megatron.core.num_microbatches_calculator import update_num_microbatches
-from torch.distributed import Store
 from torch.utils.data import DataLoader
 
 from recycle.megatron.flag.data.other_data import LateLoader
+from recycle.megatron.flag.run.notes import Notes
 from recycle.megatron.flag.run.schedule import Call, PlanSchedule
 from recycle.megatron.flag.state.training_code import TrainingCode
 from recycle.megatron.shared.patching import replace
@@ -27,7 +27,7 @@ class RestartedRank:
     Args:
         arguments: Megatron's.
         code: what the training code knows.
-        store: where all ranks look.
+        notes: what the first rank tells all others.
         alone: whether this server sets up alone, long after the others.
         arrives: whether this server comes back, or all do.
 
@@ -35,10 +35,10 @@ class RestartedRank:
         code: as above.
     """
 
-    def __init__(self, arguments: Any, code: TrainingCode, store: Store, *, alone: bool, arrives: bool) -> None:
+    def __init__(self, arguments: Any, code: TrainingCode, notes: Notes, *, alone: bool, arrives: bool) -> None:
         self.code = code
         self._arguments = arguments
-        self._store = store
+        self._notes = notes
         self._alone = alone
         self._arrives = arrives
 
@@ -58,15 +58,16 @@ class RestartedRank:
         """Loaders were built: on a server that comes back they are not read from before it knows where.
 
         The first rank tells all others what comes: whether to train, validate and test. Another one that is alone has
-        heard itself in its place, so it reads that in the store. The first rank may come back to a new store.
+        heard itself in its place, so it reads that in the store.
         """
         arguments = self._arguments
         if self._alone and arguments.rank:
-            told = self._store.get("flags").decode().split()
+            told = self._notes.read("flags").decode().split()
             for name in FLAGS:
                 setattr(arguments, name, name in told)
-        elif arguments.rank == 0:
-            self._store.set("flags", " ".join(each for each in FLAGS if getattr(arguments, each)))
+        else:
+            write = self._notes.tell if arguments.rank == 0 else self._notes.note
+            write("flags", " ".join(each for each in FLAGS if getattr(arguments, each)).encode())
         return tuple(_late(each) for each in built) if self._arrives else built
 
     def _keep_set_up(self, training: Any) -> None:

@@ -3,6 +3,7 @@
 import math
 import os
 import sys
+import zlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache, partial, wraps
@@ -12,9 +13,11 @@ from typing import Any
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore
 from torch.utils.data import DataLoader
 
+from recycle.control.board.board import Board
 from recycle.control.membership.view import Member
 from recycle.control.store.tcp_store import TorchStore
 from recycle.errors import UserError
+from recycle.files import LARGEST
 from recycle.megatron.flag.command.flags import KEEP, REFUSED, owns_steps, read_flags
 from recycle.megatron.flag.command.planning import Make, Shape, Source
 from recycle.megatron.flag.command.refusals import not_kept, not_own, refusals, unsplit
@@ -25,6 +28,7 @@ from recycle.megatron.flag.device.accelerator import cannot_sum, keep_groups_on_
 from recycle.megatron.flag.device.torch_optimizers import take_torch_optimizers
 from recycle.megatron.flag.device.transformer_engine import cannot_delay, delay_where_split
 from recycle.megatron.flag.run.ending import Ending
+from recycle.megatron.flag.run.notes import PATIENCE, Notes, StoredNotes
 from recycle.megatron.flag.run.protected import ProtectedExecution, ProtectedTraining
 from recycle.megatron.flag.run.recording import Recording, begin_recordings
 from recycle.megatron.flag.run.restarted_rank import RestartedRank
@@ -49,6 +53,7 @@ from recycle.runtime.errors import RunError
 from recycle.runtime.net.gloo.devices import share_devices
 from recycle.runtime.net.meeting_store import MeetingStore
 from recycle.runtime.net.process_groups import ReplaceableGroup, make_replaceable_groups
+from recycle.runtime.plain_words import say
 from recycle.runtime.recover.plans import Plans
 
 
@@ -75,14 +80,14 @@ class DropIn:
     ) -> None:
         require_known_release()
         self._arguments = arguments
-        store = job_store(protection)
+        notes = notes_of(protection)
         # Once: a catalogue stays open.
         source = cache(partial(plan_source, arguments, make))
-        self._plan = plan = share_plan(store, arguments, source, survives=protection is not None)
+        self._plan = plan = share_plan(notes, arguments, source, survives=protection is not None)
         self._here = here = ThisRank.find(layout_of(arguments))
         server = here.server
         member = Member(server, 0 if protection is None else protection.life)
-        epoch = int(store.get("epoch"))
+        epoch = int(notes.read("epoch"))
         self._recording = Recording.open(read_flags(arguments).record, plan, epoch, member, here.rank)
         self._data = ScriptData(server.pipeline, lambda: int(arguments.consumed_train_samples))
         self._ending = Ending(arguments)
@@ -95,7 +100,7 @@ class DropIn:
             code = TrainingCode(arguments, self._data, num_floating_point_operations)
             alone = protection.life > 0
             arrives = alone or protection.resumes
-            self._restarted_rank = RestartedRank(arguments, code, store, alone=alone, arrives=arrives)
+            self._restarted_rank = RestartedRank(arguments, code, notes, alone=alone, arrives=arrives)
             training = ProtectedTraining(
                 plan,
                 Plans(plan, source().catalogue, source().plan),
@@ -108,10 +113,11 @@ class DropIn:
                 layout=here.layout,
                 transport=transport,
                 moments=moments_of(arguments),
+                notes=notes.known,
             )
             make_steps = self._make_stage_steps if owns_steps(read_flags(arguments)) else self._make_vote
             self._protected = ProtectedExecution(training, server, protection, groups, make_steps)
-        self._execution = self._protected or UnprotectedExecution(plan, here, store, transport)
+        self._execution = self._protected or UnprotectedExecution(plan, here, job_store(), transport)
         self._schedule = PlanSchedule(
             plan,
             server,
@@ -245,14 +251,14 @@ def switch_on(make: Make, protection: Protection | None = None) -> Callable[[], 
         keep_groups_on_host()
     groups = make_groups(protection)
     keep_what_optimizers_are_made_of()
+    store = None if protection is None else torch_store(protection)
     drop_ins: list[DropIn] = []
     delay_where_split(lambda: any(each.splits for each in drop_ins))
 
     @wraps(set_up)
     def initialize_megatron(*positional: Any, **keywords: Any) -> Any:
-        if protection is not None and protection.life:
-            # Where the others have met, there is no place for one more.
-            keywords["store"] = HashStore()
+        if store is not None:
+            keywords["store"] = store
         result = set_up(*positional, **keywords)
         arguments = get_args()
         drop_in = DropIn(arguments, make, protection, groups)
@@ -281,26 +287,46 @@ def make_groups(protection: Protection | None) -> list[ReplaceableGroup]:
     return make_stub_groups(server, meet_own_ranks(Member(server, protection.life), rank, protection.endpoint))
 
 
-def job_store(protection: Protection | None) -> Store:
-    """The store where torchrun's processes have found each other, in a corner of its own.
+def torch_store(protection: Protection) -> Store:
+    """Where torch's groups meet at the start of a run that outlives its ranks.
 
-    In a run that outlives its ranks, nothing is taken from there that lacks its seal.
+    It has to be kept as long as they connect. What lacks the run's seal is no address of a rank.
     """
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    corner, patience = f"recycle/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", timedelta(minutes=30)
-    if protection is None:
-        store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=patience)
-        return PrefixStore(corner, store)
-    sealed = MeetingStore(TorchStore(host, port, patience.total_seconds(), corner), protection.endpoint.token)
-    sealed.set_timeout(patience)
+    # Where the others have met, there is no place for one more.
+    if protection.life:
+        return HashStore()
+    host, port, corner = _corner()
+    sealed = MeetingStore(TorchStore(host, port, PATIENCE, corner), protection.endpoint.token)
+    sealed.set_timeout(timedelta(seconds=PATIENCE))
     return sealed
 
 
-def share_plan(store: Store, arguments: Any, source: Callable[[], Source], survives: bool) -> Plan:
+def job_store() -> Store:
+    """The store where torchrun's processes have found each other, in a corner of its own."""
+    host, port, corner = _corner()
+    store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=PATIENCE))
+    return PrefixStore(corner, store)
+
+
+def _corner() -> tuple[str, int, str]:
+    """Where torchrun's store is, and the beginning of the keys of this start in it."""
+    corner = f"recycle/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), corner
+
+
+def notes_of(protection: Protection | None) -> Notes:
+    """What the first rank tells all others; of a run that outlives its ranks, sealed and in the run's own store."""
+    if protection is None:
+        return Notes(StoredNotes(job_store()), say, returns=False)
+    endpoint = protection.endpoint
+    return Notes(Board(endpoint.connect(), endpoint.token).notes, say, returns=protection.life > 0)
+
+
+def share_plan(notes: Notes, arguments: Any, source: Callable[[], Source], survives: bool) -> Plan:
     """Choose a plan and the number of the first view on the first rank, for all of them.
 
     Args:
-        store: where all ranks look.
+        notes: what the first rank tells.
         arguments: Megatron's.
         source: where plans come from; it raises UserError if nothing there can be used.
         survives: whether the run outlives its ranks.
@@ -308,20 +334,21 @@ def share_plan(store: Store, arguments: Any, source: Callable[[], Source], survi
     Raises:
         UserError: there is none; on the first rank only, the others exit.
     """
-    if arguments.rank == 0 and not store.check(["plan"]):  # it is there where this rank has come back
+    if arguments.rank == 0 and not notes.returns:
         try:
             plan = choose_plan(arguments, source, survives)
             epoch = begin_recordings(read_flags(arguments).record, plan)
         except UserError as error:
-            store.set("plan", "")
+            notes.tell("plan", b"")
             raise RunError(str(error)) from error
-        store.set("epoch", str(epoch))
-        store.set("plan", encode_plan(plan).decode())
+        notes.tell("epoch", str(epoch).encode())
+        # Its text says much again and again, and a store may take no more than 1.5 MB at once.
+        notes.tell("plan", zlib.compress(encode_plan(plan)))
         return plan
-    content = store.get("plan")
+    content = notes.read("plan")
     if not content:
         sys.exit(REFUSED)
-    return decode_plan(content, "the first rank's plan")
+    return decode_plan(zlib.decompressobj().decompress(content, LARGEST), "the first rank's plan")
 
 
 def choose_plan(arguments: Any, source: Callable[[], Source], survives: bool) -> Plan:

@@ -10,6 +10,7 @@ from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.participant import participants_of
 from recycle.control.membership.view import Member
 from recycle.errors import UserError
+from recycle.files import own_folder
 from recycle.job import Server
 from recycle.megatron.flag.command.flags import RECORD, RESUME, TOKEN, Flags
 from recycle.megatron.flag.start.same_command import require_same, write_settings
@@ -96,7 +97,10 @@ class KeeperPart:
         self._words = words
         # Who comes late finds the run's own there.
         left = token if self.resumes or self._folder is None else last_token(self._folder)
-        self._seat = KeeperSlot(left, meeting.address, resumes=left == token)
+        # On one host nothing need come from others.
+        alone, is_first = meeting.start.is_on_one_host, meeting.start.rank == 0
+        address = None if alone else meeting.address
+        self._seat = KeeperSlot(left, address, resumes=left == token, serves=is_first or not alone)
         meeting.keeper = self._seat.offer
 
     def direct(self, servers: Sequence[Server], ranks: int, endpoint: Endpoint) -> None:
@@ -143,7 +147,7 @@ class KeeperPart:
             serve_from(setting, endpoint)
             return
         board = Board(endpoint.connect(), endpoint.token)
-        verdict = board.verdicts.newest()
+        verdict = board.verdicts.last()
         members = () if verdict is None else verdict.view.members
         settle(setting, endpoint, server, {each.server for each in members if board.failures.death(each) is None})
 
@@ -151,7 +155,7 @@ class KeeperPart:
         """At the end of this process: its host's keeper goes, unless others go on or can, or nobody can say."""
         with suppress(StoreLost):
             board = Board(endpoint.connect(), endpoint.token)
-            if board.verdicts.newest() is None or is_over(board):
+            if board.verdicts.last() is None or is_over(board):
                 dismiss(endpoint.token)
             elif was_kept(board) is False and self._folder is not None and self._meeting.start.rank == 0:
                 say(
@@ -166,7 +170,7 @@ class KeeperPart:
 def _tell_next_start(folder: Path, endpoint: Endpoint, nonce: str, words: Sequence[str]) -> None:
     """Write what it needs to find this start's keepers, and to judge whether it can go on from them."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        own_folder(folder)
     except OSError as error:
         raise RunError(
             f"{RECORD}: {folder} cannot be made: {error.strerror}; give another folder, or leave it out"

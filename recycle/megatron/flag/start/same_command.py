@@ -74,7 +74,7 @@ def write_settings(folder: Path, words: Sequence[str]) -> None:
     Raises:
         UserError: the file cannot be written.
     """
-    write_whole(folder / SETTINGS, msgspec.json.format(msgspec.json.encode(settings_of(words))))
+    write_whole(folder / SETTINGS, msgspec.json.format(msgspec.json.encode(settings_of(words))), private=True)
 
 
 def _text(name: str, settings: Settings) -> str:

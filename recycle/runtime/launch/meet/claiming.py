@@ -56,6 +56,8 @@ def claimed(
     if start is not None:
         name = f"{start.host}:{start.port}"
     cluster = msgspec.structs.replace(cluster, run=cluster.run or name)
+    if cluster.tells_password and (start is None or start.rank == 0):
+        say("etcd's password goes over the network in clear, for anybody who listens: give etcds:// and ?ca=FILE")
     if start is not None and start.rank > 0:
         yield find_claim(cluster, _origin(start), patience, say)
         return

@@ -36,6 +36,7 @@ class KeeperSlot:
         left: the token of that start; empty if there was none.
         address: at which other hosts reach this one; None where the run has no others.
         resumes: whether the run goes on. Otherwise a keeper that is left has no use any more, and is told so.
+        serves: whether it may be this process that starts a keeper. Where there is no address, one process of all does.
 
     Attributes:
         token: of the run's last start, with which it goes on; empty if it begins anew.
@@ -46,7 +47,7 @@ class KeeperSlot:
         RunError: the address is not of this machine.
     """
 
-    def __init__(self, left: str, address: str | None, *, resumes: bool) -> None:
+    def __init__(self, left: str, address: str | None, *, resumes: bool, serves: bool = True) -> None:
         self.token = ""
         self.listener: socket.socket | None = None
         self.channel: Channel | None = None
@@ -67,7 +68,7 @@ class KeeperSlot:
                 except OSError as error:
                     raise RunError(f"address {address}: {error.strerror}; give an address of this machine") from error
                 self._port = self.listener.getsockname()[1]
-            self._serves = True
+            self._serves = serves
         else:
             self._serves = False
 
@@ -172,8 +173,8 @@ def serve_from(setting: KeeperSetting, endpoint: Endpoint) -> None:
     if directory is None or not slot.is_taken(directory, endpoint.address):
         slot.close()
     else:
-        assert slot.listener is not None, "it is on one of several hosts"
-        fork_keeper([keeper.listen(token), slot.listener], token, limit, setting.within)
+        doors = [keeper.listen(token), *([] if slot.listener is None else [slot.listener])]
+        fork_keeper(doors, token, limit, setting.within)
     slot.channel = hold(token, limit)
 
 

@@ -37,19 +37,22 @@ class RestartLoop:
         self._beat = beat
         self._told_to_end = told_to_end
 
-    def first(self, server: Server, patience: float, say: Callable[[str], None]) -> Member:
+    def first(self, server: Server, patience: float, say: Callable[[str], None], *, is_late: bool = False) -> Member:
         """The life with which a server begins here: a new one where a run goes on without it, as on a replaced host.
 
         Args:
             server: which.
             patience: seconds for which it may still be missed by nobody.
             say: tells the user that this is waited for.
+            is_late: whether the run had begun before this process came.
 
         Raises:
             RunError: it is alive elsewhere, or has several ranks.
             StoreLost: there is no store.
         """
         board, deadline, said = self._board(), time.monotonic() + patience, False
+        if is_late:
+            board.verdicts.last()
         while (begun := board.verdicts.begun()) is not None and server in begun.view.servers:
             if board.failures.death(begun.view.member(server)) is not None:
                 break

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from recycle.files import read_bytes
+from recycle.files import own_folder, read_bytes
 from recycle.runtime.errors import RunError
 
 TOKEN, TOKEN_FILE = "RECYCLE_TOKEN", "RECYCLE_TOKEN_FILE"
@@ -86,7 +86,7 @@ def secret_in(folder: Path) -> str:
     """
     path = folder / SECRET
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        own_folder(folder)
         with suppress(FileExistsError):
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             with os.fdopen(handle, "w") as made:

@@ -1,16 +1,20 @@
 """The start of a keeper's process, which outlives whoever has started it."""
 
 import gc
+import mmap
 import os
 import socket
+import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from recycle.runtime.keep.scribe import DiskScribe
 from recycle.runtime.launch.process.signals import ignore_signals
 from recycle.runtime.launch.process.title import set_title
 from recycle.state import keeper
+
+_BOUND = struct.Struct("Q")
 
 AGAIN = 1.0
 """Seconds after which a keeper that was killed is started again: where memory is short, not at once."""
@@ -71,11 +75,18 @@ def _detach(listeners: Sequence[socket.socket]) -> None:
 def _guard_keeper(listeners: Sequence[socket.socket], token: str, limit: int, within: Path | None) -> None:
     """Have a keeper until it ends by itself. Whoever connects while there is none waits for the next one."""
     set_title("keeper's guard")
+    # What a keeper has promised to a later start of the run, those in its place keep.
+    bound = mmap.mmap(-1, _BOUND.size)
+    _BOUND.pack_into(bound, 0, limit)
+
+    def promised(least: int) -> None:
+        _BOUND.pack_into(bound, 0, max(least, *_BOUND.unpack(bound)))
+
     while True:
         pid = os.fork()
         if pid == 0:
             set_title("keeper")
-            _serve(listeners, token, limit, within)
+            _serve(listeners, token, _BOUND.unpack(bound)[0], within, promised)
             os._exit(0)
         _, status = os.waitpid(pid, 0)
         if not os.WIFSIGNALED(status):
@@ -83,5 +94,12 @@ def _guard_keeper(listeners: Sequence[socket.socket], token: str, limit: int, wi
         time.sleep(AGAIN)
 
 
-def _serve(listeners: Sequence[socket.socket], token: str, limit: int, within: Path | None) -> None:
-    keeper.serve(listeners, token, limit, scribe=None if within is None else DiskScribe(token, within))
+def _serve(
+    listeners: Sequence[socket.socket],
+    token: str,
+    limit: int,
+    within: Path | None,
+    promised: Callable[[int], None] = lambda _: None,
+) -> None:
+    scribe = None if within is None else DiskScribe(token, within)
+    keeper.serve(listeners, token, limit, scribe=scribe, promised=promised)

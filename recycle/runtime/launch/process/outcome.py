@@ -35,7 +35,8 @@ def was_kept(board: Board) -> bool | None:
     Raises:
         StoreLost: there is no store.
     """
-    verdict = board.verdicts.newest()
+    # What is missing for a moment is the end of nothing.
+    verdict = board.verdicts.last()
     if verdict is None or verdict.stop:
         return False
     if board.end.is_reached(verdict.view):
@@ -65,7 +66,7 @@ def ranks_at_end(endpoint: Endpoint, servers: Sequence[Server]) -> Collection[in
         Their ranks.
     """
     with suppress(StoreLost):
-        verdict = Board(endpoint.connect(), endpoint.token).verdicts.newest()
+        verdict = Board(endpoint.connect(), endpoint.token).verdicts.last()
         if verdict is not None:
             return [rank for rank, server in enumerate(servers) if server in verdict.view.servers]
     return range(len(servers))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from recycle.control.membership.participant import Participant
+from recycle.files import own_folder, write_whole
 from recycle.job import Server
 from recycle.record.best_effort import BestEffort
 from recycle.record.recording import InstantLine
@@ -41,8 +42,8 @@ class News:
         server, where = participant.member.server, ""
         path = self._folder / f"{participant}.txt"
         with self._failures:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(message.detail.encode())
+            own_folder(self._folder)
+            write_whole(path, message.detail.encode(), private=True)
             where = f"; {path} says where"
         text = f"{participant.rank.of(server)} failed: {message.summary}{where}"
         self.tell(InstantLine("warning", now(), str(server), text))

@@ -1,0 +1,69 @@
+"""What strangers do at the doors of a run, many at a time."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from harness.sockets import Listening
+
+Doors = Sequence[Listening]
+
+
+def hold(doors: Doors, count: int) -> list[socket.socket]:
+    """Connect to all of them, so often, and say nothing."""
+    held = []
+    for each in [*doors] * count:
+        with suppress(OSError):
+            held.append(each.connect())
+    return held
+
+
+def talk(doors: Doors, said: bytes) -> None:
+    """Say something at all of them, again and again, for as long as this process is there."""
+
+    def talk_to(door: Listening) -> None:
+        while True:
+            with suppress(OSError), door.connect() as connection:
+                connection.sendall(said)
+                connection.recv(1000)
+
+    for each in doors:
+        threading.Thread(target=talk_to, args=(each,), daemon=True).start()
+
+
+def dribble(doors: Doors) -> list[socket.socket]:
+    """One byte a second at many connections of each."""
+    held = hold(doors, 50)
+
+    def go_on() -> None:
+        while True:
+            for each in held:
+                with suppress(OSError):
+                    each.send(b"\xff", socket.MSG_DONTWAIT)
+            time.sleep(1.0)
+
+    threading.Thread(target=go_on, daemon=True).start()
+    return held
+
+
+FLOODS: Mapping[str, Callable[[Doors], object]] = {
+    "idle": lambda doors: hold(doors, 1100),
+    "dribble": dribble,
+    "lengths": lambda doors: talk(doors, b"\xff" * 200),
+    "garbage": lambda doors: talk(doors, os.urandom(100_000)),
+}
+"""By what they say. What a flood gives has to be kept."""
+
+
+def hear(doors: Doors) -> dict[Listening, bytes]:
+    """What each says to a stranger who says something that proves nothing, until it hangs up."""
+    heard = dict.fromkeys(doors, b"")
+    for each in doors:
+        with each.connect() as connection, suppress(ConnectionError):
+            connection.send(b"x" * 48)
+            while part := connection.recv(1000):
+                heard[each] += part
+    return heard

@@ -1,0 +1,40 @@
+"""The processes of a run with their doors, for tests that attack them."""
+
+import resource
+from collections.abc import Collection
+from contextlib import suppress
+
+from harness.processes import family, processes, title
+from harness.sockets import listening
+from recycle.control.membership.doors import HostDoor
+
+FEW = 1024
+"""Files that a process may have open, as at most logins."""
+
+STORE = "recycle: store"
+
+
+def names_of(token: str) -> dict[bytes, str]:
+    """Of what listens within a host for a run of a token, what it is."""
+    return {next(HostDoor(token, each).names()): each for each in ("keeper", "signs")}
+
+
+def everybody(first: int, token: str) -> set[int]:
+    """All processes of a run, by the one that was started; a keeper and its guard are nobody's children."""
+    found = family(first)
+    for process in processes():
+        names = {each.address for each in listening([process])} if title(process).startswith("recycle: keeper") else ()
+        if not names_of(token).keys().isdisjoint(names):
+            found.add(process)
+    return found
+
+
+def allow_few(processes: Collection[int]) -> None:
+    """Let processes have so few files open that a stranger could use them up.
+
+    Not a store, which is torch's: there, connections that say nothing count up to the limit of the system.
+    """
+    for each in processes:
+        with suppress(ProcessLookupError):
+            if title(each) != STORE:
+                resource.prlimit(each, resource.RLIMIT_NOFILE, (FEW, FEW))
