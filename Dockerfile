@@ -3,7 +3,7 @@
 #   docker run --rm recycle plan -D 3 -P 4 -M 6 --optimizer-cost 3 --dead W1_2
 #   docker run --rm --gpus all --shm-size 8g -v "$PWD:/work" recycle train job.toml -o run
 FROM python:3.12-slim
-COPY pyproject.toml README.md LICENSE /src/
+COPY pyproject.toml hatch_build.py README.md LICENSE /src/
 COPY recycle /src/recycle
 COPY scripts/constraints.txt /src/scripts/
 RUN pip install --no-cache-dir -c /src/scripts/constraints.txt "/src[plan,train,figures]"

@@ -35,9 +35,9 @@ def cost_of(pipelines: int, stages: int, micro_batches: int, moves: int) -> Cost
 
 
 def rows(all_pipelines: list[int], stages: int, all_micro_batches: list[int], moves: int) -> Iterator[str]:
-    """The table, line by line."""
-    heads = " | ".join(f"{each / stages:g} per stage" for each in all_micro_batches)
-    yield f"| pipelines | {heads} | pipeline dropped |"
+    """The table, line by line; a column for each number of micro-batches per stage."""
+    heads = " | ".join(f"{each / stages:g}" for each in all_micro_batches)
+    yield f"| pipelines | {heads} | drop it |"
     yield f"| --- |{' --- |' * (len(all_micro_batches) + 1)}"
     for pipelines in all_pipelines:
         costs = [cost_of(pipelines, stages, each, moves) for each in all_micro_batches]

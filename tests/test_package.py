@@ -1,5 +1,6 @@
 """The wheel and the source distribution, built and installed as a user gets them."""
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -19,6 +20,13 @@ ROOT = Path(__file__).resolve().parents[1]
 def wheel(tmp_path_factory):
     (path,) = builders.WheelBuilder(str(ROOT)).build(directory=str(tmp_path_factory.mktemp("wheel")))
     return Path(path)
+
+
+def metadata_of(wheel):
+    """What a package's page is made of."""
+    with ZipFile(wheel) as archive:
+        (name,) = (each for each in archive.namelist() if each.endswith("/METADATA"))
+        return Parser().parsestr(archive.read(name).decode())
 
 
 def test_an_installed_wheel_plans_and_draws(wheel, tmp_path):
@@ -42,12 +50,21 @@ def test_an_installed_wheel_plans_and_draws(wheel, tmp_path):
 def test_the_wheel_says_what_it_is(wheel):
     with ZipFile(wheel) as archive:
         names = archive.namelist()
-        (name,) = (each for each in names if each.endswith("/METADATA"))
-        data = Parser().parsestr(archive.read(name).decode())
+    data = metadata_of(wheel)
     assert data["License-Expression"] == "Apache-2.0"
     assert "Operating System :: POSIX :: Linux" in data.get_all("Classifier")
     assert any(each.endswith("licenses/LICENSE") for each in names)
     assert "recycle/py.typed" in names
+
+
+def test_the_page_of_the_package_has_readme_without_a_dead_link(wheel):
+    data = metadata_of(wheel)
+    page = data.get_payload()
+    assert data["Description-Content-Type"] == "text/markdown"
+    assert "check it (`docs/howto/doctor.md`)" in page
+    assert re.findall(r"\]\((?!https?://)[^)]*\)", page) == []
+    named = re.findall(r"\(`([\w./-]+)`\)", page)
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_the_source_distribution_has_what_a_reader_needs(tmp_path):
@@ -59,6 +76,7 @@ def test_the_source_distribution_has_what_a_reader_needs(tmp_path):
         "CITATION.cff",
         "CHANGELOG.md",
         "README.md",
+        "hatch_build.py",
         "docs/internals/planner.md",
         "scripts/demo",
     }

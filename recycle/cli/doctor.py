@@ -203,7 +203,7 @@ def report_costs(line: CommandLine, whole: Plan, costs: "FailureCosts") -> None:
     if costs.layers_moved is not None:
         console.print(
             f"           its layers moved to the rest of its pipeline: {cost_text(costs.layers_moved)}; recycle train "
-            "--move-layers on does so, and the flag does not"
+            "--move-layers on does so, and Megatron does not"
         )
     console.print(f"           {restart_text(costs.restart)}")
     if line.flags.catalogue is None:

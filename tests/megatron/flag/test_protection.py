@@ -37,7 +37,7 @@ from recycle.megatron.flag.start.protection import Protection, find_protection
 from recycle.runtime.launch.meet import rendezvous as meeting
 from recycle.runtime.launch.meet.secret import TOKEN, TOKEN_FILE, token_of
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.recover.store_probe import StoreProbe
+from recycle.runtime.recover.store_connection import StoreProbe
 
 CONTEXT = get_context("fork")
 WORDS = "--pipeline-model-parallel-size 2 --micro-batch-size 2 --global-batch-size 8"
