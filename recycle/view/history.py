@@ -86,7 +86,7 @@ def _account(history: History, change: Change) -> str:
     hour = hour_text(planned, "as planned") if measured is None else hour_text(measured, "as measured")
     cost, unit = history.cost(epoch), history.time_unit
     text = f"view {epoch} cost {cost_text(cost, unit)}"
-    text += f", and {length(cost.slower, unit)} of slower iterations since" if cost.slower else ""
+    text += f", and {_slower_text(cost.slower, unit)} since" if cost.slower else ""
     return f"{text}; {hour}" if hour else text
 
 
@@ -108,11 +108,19 @@ def total_text(cost: Cost, time_unit: str) -> str:
         cost: in the run's time unit.
         time_unit: what one unit of that is.
     """
-    whole, lost, recovery = (length(each, time_unit) for each in (cost.whole, cost.lost, cost.recovery))
-    text = f"{whole}: {lost} of work lost, {recovery} of recovery"
+    whole = cost.change + max(0.0, cost.slower or 0.0)
+    total, lost, recovery = (length(each, time_unit) for each in (whole, cost.lost, cost.recovery))
+    text = f"{total}: {lost} of work lost, {recovery} of recovery"
     if cost.slower is None:
         return f"{text}; too few iterations before them to know the cost of slower ones"
-    return f"{text}, {length(cost.slower, time_unit)} of slower iterations"
+    return f"{text}, {_slower_text(cost.slower, time_unit)}"
+
+
+def _slower_text(slower: float, time_unit: str) -> str:
+    """What slower iterations cost. Where servers share processors, iterations may be quicker without one of them."""
+    if slower < 0:
+        return f"{length(-slower, time_unit)} gained by quicker iterations"
+    return f"{length(slower, time_unit)} of slower iterations"
 
 
 def hour_text(throughput: float, how: str) -> str:

@@ -1,8 +1,9 @@
 import pytest
 
+from recycle.record.costs import Cost
 from recycle.record.history import History
 from recycle.record.recording import AbandonedLine, DeathLine, InstantLine, IterationLine, RunLine, ViewLine
-from recycle.view.history import length, summarise, tell
+from recycle.view.history import length, summarise, tell, total_text
 from tests.record.test_history import FOUR, KILLED, death, recovery, view
 
 
@@ -99,6 +100,11 @@ def test_the_figure_of_a_failure_is_the_same_in_the_log_and_the_summary_and_the_
     assert history.costs.whole == pytest.approx(2.0 * seconds)
     assert history.measured(1) == pytest.approx(1 / 1.3)
     assert history.measured(2) is None
+
+
+def test_what_quicker_iterations_gain_is_no_negative_cost():
+    text = "1000 ms: 750 ms of work lost, 250 ms of recovery, 3500 ms gained by quicker iterations"
+    assert total_text(Cost(750, 250, -3500), "ms") == text
 
 
 def test_a_checkpoint_has_finished_iterations_made_again_and_they_are_lost_once():
