@@ -36,7 +36,6 @@ REPORTS = {
     "<...>: <...> of work lost, <...> of recovery",
     "<...> in <...>: <...>, redo <...>; cost <...>",
     "<...>; <...> until servers return",
-    ", and <...> since",
     "<...>; too few iterations before them to know the cost of slower ones",
     "each hour costs <...> min <...>",
     "and <...> more views",
