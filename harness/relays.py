@@ -25,8 +25,10 @@ def relays(hosts: Mapping[HostDoor, Callable[[], Store]]) -> Iterator[None]:
         served = [asyncio.create_task(run_relay(door, connect)) for door, connect in hosts.items()]
         begun.put(lambda: _end(loop, end))
         await end.wait()
-        # What is still under way is cancelled at the end.
-        del served
+        # A loop keeps no task alive that only waits: nobody else has these.
+        for each in served:
+            each.cancel()
+        await asyncio.gather(*served, return_exceptions=True)
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()

@@ -124,7 +124,8 @@ def test_servers_of_a_plan_are_killed_and_brought_back_with_clicks(start, browse
     wait_until(lambda: "dead: W1_3;" in text(browser, "figures"))
     # What it costs is said against all servers alive, and the dead are in the address.
     assert re.search(
-        r"an iteration in \d+ slots, throughput \d+% of all alive .*, before \d+ slots", text(browser, "figures")
+        r"an iteration in \d+ slots, planned throughput \d+% of all alive .*, before \d+ slots",
+        text(browser, "figures"),
     )
     assert "?dead=W1_3" in browser.current_url
     browser.get(browser.current_url)

@@ -8,15 +8,31 @@ import gc
 import signal
 import sys
 from contextlib import suppress
+from types import FrameType
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells have it."""
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """Take an interrupt: in the midst of an import it ends the process at once.
+
+    What is imported may take it for a failure of its own, and go on or fail in another way.
+    """
+    above = frame
+    while above is not None:
+        if above.f_code.co_filename.startswith("<frozen importlib"):
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        above = above.f_back
+    signal.default_int_handler(number, frame)
 
 
 def main() -> None:
     """Run the command line; what goes wrong is one line, and the exit status says of which kind it is."""
     interrupt = signal.getsignal(signal.SIGINT)
     if interrupt is signal.default_int_handler:
+        interrupt = _end
         # While this is imported, there is nothing to tidy up, and no traceback to show.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     import click

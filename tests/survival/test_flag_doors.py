@@ -35,7 +35,7 @@ from recycle.control.store.tcp_store import TorchStore
 from recycle.runtime.launch.meet.secret import secret_of_host
 from tests.survival.doors import allow_few, everybody, names_of
 
-pytestmark = [needs_root, needs_training, pytest.mark.timeout(1200)]
+pytestmark = [needs_root, needs_training, pytest.mark.long, pytest.mark.timeout(1200)]
 
 LENGTH = 14
 HOLDS = 2, 6, 10

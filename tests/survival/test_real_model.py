@@ -98,7 +98,7 @@ def test_a_gradient_that_is_spoiled_twice_ends_the_run(tmp_path, monkeypatch):
     # The menu's fault happens once; here every gradient of one iteration is spoiled, as by a bad sample.
     monkeypatch.setattr("recycle.runtime.step.gradients.FlatGradients.are_finite", lambda *_: False)
     run = Trained(tmp_path / "run")
-    assert "iteration 0: the gradient of stage" in run.error
+    assert "iteration 1: the gradient of stage" in run.error
     assert "also when it was made again" in run.error
 
 

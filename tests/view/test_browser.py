@@ -44,7 +44,7 @@ def test_the_head_and_the_first_drawing(shown, plan):
 def test_every_stage_says_when_it_takes_which_iteration(open_page, plan):
     browser = open_page(Panel("plan", chart_of(plan, 2), timeline(plan, 2)))
     texts = written(browser)
-    for iteration in range(2):
+    for iteration in (1, 2):
         assert [each for each in texts if each.startswith(f"iteration {iteration}: ")] == [
             f"iteration {iteration}: {length} slots" for length in (27, 25, 30, 22)
         ]

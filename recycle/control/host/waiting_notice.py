@@ -13,15 +13,15 @@ class WaitingNotice:
     Args:
         say: tells the user something.
         now: a clock, in seconds.
-        first: after how many seconds it is said for the first time.
+        first: after how many seconds it is said for the first time, if not after the usual ones.
     """
 
     def __init__(
-        self, say: Callable[[str], None], now: Callable[[], float] = time.monotonic, first: float = FIRST
+        self, say: Callable[[str], None], now: Callable[[], float] = time.monotonic, first: float | None = None
     ) -> None:
         self._say = say
         self._now = now
-        self._due = now() + first
+        self._due = now() + (FIRST if first is None else first)
 
     def look(self, whom: Callable[[], str]) -> None:
         """Every now and then while it waits.

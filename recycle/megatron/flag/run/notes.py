@@ -12,7 +12,7 @@ from typing import Protocol
 from torch.distributed import DistStoreError, Store
 
 from recycle.control.board.note_board import NoteBoard
-from recycle.control.host.waiting_notice import FIRST, WaitingNotice
+from recycle.control.host.waiting_notice import WaitingNotice
 from recycle.runtime.errors import RunError
 
 PATIENCE = 1800.0
@@ -99,7 +99,7 @@ class Notes:
             RunError: it has not within half an hour.
         """
         # Training goes on, so what this rank needs was told: it is missing only if a stranger has taken it away.
-        notice = WaitingNotice(self._say, first=LOOK if self.returns else FIRST)
+        notice = WaitingNotice(self._say, first=LOOK if self.returns else None)
         deadline = time.monotonic() + PATIENCE
         while (found := self._place.read(name, LOOK)) is None:
             if time.monotonic() > deadline:
