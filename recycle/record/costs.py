@@ -1,6 +1,6 @@
 """What failures and returns cost a run: work that was made again, pauses, and slower iterations."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from statistics import median
 
@@ -52,6 +52,8 @@ class IterationTimes:
         # Of the slowest server, by view and iteration.
         self._seconds: dict[int, dict[int, float]] = {}
         self._ends: dict[int, dict[int, float]] = {}
+        # The first and the last iteration of each view: a long run has too many to look for them at each line.
+        self._reach: dict[int, tuple[int, int]] = {}
         self._begun: dict[int, tuple[int, float]] = {}
 
     def add(self, line: IterationLine | AbandonedLine) -> None:
@@ -62,6 +64,8 @@ class IterationTimes:
         else:
             made = self._seconds.setdefault(line.epoch, {})
             made[line.step] = max(line.seconds, made.get(line.step, 0.0))
+            first, last = self._reach.get(line.epoch, (line.step, line.step))
+            self._reach[line.epoch] = min(first, line.step), max(last, line.step)
             if line.end is not None:
                 ends = self._ends.setdefault(line.epoch, {})
                 ends[line.step] = max(line.end, ends.get(line.step, line.end))
@@ -72,7 +76,7 @@ class IterationTimes:
         Args:
             before: the view's epoch.
         """
-        return max((max(made) for epoch, made in self._seconds.items() if epoch < before), default=-1)
+        return max((last for epoch, (_, last) in self._reach.items() if epoch < before), default=-1)
 
     def kept(self, view: ViewLine, later: Sequence[ViewLine], second: float) -> Mapping[int, float]:
         """How many seconds each iteration took that was made in a view, and not made again in a later one.
@@ -82,13 +86,24 @@ class IterationTimes:
             later: the views after it.
             second: what that is in the run's time unit.
         """
-        until = min((each.step for each in later), default=None)
-        made, ends = self._seconds.get(view.epoch, {}), self._ends.get(view.epoch, {})
-        return {
-            step: min(seconds, (ends[step] - ends[step - 1]) / second) if {step, step - 1} <= ends.keys() else seconds
-            for step, seconds in made.items()
-            if until is None or step < until
-        }
+        return dict(self._kept(view, self._seconds.get(view.epoch, {}), later, second))
+
+    def usual(self, view: ViewLine, later: Sequence[ViewLine], second: float) -> float | None:
+        """How many seconds an iteration takes in a view, in the median of its newest; None where that is not known.
+
+        The first one in a view is left out: connections are made in it, and memory is taken.
+
+        Args:
+            view: which.
+            later: the views after it.
+            second: what that is in the run's time unit.
+        """
+        made = self._seconds.get(view.epoch, {})
+        first, last = self._reach.get(view.epoch, (0, 0))
+        # A recording may lack some, or lie.
+        newest = range(last, first, -1) if last - first < len(made) else sorted(made, reverse=True)[:-1]
+        found = [seconds for _, seconds in islice(self._kept(view, newest, later, second), MOST)]
+        return median(found) if found else None
 
     def remade(self, view: ViewLine, before: Sequence[ViewLine], second: float) -> float:
         """How many seconds those iterations took that were finished, and are made again in a view.
@@ -105,6 +120,16 @@ class IterationTimes:
             if step >= view.step
         )
 
+    def _kept(
+        self, view: ViewLine, steps: Iterable[int], later: Sequence[ViewLine], second: float
+    ) -> Iterator[tuple[int, float]]:
+        until = min((each.step for each in later), default=None)
+        made, ends = self._seconds.get(view.epoch, {}), self._ends.get(view.epoch, {})
+        for step in steps:
+            if until is None or step < until:
+                apart = (ends[step] - ends[step - 1]) / second if {step, step - 1} <= ends.keys() else made[step]
+                yield step, min(made[step], apart)
+
     def in_flight(self, view: ViewLine) -> float | None:
         """When the iteration began that the end of the view before this one interrupted; None if there was none.
 
@@ -120,19 +145,3 @@ class IterationTimes:
             default=None,
         )
         return began if began is None else max((began, *self._ends.get(since, {}).values()))
-
-
-def usual_seconds(times: Mapping[int, float]) -> float | None:
-    """How long an iteration takes, in the median of those of a view; None where that is not known.
-
-    The first one in a view is left out: connections are made in it, and memory is taken.
-
-    Args:
-        times: seconds of each iteration.
-    """
-    newest = [*islice(_without_first(times), MOST)]
-    return median(newest) if newest else None
-
-
-def _without_first(times: Mapping[int, float]) -> Iterator[float]:
-    return (times[step] for step in sorted(times, reverse=True)[:-1])

@@ -1,6 +1,6 @@
 """The history of a run: who died, which views followed, and how long each change of views took."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from recycle.errors import UserError
-from recycle.record.costs import Cost, IterationTimes, usual_seconds
+from recycle.record.costs import Cost, IterationTimes
 from recycle.record.reading import load_lines
 from recycle.record.recording import (
     AbandonedLine,
@@ -194,7 +194,7 @@ class History:
         return sum((self.cost(epoch) for epoch in sorted(self._views)[1:]), Cost())
 
     def _slower(self, epoch: int, usual: float, recovery: ViewRecovery | None) -> float:
-        times = dict(self._kept(epoch))
+        times = dict(self._times.kept(self._views[epoch], self._after(epoch), self._second))
         redone = times.pop(recovery.step, None) if recovery else None
         slower = sum(times.values()) - len(times) * usual
         if redone is not None and recovery is not None:
@@ -203,11 +203,10 @@ class History:
         return slower * self._second
 
     def _usual(self, epoch: int) -> float | None:
-        return usual_seconds(self._kept(epoch))
+        return self._times.usual(self._views[epoch], self._after(epoch), self._second)
 
-    def _kept(self, epoch: int) -> Mapping[int, float]:
-        later = [view for number, view in self._views.items() if number > epoch]
-        return self._times.kept(self._views[epoch], later, self._second)
+    def _after(self, epoch: int) -> list[ViewLine]:
+        return [view for number, view in self._views.items() if number > epoch]
 
     @property
     def _second(self) -> float:

@@ -1,8 +1,12 @@
 """What tests do with a page in a real browser, and what they see there."""
 
 import io
+import threading
+from contextlib import contextmanager
 
 import pytest
+
+from recycle.view.serving import PageServer
 
 FORWARD = (0x2F, 0x6D, 0xB5)
 LOST = (0xC1, 0x12, 0x1F)
@@ -74,3 +78,17 @@ def written(browser):
     )
     settle(browser)
     return browser.execute_script("return texts")
+
+
+@contextmanager
+def served(routes, address="127.0.0.1"):
+    """A page, served by a thread for the length of a block."""
+    server = PageServer(address, 0, routes)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -102,6 +102,12 @@ def test_the_figure_of_a_failure_is_the_same_in_the_log_and_the_summary_and_the_
     assert history.measured(2) is None
 
 
+def test_of_a_recording_that_lacks_iterations_or_lies_those_that_are_there_count():
+    steps = [(0, 9.0), (1, 1.0), (2, 1.0), (10**12, 4.0), (7, 2.0)]
+    history, _ = lines_of([view(0, FOUR, 0), *(line for step, seconds in steps for line in made(0, step, seconds))])
+    assert history.usual_seconds == 1.5
+
+
 def test_what_quicker_iterations_gain_is_no_negative_cost():
     text = "1000 ms: 750 ms of work lost, 250 ms of recovery, 3500 ms gained by quicker iterations"
     assert total_text(Cost(750, 250, -3500), "ms") == text

@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import threading
 import time
 from contextlib import suppress
 from urllib.request import urlopen
@@ -12,20 +11,15 @@ import pytest
 
 from harness.ports import free_port
 from recycle.cli.watch import watch_run
-from recycle.view.serving import PageServer
 from tests.view.disturbed import write_disturbed
+from tests.view.pages import served
 
 
 @pytest.fixture
 def server(tmp_path):
     write_disturbed(tmp_path)
-    served = PageServer("127.0.0.1", 0, watch_run(tmp_path))
-    thread = threading.Thread(target=served.serve_forever)
-    thread.start()
-    yield served
-    served.shutdown()
-    thread.join()
-    served.server_close()
+    with served(watch_run(tmp_path)) as one:
+        yield one
 
 
 def read(url):

@@ -12,6 +12,7 @@ import pytest
 
 from recycle.errors import UserError
 from recycle.view.serving import MOST, PageServer, Route
+from tests.view.pages import served
 
 
 def refuse(_):
@@ -26,13 +27,8 @@ ROUTES = {
 
 @pytest.fixture
 def server():
-    served = PageServer("127.0.0.1", 0, ROUTES)
-    thread = threading.Thread(target=served.serve_forever)
-    thread.start()
-    yield served
-    served.shutdown()
-    thread.join()
-    served.server_close()
+    with served(ROUTES) as one:
+        yield one
 
 
 def get(server, path, host=None):
@@ -77,13 +73,8 @@ HTML = b"<script type='application/json'>{}</script><script>\nlet it = 1;\n</scr
 def open_server(monkeypatch):
     """One that others reach."""
     routes = {**ROUTES, "/page": Route("text/html; charset=utf-8", lambda _: HTML)}
-    served = PageServer("0.0.0.0", 0, routes)
-    thread = threading.Thread(target=served.serve_forever)
-    thread.start()
-    yield served
-    served.shutdown()
-    thread.join()
-    served.server_close()
+    with served(routes, "0.0.0.0") as one:
+        yield one
 
 
 def answer_of(server, path, **headers):
