@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,3 +76,17 @@ def shell_lines() -> list[str]:
     ]
     lines = [line for block in blocks for line in block["body"].replace("\\\n", " ").splitlines()]
     return sorted({REMARK.split(line)[0] for line in lines if line.strip() and not PROGRAM.match(line)})
+
+
+def shell_block(page: Path, text: str) -> str:
+    """The block of a page that has a text in it; there must be one."""
+    (found,) = (block["body"] for block in FENCE.finditer(page.read_text()) if text in block["body"])
+    return found
+
+
+def changed(text: str, changes: Mapping[str, str]) -> str:
+    """A block with what is other here; each change must be one."""
+    for old, new in changes.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    return text

@@ -7,7 +7,7 @@ import torch
 from megatron.core import parallel_state
 from megatron.core import utils as core_utils
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
-from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
 from megatron.core.enums import ModelType
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
@@ -115,7 +115,8 @@ def datasets_provider(numbers, vp_stage=None):
         create_attention_mask=True,
     )
     built = lambda: on_an_end() and parallel_state.get_tensor_model_parallel_rank() == 0  # noqa: E731
-    return BlendedMegatronDatasetBuilder(GPTDataset, numbers, built, config).build()
+    dataset = MockGPTDataset if args.mock_data else GPTDataset
+    return BlendedMegatronDatasetBuilder(dataset, numbers, built, config).build()
 
 
 if __name__ == "__main__":
