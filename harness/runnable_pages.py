@@ -2,7 +2,8 @@
 
 ``<!-- run -->`` is run as it stands, in a folder of the page; ``<!-- run: long -->`` as well, and takes long.
 ``<!-- run: background -->`` goes on until the page is through, and ``<!-- run: after "text" -->`` waits until that has
-printed the text. ``<!-- file: job.toml -->`` is the content of a file.
+printed the text. ``<!-- file: job.toml -->`` is the content of a file, and ``<!-- output -->`` what the block before
+prints, on 100 columns.
 """
 
 import os
@@ -16,7 +17,7 @@ from harness.paths import ROOT, python_path
 from harness.started import Started
 
 MARKED = re.compile(
-    r"^<!-- (?P<mark>run|file)(?:: (?P<how>[^>]*?))? -->\n```(?P<language>\w*)\n(?P<body>.*?)^```",
+    r"^<!-- (?P<mark>run|file|output)(?:: (?P<how>[^>]*?))? -->\n```(?P<language>\w*)\n(?P<body>.*?)^```",
     re.DOTALL | re.MULTILINE,
 )
 PAGES = sorted(path for folder in ("tutorials", "howto") for path in (ROOT / "docs" / folder).glob("*.md"))
@@ -27,7 +28,7 @@ class Block(NamedTuple):
     """A block of a page.
 
     Attributes:
-        mark: ``run`` or ``file``.
+        mark: ``run``, ``file`` or ``output``.
         how: what else the mark says; empty if nothing.
         language: of the block.
         body: its lines.
@@ -58,30 +59,37 @@ def run_page(page: Path, folder: Path, *, long: bool) -> None:
         long: also those that take long.
 
     Raises:
-        AssertionError: a command failed, or a text did not come.
+        AssertionError: a command failed, a text did not come, or another output than the page has.
     """
     background: list[Started] = []
+    printed: str | None = None
     try:
         for block in blocks_of(page):
             if block.mark == "file":
                 (folder / block.how).write_text(block.body)
+            elif block.mark == "output":
+                assert printed in (None, block.body), f"the page has\n{block.body}and it is\n{printed}"
             elif block.how == "background":
                 background += [_started(block.body)] if long else []
             elif long or not block.is_long:
                 if block.how.startswith("after"):
                     background[-1].wait_for(block.how.split('"')[1], 60 * MINUTES)
-                _run(block, folder)
+                printed = _run(block, folder)
+            else:
+                printed = None
     finally:
         for each in background:
             _end(each)
 
 
-def _run(block: Block, folder: Path) -> None:
+def _run(block: Block, folder: Path) -> str:
+    """Run a block, and give what it prints."""
     words = [sys.executable, "-c", block.body] if block.language == "python" else ["bash", "-ec", block.body]
     done = subprocess.run(
         words, cwd=folder, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60 * MINUTES
     )
     assert done.returncode == 0, f"{block.body}{done.stdout.decode()[-3000:]}"
+    return done.stdout.decode()
 
 
 def _started(body: str) -> Started:
@@ -101,4 +109,4 @@ def _end(started: Started) -> None:
 def _environment() -> dict[str, str]:
     """That of a reader who has installed ``recycle`` where Python is."""
     places = [str(Path(sys.executable).parent), os.environ["PATH"]]
-    return os.environ | {"PATH": os.pathsep.join(places), "PYTHONPATH": python_path()}
+    return os.environ | {"PATH": os.pathsep.join(places), "PYTHONPATH": python_path(), "COLUMNS": "100"}

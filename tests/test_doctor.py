@@ -377,6 +377,84 @@ def test_layers_need_not_move_where_re_routing_costs_no_more_than_the_dead(run):
     assert "layers moved" not in out
 
 
+MAPPED = "--use-tp-pp-dp-mapping"
+QUICKLY = ("--recycle-budget", "50ms")
+
+
+def host_of(run, ranks_per_host, *words):
+    """What the doctor says of the loss of a host: to programs, and in its lines."""
+    words = ("--ranks-per-host", ranks_per_host, *words, *QUICKLY)
+    plan = json.loads(run("doctor", "--json", *words)[1])["plan"]
+    lines = run("doctor", *words)[1].splitlines()
+    (line,) = [each for each in lines if each.startswith("host  ")]
+    return plan, line, "\n".join(lines)
+
+
+def test_a_host_of_two_servers_costs_what_the_order_of_ranks_makes_of_it(run):
+    """Two peers of a stage leave it half of its servers; two stages of a pipeline cost little more than one."""
+    job = job_of(4, 4, 16, "--num-layers", 32)
+    plan, line, text = host_of(run, 2, *job)
+    server = min(each["of_before"] for each in plan["failures"])
+    peers = plan["host"]
+    assert (peers["servers"], peers["pipelines"], peers["without_pipelines"]) == ([2, 2], 2, 0.5)
+    assert [(each["dead"], each["hosts"]) for each in peers["rerouted"]] == [
+        ([f"W0_{stage}", f"W1_{stage}"], 2) for stage in range(4)
+    ]
+    assert all(each["of_before"] < 0.75 * server for each in peers["rerouted"])
+    assert peers["layers_moved"] > max(each["of_before"] for each in peers["rerouted"])
+    assert "2 servers die with a host, all of one stage: throughput" in line
+    assert "after the loss of a host, its 2 pipelines left out: 50.0%; 2 pipelines train on" in text
+    assert "after the loss of a host, layers moved likewise: " in text
+    plan, line, text = host_of(run, 2, *job, MAPPED)
+    stages = plan["host"]
+    assert (stages["pipelines"], stages["without_pipelines"]) == (1, 0.75)
+    assert [(each["dead"], each["hosts"]) for each in stages["rerouted"]] == [
+        (["W0_0", "W0_1"], 4),
+        (["W0_2", "W0_3"], 4),
+    ]
+    assert all(0.9 * server < each["of_before"] for each in stages["rerouted"])
+    assert "2 servers die with a host, all of one pipeline: throughput" in line
+    assert "after the loss of a host, its pipeline left out: 25.0%; 3 pipelines train on" in text
+
+
+def test_what_a_host_costs_is_what_the_loss_of_its_servers_costs(run):
+    words = ("--ranks-per-host", 4, "--ranks", 24, *GOOD)
+    (first, _, _, last, *_) = json.loads(run("doctor", "--json", *words)[1])["plan"]["host"]["rerouted"]
+    assert (first["dead"], first["hosts"]) == (["W0_0", "W1_0"], 1)
+    assert (last["dead"], last["hosts"]) == (["W0_2", "W1_2"], 1)
+    dead = json.loads(run("doctor", "--json", *words, "--recycle-dead", "W0_2,W1_2")[1])["plan"]
+    assert last["of_before"] == pytest.approx(dead["of_before"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "per_host", "said"),
+    [
+        (1, 1, "a host is one server: its loss costs what the table says"),
+        (4, 4, "a host is one server: its loss costs what the table says"),
+        (4, 2, "a server is on 2 hosts: its loss costs what the table says"),
+        (4, 3, "1 to 2 servers die with a host, "),
+        (1, 3, "every host has all servers of a stage, so that no peer can take over"),
+        (1, 4, "4 servers die with a host, "),
+        (1, 2, "2 servers die with a host, such as "),
+    ],
+)
+@pytest.mark.parametrize("mapped", [False, True])
+def test_every_host_is_planned_for_once_or_named(run, ranks, per_host, said, mapped):
+    tensor = ("--tensor-model-parallel-size", ranks, *([MAPPED] if mapped else []))
+    job = ("--ranks", 9 * ranks, *job_of(3, 3, 6)[2:], *tensor)
+    plan, line, _ = host_of(run, per_host, *job)
+    host, stages = plan["host"], [tuple(name[-1] for name in each["dead"]) for each in plan["host"]["rerouted"]]
+    assert len(stages) == len({tuple(sorted(each)) for each in stages})
+    hosts = -(-9 * ranks // per_host)
+    assert host["unplanned"] == 0
+    if host["servers"] == [1, 1]:
+        assert (host["rerouted"], host["fatal"]) == ([], 0)
+    else:
+        assert sum(each["hosts"] for each in host["rerouted"]) + host["fatal"] == hosts
+    if not mapped:
+        assert said in line
+
+
 @pytest.mark.parametrize("option", ["--pipeline-model-parallel-size", "--micro-batch-size", "--num-layers"])
 def test_a_size_below_one_is_one_line(run, option):
     status, _, err = run("doctor", "--ranks", 24, *GOOD, option, 0)
@@ -443,6 +521,8 @@ def test_a_catalogue_gives_its_own_figures_and_must_fit(run, tmp_path):
     assert status == 0
     assert "ms" in out
     assert "equally long" not in out
+    out = " ".join(run("doctor", "--ranks", 24, "--ranks-per-host", 4, *GOOD, "--recycle-catalogue", path)[1].split())
+    assert "2 servers die with a host; the catalogue has no plan for 6 hosts: make it with --failures 2" in out
     status, _, err = run("doctor", "--ranks", 16, *GOOD, "--global-batch-size", 8, "--recycle-catalogue", path)
     assert "its plans are for 3 pipelines x 4 stages x 6 micro-batches, and training has 2 pipelines" in err
     status, _, err = run("doctor", "--ranks", 24, *FUSED, "--recycle-catalogue", path)

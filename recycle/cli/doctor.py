@@ -12,7 +12,7 @@ from recycle.cli.diagnosis import RANKS_PER_HOST, Diagnosis, diagnose, survival,
 from recycle.cli.launcher import for_cpu, split_at_script
 from recycle.cli.parameters import Count
 from recycle.cli.untried import TRIED, untried_on_gpus
-from recycle.job import Job
+from recycle.job import Job, Server
 from recycle.megatron.flag.command.command_line import CommandLine, read_command_line
 from recycle.megatron.flag.command.flags import owns_steps
 from recycle.megatron.flag.command.ignored_options import LEFT_OUT
@@ -23,7 +23,7 @@ from recycle.plan.plan import Plan
 from recycle.wording import plural
 
 if TYPE_CHECKING:
-    from recycle.cli.failure_costs import FailureCosts, Restart
+    from recycle.cli.failure_costs import FailureCosts, HostCost, HostCosts, Restart
 
 
 @click.command("doctor", context_settings={"allow_interspersed_args": False})
@@ -49,8 +49,8 @@ def command(
 
     Reports whether it runs, what is refused and what to change, which words neither Megatron nor the script knows, and
     what of it has not run on a GPU. Then whether the job survives the death of a process and the loss of a host, and
-    the plan. The last table is what the loss of a server would cost: by re-routing, without its pipeline, with layers
-    moved, and by a restart.
+    the plan. The last part is what the loss of a server, and of a host, would cost: by re-routing, without its
+    pipelines, with layers moved, and by a restart.
 
     Without a catalogue (--recycle-catalogue), F, I and W are taken to be equally long. Beside a word that is not known
     no plan is shown, as it may be a size of the job. Exits with status 1 if something
@@ -82,14 +82,14 @@ def command(
     with progress_line("planning"):
         whole = source.plan(())
         asked = source.plan(line.flags.dead) if line.flags.dead else whole
-        costs = failure_costs(line, source, whole)
+        costs = failure_costs(line, diagnosis.ranks_per_host, source, whole)
     if as_json:
         print_json(as_fields(diagnosis, untried) | {"plan": plan_fields(diagnosis.line, whole, asked, costs)})
     else:
         print_job(diagnosis.line)
         report(diagnosis, script, untried)
         report_plan(diagnosis, whole, asked)
-        report_costs(line, whole, costs)
+        report_costs(diagnosis, whole, costs)
     sys.exit(0 if diagnosis.runs else 1)
 
 
@@ -134,6 +134,7 @@ def plan_fields(line: CommandLine, whole: Plan, asked: Plan, costs: "FailureCost
         "without_pipeline": costs.without_pipeline,
         "layers_moved": costs.layers_moved,
         "restart": costs.restart._asdict(),
+        "host": costs.host._asdict() | {"rerouted": [each._asdict() for each in costs.host.rerouted]},
     }
 
 
@@ -181,11 +182,11 @@ def report_plan(diagnosis: Diagnosis, whole: Plan, asked: Plan) -> None:
         console.print(f"           period {job.time_text(asked.period)} without {names}: throughput {kept}")
 
 
-def report_costs(line: CommandLine, whole: Plan, costs: "FailureCosts") -> None:
-    """Print what one dead server costs, in a table and lines."""
+def report_costs(diagnosis: Diagnosis, whole: Plan, costs: "FailureCosts") -> None:
+    """Print what one dead server, and one lost host, cost, in a table and lines."""
     from rich.table import Table
 
-    console, job = make_console(), whole.job
+    console, line, job = make_console(), diagnosis.line, whole.job
     if not costs.rerouted:
         console.print("failures   every server is the only one of its stage: nothing can take over; use more pipelines")
         console.print(f"instead    {restart_text(costs.restart)}")
@@ -196,21 +197,73 @@ def report_costs(line: CommandLine, whole: Plan, costs: "FailureCosts") -> None:
         table.add_row(str(each.stage), job.time_text(each.period), f"{each.of_before:.1%}", cost_text(each.of_before))
     console.print(table)
     console.print(f"           {1 / servers:.1%} of the servers are dead then")
-    kept = "1 pipeline trains on" if pipelines == 2 else f"{pipelines - 1} pipelines train on"
-    console.print(
-        f"instead    its pipeline left out: {cost_text(costs.without_pipeline)}; {kept}, with a smaller batch"
-    )
+    host = costs.host
+    console.print(f"host       {host_text(diagnosis, host)}")
+    console.print(f"instead    its pipeline left out: {without_text(pipelines, 1)}")
+    if host.pipelines:
+        theirs = "its pipeline" if host.pipelines == 1 else f"its {host.pipelines} pipelines"
+        console.print(
+            f"           after the loss of a host, {theirs} left out: {without_text(pipelines, host.pipelines)}"
+        )
     if costs.layers_moved is not None:
         console.print(
             f"           its layers moved to the rest of its pipeline: {cost_text(costs.layers_moved)}; recycle train "
             "--move-layers on does so, and Megatron does not"
         )
+    if host.layers_moved is not None:
+        console.print(f"           after the loss of a host, layers moved likewise: {cost_text(host.layers_moved)}")
     console.print(f"           {restart_text(costs.restart)}")
     if line.flags.catalogue is None:
         console.print(
             "F, I and W are taken to be equally long: measure them with recycle profile, and plan ahead with recycle "
             f"catalogue --optimizer {whole.mode.optimizer}"
         )
+
+
+def host_text(diagnosis: Diagnosis, host: "HostCosts") -> str:
+    """What dies with a host, and what that costs by re-routing, in words."""
+    size, per_host = diagnosis.line.server_ranks.size, diagnosis.ranks_per_host
+    if max(host.servers) == 1:
+        text = f"a server is on {-(-size // per_host)} hosts" if size > per_host else "a host is one server"
+        return f"{text}: its loss costs what the table says"
+    if not (host.rerouted or host.unplanned):
+        return "every host has all servers of a stage, so that no peer can take over"
+    text = f"{span(list(map(str, host.servers)))} servers die with a host"
+    if host.rerouted:
+        best_first = sorted(host.rerouted, key=lambda each: each.period)
+        of_before = [each.of_before for each in best_first]
+        text += (
+            f", {relation(best_first)}: throughput {span([f'{each:.1%}' for each in of_before])} of before, cost "
+            f"{span(list(map(cost_text, of_before)))}"
+        )
+    if host.unplanned:
+        failures = max(host.servers)
+        text += f"; the catalogue has no plan for {plural(host.unplanned, 'host')}: make it with --failures {failures}"
+    return f"{text}; the loss of {plural(host.fatal, 'host')} leaves a stage without a server" if host.fatal else text
+
+
+def relation(hosts: Sequence["HostCost"]) -> str:
+    """How the servers of one host belong together, in words."""
+    dead = [[Server.parse(name) for name in each.dead] for each in hosts]
+    if all(len({server.pipeline for server in each}) == 1 for each in dead):
+        return "all of one pipeline"
+    if all(len({server.stage for server in each}) == 1 for each in dead):
+        return "all of one stage"
+    return f"such as {', '.join(hosts[-1].dead)}"
+
+
+def span(texts: Sequence[str]) -> str:
+    """The first and the last of some texts; one if they are the same."""
+    return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
+
+
+def without_text(pipelines: int, left_out: int) -> str:
+    """What is lost where some pipelines are left out, in words."""
+    left = pipelines - left_out
+    if not left:
+        return "all is lost, as no other is left"
+    kept = "1 pipeline trains on" if left == 1 else f"{left} pipelines train on"
+    return f"{left_out / pipelines:.1%}; {kept}, with a smaller batch"
 
 
 def cost_text(of_before: float) -> str:

@@ -51,7 +51,7 @@ def _known_policies() -> "Sequence[str]":
     metavar="NAME[,NAME...]",
     help="What is compared; default: all.",
 )
-@click.option("--iteration", type=DURATION, help="Of a fault-free iteration.")
+@click.option("--iteration", type=DURATION, help="Of a fault-free iteration; default: by the job's costs, or 10s.")
 @click.option("--layers", type=Count(1), help="Of the model; default: eight per stage.")
 @click.option("--checkpoint-interval", type=DURATION, help="Training between two checkpoints; default: Young's.")
 @click.option("--checkpoint-cost", type=DURATION, help="Standing still for a checkpoint.")

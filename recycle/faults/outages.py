@@ -1,6 +1,5 @@
 """Outages: when each place of a cluster was without a live server. What studies replay, and what generators make."""
 
-import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from importlib import resources
@@ -13,10 +12,11 @@ import msgspec
 from recycle.faults.errors import FaultError
 from recycle.faults.file import TRACES, decode_faults
 from recycle.faults.menu import Kind
-from recycle.faults.rows import ADD, MILLISECONDS, MOST_NODES, REMOVE, TraceRow, comments, is_server, read_rows
-from recycle.faults.trace import server_changes
+from recycle.faults.rows import ADD, MILLISECONDS, MOST_NODES, REMOVE, TraceRow, comments, is_server, natural, read_rows
+from recycle.faults.trace import server_changes, servers_of_nodes
 from recycle.files import STANDARD, read_bytes
-from recycle.job import Job
+from recycle.job import Job, Server
+from recycle.wording import plural
 
 ROUNDED = 1e-3
 """Seconds by which dates may be off, whose fractions are cut where they are written as numbers."""
@@ -49,6 +49,7 @@ class Outages(msgspec.Struct, frozen=True):
         entries: by start. Those of one place neither overlap nor touch.
         is_of_servers: whether places are a job's servers, by pipeline and then stage, and not any nodes.
         at_end: places that were lost at the very end, of which nothing is known behind it: no entries.
+        held: the places of each node, where nodes hold several servers of the job; empty otherwise.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Outages(msgspec.Struct, frozen=True):
     entries: tuple[NodeOutage, ...]
     is_of_servers: bool = False
     at_end: int = 0
+    held: tuple[tuple[int, ...], ...] = ()
 
     @property
     def failures_per_second(self) -> float:
@@ -68,18 +70,22 @@ class Outages(msgspec.Struct, frozen=True):
 
         Of a larger cluster, as many blocks as it has are drawn, each with all its places; each further block is turned
         in time by a random part of the trace, and the last block is a random choice of places. A trace of servers stays
-        as it is, and further places have no outages.
+        as it is, and further places have no outages; nodes of several servers are drawn as a whole.
         """
-        if self.is_of_servers:
-            kept = tuple(entry for entry in self.entries if entry.node < nodes)
-            return Outages(self.name, nodes, self.seconds, kept, True, self.at_end)
         random = Random(seed)
+        if self.is_of_servers:
+            whole = [places for places in self.held if len(places) == len(self.held[0])]
+            drawn = zip(whole, random.sample(whole, len(whole)), strict=True)
+            moved = {place: other for old, new in drawn for place, other in zip(old, new, strict=True)}
+            turned = (each._replace(node=moved.get(each.node, each.node)) for each in self.entries)
+            kept = sorted((each for each in turned if each.node < nodes), key=lambda each: (each.start, each.node))
+            return msgspec.structs.replace(self, nodes=nodes, entries=tuple(kept))
         entries: list[NodeOutage] = []
         for first in range(0, nodes, self.nodes):
             size = min(self.nodes, nodes - first)
             # All are drawn, so that the first ones are the same however many are taken.
-            drawn = random.sample(range(self.nodes), self.nodes)[:size]
-            places = dict(zip(drawn, range(first, first + size), strict=True))
+            chosen = random.sample(range(self.nodes), self.nodes)[:size]
+            places = dict(zip(chosen, range(first, first + size), strict=True))
             shift = random.uniform(0, self.seconds) if first else 0.0
             for node, start, end in self.entries:
                 if node in places:
@@ -110,7 +116,14 @@ def load_outages(source: str, job: Job | None = None, servers: int | None = None
             raise FaultError(f"its name has to end in .toml, {', '.join(TRACES)}, or be one of {', '.join(SHIPPED)}")
         rows = _rows_of_faults(content) if source.endswith(".toml") else read_rows(content)
         facts = comments(content)
+        held = None if job is None else servers_of_nodes(job, facts)
         if not any(is_server(name) for row in rows for name in row.names):
+            if job is not None and held is not None:
+                if servers is not None:
+                    raise FaultError(
+                        f"{servers} servers: a trace that says how many a node has is of this job's; leave them out"
+                    )
+                return _on_servers(_outages(source, rows, facts), job, held)
             return _outages(source, rows, _with_servers(rows, facts, job, servers))
         if job is None:
             raise FaultError("it is of servers: give the job that they are of")
@@ -122,6 +135,20 @@ def load_outages(source: str, job: Job | None = None, servers: int | None = None
         return msgspec.structs.replace(outages, is_of_servers=True)
     except FaultError as error:
         raise FaultError(f"{source}: {error}") from error
+
+
+def _on_servers(outages: Outages, job: Job, held: Sequence[Sequence[Server]]) -> Outages:
+    """The outages of a job's servers, of which each node holds several."""
+    if outages.nodes > len(held):
+        raise FaultError(
+            f"it is of {outages.nodes} nodes with {plural(len(held[0]), 'server')} each, and the job has "
+            f"{plural(len(job.servers()), 'server')}: leave out nodes that are not of this job"
+        )
+    number = {server: place for place, server in enumerate(job.servers())}
+    places = tuple(tuple(number[server] for server in each) for each in held)
+    entries = [each._replace(node=place) for each in outages.entries for place in places[each.node]]
+    entries.sort(key=lambda entry: (entry.start, entry.node))
+    return msgspec.structs.replace(outages, nodes=len(number), entries=tuple(entries), is_of_servers=True, held=places)
 
 
 def _rows_of_faults(content: bytes) -> list[TraceRow]:
@@ -222,7 +249,7 @@ class _NodePlaces:
         for place in list(self._since):
             if self._since[place] < seconds:
                 self._end_outage(place, seconds)
-        order = sorted(range(self.count), key=lambda place: _natural(self._first[place]))
+        order = sorted(range(self.count), key=lambda place: natural(self._first[place]))
         for number, place in enumerate(order):
             yield from (each._replace(node=number) for each in self._outages.get(place, ()))
 
@@ -256,12 +283,6 @@ class _NodePlaces:
                 self._lost.append(place)
         self._of[name] = place
         return place
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """What names are ordered by: numbers in them by what they count."""
-    parts = re.findall(r"[0-9]+|[^0-9]+", name)
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def _turned(outage: NodeOutage, shift: float, seconds: float) -> list[NodeOutage]:

@@ -116,6 +116,12 @@ def is_server(name: str) -> bool:
     return True
 
 
+def natural(name: str) -> list[tuple[int, str]]:
+    """What names of nodes are ordered by: numbers in them by what they count."""
+    parts = re.findall(r"[0-9]+|[^0-9]+", name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
 def comments(content: bytes) -> dict[str, float]:
     """What a trace says of itself in comments of the form ``# nodes 400``."""
     facts = {}

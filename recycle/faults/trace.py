@@ -2,15 +2,18 @@
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from recycle.errors import UserError
 from recycle.faults.duration import parse_duration
 from recycle.faults.errors import FaultError
 from recycle.faults.menu import Fault, Faults, Kind
-from recycle.faults.rows import ADD, REMOVE, TraceRow, is_server, parse_number, read_rows
+from recycle.faults.rows import ADD, REMOVE, TraceRow, comments, is_server, natural, parse_number, read_rows
 from recycle.job import Job, Server
+
+STAGES, PEERS = "stages-per-node", "peers-per-node"
+"""What a comment of a trace calls servers that are on one node: neighbouring stages of a pipeline, or peers."""
 
 
 def decode_trace(content: bytes, job: Job, speed: float, dead: Collection[Server] = ()) -> Faults:
@@ -35,7 +38,34 @@ def decode_trace(content: bytes, job: Job, speed: float, dead: Collection[Server
         return Faults(tuple(fault for each in changes for fault in _changes(each.change, each.servers, each.time)))
     if not (math.isfinite(speed) and speed > 0):
         raise FaultError(f"speed is {speed:g}: give a number above 0, for example 60 to replay an hour in a minute")
-    return _of_nodes(rows, job, speed, dead)
+    held = servers_of_nodes(job, comments(content)) or [(server,) for server in job.servers()]
+    return _of_nodes(rows, _Places(held, dead, (name for row in rows for name in row.names)), speed)
+
+
+def servers_of_nodes(job: Job, facts: Mapping[str, float]) -> list[tuple[Server, ...]] | None:
+    """The servers of each node of a job, in the order of ranks.
+
+    Args:
+        job: whose servers nodes hold.
+        facts: what a trace says in its comments.
+
+    Returns:
+        None if the trace does not say that a node has several servers.
+
+    Raises:
+        FaultError: what it says makes no sense.
+    """
+    said = {name: number for name, number in facts.items() if name.endswith("-per-node")}
+    if not said:
+        return None
+    (name, number), *others = said.items()
+    if others or name not in (STAGES, PEERS):
+        raise FaultError(f"# {' and # '.join(said)}: write one line # {STAGES} N or # {PEERS} N")
+    servers = sorted(job.servers(), key=lambda each: each if name == STAGES else (each.stage, each.pipeline))
+    if number not in range(1, len(servers) + 1):
+        raise FaultError(f"# {name} {number:g}: give a whole number from 1 to {len(servers)}, the job's servers")
+    size = int(number)
+    return [tuple(servers[first : first + size]) for first in range(0, len(servers), size)]
 
 
 class ServerChange(NamedTuple):
@@ -85,7 +115,7 @@ def server_changes(rows: Iterable[TraceRow], job: Job, dead: Collection[Server] 
         yield ServerChange(row.line, time, row.change, servers)
 
 
-def _of_nodes(rows: Sequence[TraceRow], job: Job, speed: float, dead: Collection[Server]) -> Faults:
+def _of_nodes(rows: Sequence[TraceRow], places: "_Places", speed: float) -> Faults:
     moments: dict[float, list[TraceRow]] = {}
     for row in rows:
         try:
@@ -93,7 +123,6 @@ def _of_nodes(rows: Sequence[TraceRow], job: Job, speed: float, dead: Collection
         except UserError as error:
             raise FaultError(f"line {row.line}: {error}") from error
         moments.setdefault(time, []).append(row)
-    places = _Places(job, dead)
     faults = []
     for time, changes in moments.items():
         # Published traces have a line for each node; what has the same time happens at once.
@@ -102,51 +131,55 @@ def _of_nodes(rows: Sequence[TraceRow], job: Job, speed: float, dead: Collection
             for name in row.names:
                 if row.change == ADD:
                     places.add(name)
-                elif (server := places.remove(name)) is not None:
-                    lost.append(server)
+                else:
+                    lost += places.remove(name)
         faults += _changes(REMOVE, tuple(lost), time) + _changes(ADD, places.fill(), time)
     return Faults(tuple(faults))
 
 
 class _Places:
-    """Which node is which server. The first to appear are those of the start; later ones replace the lost, in turn."""
+    """Which node holds which servers.
 
-    def __init__(self, job: Job, dead: Collection[Server]) -> None:
-        self._first = deque(server for server in job.servers() if server not in dead)
-        self._lost = deque(sorted(dead))
-        self._servers: dict[str, Server] = {}
+    The first nodes to appear are those of the start, in the order of their names; later ones replace the lost, in turn.
+
+    Args:
+        held: the servers of each node.
+        dead: the servers that take no part from the start.
+        names: of nodes, in the order in which they appear.
+    """
+
+    def __init__(self, held: Iterable[Sequence[Server]], dead: Collection[Server], names: Iterable[str]) -> None:
+        held = list(held)
+        live = [[server for server in each if server not in dead] for each in held]
+        gone = [[server for server in each if server in dead] for each in held]
+        there = list(filter(None, live))
+        first = list(dict.fromkeys(names))[: len(there)]
+        self._lost = deque(filter(None, gone))
+        self._servers = dict(zip(sorted(first, key=natural), there, strict=False))
         self._spares: dict[str, None] = {}
-        self._seen: set[str] = set()
 
-    def remove(self, name: str) -> Server | None:
-        """The server that a node was, if it was one."""
-        self._see(name)
+    def remove(self, name: str) -> Sequence[Server]:
+        """The servers of a node that is lost."""
         self._spares.pop(name, None)
-        server = self._servers.pop(name, None)
-        if server is not None:
-            self._lost.append(server)
-        return server
+        servers = self._servers.pop(name, [])
+        if servers:
+            self._lost.append(servers)
+        return servers
 
     def add(self, name: str) -> None:
         """A node is there: one of the start, or a spare until it is needed."""
-        self._see(name)
         if name not in self._servers:
             self._spares[name] = None
 
     def fill(self) -> tuple[Server, ...]:
         """Give lost servers to spares, the longest lost first to the one that waits longest."""
-        filled = []
+        filled: list[Server] = []
         while self._lost and self._spares:
-            server, name = self._lost.popleft(), next(iter(self._spares))
+            servers, name = self._lost.popleft(), next(iter(self._spares))
             del self._spares[name]
-            self._servers[name] = server
-            filled.append(server)
+            self._servers[name] = servers
+            filled += servers
         return tuple(filled)
-
-    def _see(self, name: str) -> None:
-        if name not in self._seen and self._first:
-            self._servers[name] = self._first.popleft()
-        self._seen.add(name)
 
 
 def _changes(change: str, servers: tuple[Server, ...], time: float) -> list[Fault]:

@@ -107,6 +107,9 @@ def _alternatives(setting: StudySetting) -> Iterator[Alternative]:
     for more in CAPACITIES:
         if (capacity := job.stages[0].capacity + more) >= 1:
             yield Alternative(MEMORY, str(capacity), _with_capacity(job, more), not more)
+    if setting.history.outages is not None and setting.history.outages.is_of_servers:
+        # The trace says which servers are lost together.
+        return
     yield Alternative(RANK_ORDER, "a host has one server", job, True)
     if job.depth > 1:
         yield Alternative(RANK_ORDER, "stages first: two stages of a pipeline", job, apart=1)

@@ -16,6 +16,7 @@ def load(tmp_path):
         path.write_text(text)
         return load_outages(str(path), **options)
 
+    call.folder = tmp_path
     return call
 
 
@@ -73,6 +74,35 @@ def test_the_same_file_drives_a_run(tmp_path):
         "join of W0_0 at 2s",
         "join of W0_1 at 3s",
     ]
+
+
+@pytest.mark.parametrize(("comment", "lost"), [("stages-per-node", (2, 3)), ("peers-per-node", (1, 3))])
+def test_a_node_takes_the_same_servers_down_in_a_study_as_in_a_run(load, comment, lost):
+    """Node b comes after node a, in whatever order they fail; a sample draws which node is which, as a whole."""
+    text = f"# {comment} 2\n# days 9\nnode,start_days,end_days\nb,1,3\na,4,5\n"
+    outages = load(text, job=SMALL)
+    assert outages.nodes == 4
+    samples = [outages.resampled(6, seed) for seed in range(20)]
+    assert {tuple(each.node for each in sample.entries if each.start == DAY) for sample in samples} == set(outages.held)
+    assert all(sorted(each.node for each in sample.entries) == [0, 1, 2, 3] for sample in samples)
+    assert [each for each in outages.entries if each.start == DAY] == [NodeOutage(each, DAY, 3 * DAY) for each in lost]
+    (path,) = load.folder.iterdir()
+    kill, *_ = load_faults(path, SMALL, 10, speed=DAY).entries
+    assert tuple(SMALL.servers().index(server) for server in kill.servers) == lost
+
+
+def test_a_node_that_the_job_has_no_servers_for_is_refused(load):
+    text = "# stages-per-node 2\nnode,start_days,end_days\na,1,3\nb,4,5\nc,4,5\n"
+    with pytest.raises(FaultError, match="it is of 3 nodes with 2 servers each, and the job has 4 servers"):
+        load(text, job=SMALL)
+
+
+def test_how_many_servers_a_trace_is_of_follows_from_those_of_a_node(load):
+    text = "# stages-per-node 2\nnode,start_days,end_days\na,1,3\n"
+    with pytest.raises(
+        FaultError, match="4 servers: a trace that says how many a node has is of this job's; leave them out"
+    ):
+        load(text, job=SMALL, servers=4)
 
 
 @pytest.mark.parametrize(

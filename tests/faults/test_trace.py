@@ -3,7 +3,11 @@ import pytest
 from harness.examples import paper_job
 from recycle.faults.errors import FaultError
 from recycle.faults.file import load_faults
+from recycle.faults.outages import load_outages
+from recycle.faults.trace import PEERS, STAGES, servers_of_nodes
 from recycle.job import Server
+from recycle.megatron.flag.command.planning import Shape
+from recycle.megatron.flag.command.ranks import hosts_of, servers_of
 
 JOB = paper_job()
 SMALL = paper_job(pipelines=2, stages=2)
@@ -68,6 +72,56 @@ def test_new_nodes_replace_the_lost_in_turn(load):
         "kill of W1_0 at 7s",
         "join of W1_0 at 7s",
     ]
+
+
+def test_nodes_are_numbered_by_their_names_whatever_the_order_in_which_they_appear(load):
+    text = "0,add,node10,node2,node1,node3\n1000,remove,node10\n2000,remove,node2\n"
+    assert load(text, SMALL, speed=1.0) == ["kill of W1_1 at 1s", "kill of W0_1 at 2s"]
+
+
+@pytest.mark.parametrize(
+    ("comment", "killed"),
+    [("stages-per-node 2", "W1_0, W1_1"), ("peers-per-node 2", "W0_1, W1_1"), ("stages-per-node 4", None)],
+)
+def test_a_node_of_several_servers_takes_them_down_together(load, comment, killed):
+    text = f"# {comment}\n0,add,n1,n2\n1000,remove,n2\n2000,add,n9\n"
+    joins = [] if killed is None else [f"join of {server} at 2s" for server in killed.split(", ")]
+    assert load(text, SMALL, speed=1.0) == ([f"kill of {killed} at 1s"] if killed else []) + joins
+
+
+def test_a_node_holds_what_is_alive_from_the_start(load):
+    dead = SMALL.servers()[:1]
+    text = "# stages-per-node 2\n0,add,a,b\n1000,remove,a\n2000,add,c,d\n"
+    assert load(text, SMALL, speed=1.0, dead=dead) == [
+        "kill of W0_1 at 1s",
+        "join of W0_0 at 2s",
+        "join of W0_1 at 2s",
+    ]
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 12])
+def test_nodes_hold_what_the_doctor_says_of_hosts(size, mapped):
+    servers = servers_of(Shape(JOB.pipelines, JOB.depth, JOB.micro_batches), mapped)
+    held = servers_of_nodes(JOB, {STAGES if mapped else PEERS: size})
+    assert list(map(frozenset, held)) == hosts_of(servers, 4, 4 * size)
+
+
+@pytest.mark.parametrize(
+    ("comment", "message"),
+    [
+        ("# servers-per-node 2", "# servers-per-node: write one line # stages-per-node N or # peers-per-node N"),
+        ("# stages-per-node 2\n# peers-per-node 2", "# stages-per-node and # peers-per-node: write one line"),
+        ("# peers-per-node 0", "# peers-per-node 0: give a whole number from 1 to 4, the job's servers"),
+        ("# peers-per-node 1.5", "# peers-per-node 1.5: give a whole number"),
+        ("# stages-per-node 5", "# stages-per-node 5: give a whole number"),
+    ],
+)
+def test_what_is_said_of_nodes_in_vain_is_refused_by_runs_and_studies(load, tmp_path, comment, message):
+    with pytest.raises(FaultError, match=message):
+        load(f"{comment}\n0,add,a,b\n1000,remove,a\n", SMALL)
+    with pytest.raises(FaultError, match=message):
+        load_outages(str(tmp_path / "trace.csv"), SMALL)
 
 
 def test_nodes_without_a_server_change_nothing(load):

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from harness.examples import paper_job
@@ -32,6 +33,14 @@ def test_every_choice_has_its_alternatives(choices):
         assert present.saved == 0
         for each in alternatives:
             assert each.saved == pytest.approx(present.lost - each.lost)
+
+
+def test_no_order_of_ranks_is_weighed_where_the_trace_says_which_servers_fail_together():
+    trace = msgspec.structs.replace(TRACE, is_of_servers=True)
+    ground = Ground(paper_job(limit=6, released=0), 10.0, 16, 1e-6)
+    found = weigh_choices(StudySetting(ground, FailureHistory.recorded(trace), (), 1))
+    assert not of(found, RANK_ORDER)
+    assert of(found, SPARE)
 
 
 def test_more_memory_saves_and_less_costs(choices):
