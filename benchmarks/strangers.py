@@ -55,8 +55,8 @@ STRUCK, RETURNS, LAST = EVERY, 25, 55
 
 PATIENCE = 300.0
 SURVIVORS, MICROSECONDS = 3, 1e6
-HARD = 1 << 19
-"""The most files that a process may allow itself, as systemd has it."""
+TORCHS, SPARE = 4, 1000
+"""Sockets at which torch listens in a worker, and files that it needs beside a flood. It ends without these."""
 
 STANDSTILL, GROWTH = 10.0, 50.0
 """Seconds between two iterations and megabytes of a process that are too many."""
@@ -289,7 +289,7 @@ class Flooded:
     """
 
     def __init__(self, folder: Path, ends: ExitStack) -> None:
-        hard = max(HARD, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         more = ("--iterations", "10000000", "--restarts", "1000000", "--keep-in-memory", "copies=1")
         self.run = begin(folder, *more, limits=["prlimit", f"--nofile={FEW}:{hard}", "--"])
         ends.callback(self.run.kill)
@@ -334,8 +334,11 @@ def flooded(flood: str, doors: Sequence[Listening], connections: int) -> Iterato
         if flood != "idle":
             strangers.enter_context(as_stranger(partial(FLOODS[flood], doors)))
         else:
+            most = (resource.getrlimit(resource.RLIMIT_NOFILE)[1] - SPARE) // TORCHS
             for each in doors:
-                strangers.enter_context(as_stranger(partial(hold, [each], connections)))
+                is_torchs = any(title(holder).startswith("recycle: W") for holder in each.holders)
+                count = min(connections, most) if is_torchs else connections
+                strangers.enter_context(as_stranger(partial(hold, [each], count)))
         yield
 
 
