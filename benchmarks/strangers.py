@@ -55,8 +55,8 @@ STRUCK, RETURNS, LAST = EVERY, 25, 55
 
 PATIENCE = 300.0
 SURVIVORS, MICROSECONDS = 3, 1e6
-TORCHS, SPARE = 4, 1000
-"""Sockets at which torch listens in a worker, and files that it needs beside a flood. It ends without these."""
+TORCHS = 1000
+"""Connections to each socket at which torch listens in a worker: there, they count up to the limit of the system."""
 
 STANDSTILL, GROWTH = 10.0, 50.0
 """Seconds between two iterations and megabytes of a process that are too many."""
@@ -334,10 +334,9 @@ def flooded(flood: str, doors: Sequence[Listening], connections: int) -> Iterato
         if flood != "idle":
             strangers.enter_context(as_stranger(partial(FLOODS[flood], doors)))
         else:
-            most = (resource.getrlimit(resource.RLIMIT_NOFILE)[1] - SPARE) // TORCHS
             for each in doors:
                 is_torchs = any(title(holder).startswith("recycle: W") for holder in each.holders)
-                count = min(connections, most) if is_torchs else connections
+                count = min(connections, TORCHS) if is_torchs else connections
                 strangers.enter_context(as_stranger(partial(hold, [each], count)))
         yield
 
