@@ -6,6 +6,7 @@ from typing import NamedTuple
 from recycle.control.board.board import Board
 from recycle.control.board.heartbeat_board import Beat, Glance
 from recycle.control.host.direct_heartbeats import DirectHeartbeatSender, Heard, clock_number, clock_seconds
+from recycle.control.host.heartbeats import RisingCounts
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.messages import Address
 from recycle.control.membership.participant import Participant
@@ -74,9 +75,8 @@ class Neighbours:
         self._direct = direct
         self._asked: tuple[str, ...] = ()
         self._beats: dict[str, Beat] = {}
-        # The greatest count of each host that the store had: of a host that is watched, only a stranger deletes the
-        # sign, or puts an older one back.
-        self._greatest: dict[str, int] = {}
+        # Of what the store had. Of a host that is watched, only a stranger deletes the sign, or puts an older one back.
+        self._rising = RisingCounts[str]()
         self._missing: frozenset[str] = frozenset()
         # The newest answers, however old, and where they came from.
         self._answers: dict[str, tuple[Heard, Address | None]] = {}
@@ -86,7 +86,7 @@ class Neighbours:
         """Know nothing: it may be another store."""
         self._asked = ()
         self._beats.clear()
-        self._greatest.clear()
+        self._rising = RisingCounts[str]()
         self._missing = frozenset()
         self._answers.clear()
         self._looks_at = self._tells_at = float("-inf")
@@ -138,7 +138,6 @@ class Neighbours:
         if others := [each for each in hosts if each not in self._asked]:
             self._note_stored(board.beats.of_hosts(others))
         self._beats = {each: beat for each, beat in self._beats.items() if each in hosts}
-        self._greatest = {each: count for each, count in self._greatest.items() if each in hosts}
         self._answers = {each: answer for each, answer in self._answers.items() if each in hosts}
         seen = [each for each in hosts if each not in self._missing]
         return {each: self._beats[each].count if each in self._beats else 0 for each in seen}
@@ -182,10 +181,9 @@ class Neighbours:
 
     def _note_stored(self, beats: Mapping[str, Beat]) -> Collection[str]:
         """Take note of signs that the store has; gives whose are not older than those that it had before."""
-        risen = {each: beat for each, beat in beats.items() if beat.count >= self._greatest.get(each, 0)}
-        self._greatest |= {each: beat.count for each, beat in risen.items()}
-        self._note(risen)
-        return risen.keys()
+        risen = self._rising.risen({each: beat.count for each, beat in beats.items()})
+        self._note({each: beats[each] for each in risen})
+        return risen
 
     def _note(self, beats: Mapping[str, Beat]) -> None:
         """Take note of signs, unless a newer one was heard of the same leader."""
