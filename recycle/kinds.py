@@ -21,6 +21,8 @@ _FORMATS = {b"recycle plan": PLAN, b"recycle run": RECORDING}
 _FORMAT = re.compile(rb'"format"\s*:\s*"([^"]{1,40})"')
 _BEGINNING = 300  # bytes in which a file of ours says its format
 _KEYS = {"pipelines": JOB, "fault": FAULTS}
+_DEEP = re.compile(rb"""(?<![\w"'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){100}""")
+"""A key of so many parts: what reads it takes time and memory by the square of them."""
 
 
 def kind_of(content: bytes) -> str | None:
@@ -43,6 +45,9 @@ def _kind_of_keys(keys: dict[str, Any]) -> str | None:
 
 
 def _parse(content: bytes) -> dict[str, Any]:
+    if deep := _DEEP.search(content):
+        line = content[: deep.start()].count(b"\n") + 1
+        raise UserError(f"this is no TOML file: a key in line {line} has more than 100 parts")
     try:
         return tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError that no TOMLDecodeError is

@@ -102,6 +102,8 @@ SMALL = {
 PARSED = {
     "hosts lost": "three hosts of 12 processes: tests/survival/test_hosts.py loses one",
     "hosts slurm": "it takes Slurm on three nodes",
+    "strangers strikes": "two runs with kills and returns: tests/survival/test_strangers.py strikes at some as well",
+    "strangers floods": "eight kills: tests/survival/test_doors.py floods each kind of door as well",
 }
 """Those that take what is not here, and what tests the same."""
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from harness.examples import paper_plan
 from recycle.errors import UserError
 from recycle.files import LARGEST, from_json, read_bytes
+from recycle.kinds import JOB, read_toml
 from recycle.plan.document import save_plan
 
 Run = Callable[..., tuple[int, str, str]]
@@ -107,6 +108,27 @@ def test_chunks_of_a_layout_that_the_model_has_not_are_refused(run, here, verb, 
 def test_a_short_form_of_millions_of_chunks_is_refused(run, here, form) -> None:
     (here / "job.toml").write_text(f'pipelines = 2\nstages = 9999\nmicro_batches = 1\nplacement = "{form}"\n')
     refused(run, ["plan", "job.toml", "-o", "plan.json"])
+
+
+DEEP = {
+    "a key": b".".join([b"a"] * 50_000) + b" = 1",
+    "a table": b"[" + b".".join([b"a"] * 50_000) + b"]",
+    "tables": b"[[" + b" . ".join([b'"a"'] * 50_000) + b"]]",
+    "inline": b"x = {" + b".".join([b"'a b$'"] * 50_000) + b" = 1}",
+    "brackets": b"a = " + b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("words", [["plan", "-o", "out.json"], ["check"], ["explain"], ["catalogue", "-o", "c.zip"]])
+@pytest.mark.parametrize("deep", DEEP)
+def test_a_file_of_toml_whose_keys_are_deep_is_refused(run, here, words, deep) -> None:
+    (here / "job.toml").write_bytes(DEEP[deep])
+    refused(run, [*words, "job.toml"])
+
+
+def test_what_only_looks_like_a_deep_key_is_read() -> None:
+    text = "1.2.3.4 " * 99 + "x" * 100_000
+    assert read_toml(f'name = "{text}"  # {"a.b " * 200}'.encode(), JOB) == {"name": text}
 
 
 CONTENTS = {

@@ -241,6 +241,24 @@ def test_who_is_not_heard_because_a_stranger_deletes_its_signs_is_not_dead(begun
     assert begun.dead == set(begun.hosts[1].members)
 
 
+def test_older_signs_that_a_stranger_puts_back_let_no_host_seem_dead_and_none_alive(
+    begun: Run, store: MemoryStore
+) -> None:
+    key = keys.beat(begun.hosts[1].name)
+    seen: list[bytes] = []
+    for number in range(30):
+        begun.go_on(BEAT)
+        seen += [each for each in [store.get(key)] if each is not None and each not in seen]
+        # The oldest one for longer than the limit, and then all in turn.
+        if number > 2:
+            store.set(key, seen[0 if number < 20 else number % len(seen)])
+    assert begun.dead == set()
+    begun.go_on(3 * DURATIONS.silence)  # as seldom as hosts tell the store that hear each other
+    begun.hosts[1].is_alive = False
+    begun.go_on(5)
+    assert begun.dead == set(begun.hosts[1].members)
+
+
 def test_after_the_end_nobody_is_missed(begun: Run) -> None:
     for each in MEMBERS:
         begun.board.end.reach(View(0, MEMBERS), each)

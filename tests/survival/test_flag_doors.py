@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness.doors import allow_few, everybody, names_of
 from harness.flag_runs import (
     FLAGGED,
     VARIABLES,
@@ -33,7 +34,6 @@ from recycle.control.membership.errors import ControlError
 from recycle.control.membership.messages import unseal
 from recycle.control.store.tcp_store import TorchStore
 from recycle.runtime.launch.meet.secret import secret_of_host
-from tests.survival.doors import allow_few, everybody, names_of
 
 pytestmark = [needs_root, needs_training, pytest.mark.long, pytest.mark.timeout(1200)]
 

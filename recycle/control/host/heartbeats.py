@@ -48,6 +48,19 @@ class Heartbeat:
         host.close()
 
 
+class RisingCounts(Generic[_T]):
+    """Tells signs of life from older ones: only a stranger puts these into the store."""
+
+    def __init__(self) -> None:
+        self._greatest: dict[_T, int] = {}
+
+    def risen(self, counts: Mapping[_T, int]) -> dict[_T, int]:
+        """Take note of what each one has counted; gives those that are not less than before."""
+        risen = {each: count for each, count in counts.items() if count >= self._greatest.get(each, 0)}
+        self._greatest |= risen
+        return risen
+
+
 class _Sign(NamedTuple):
     """The newest one of somebody.
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from recycle.control.board.board import Board
 from recycle.control.board.heartbeat_board import Beat, Glance
 from recycle.control.host.direct_heartbeats import DirectHeartbeatSender, Heard, clock_number, clock_seconds
+from recycle.control.host.heartbeats import RisingCounts
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.messages import Address
 from recycle.control.membership.participant import Participant
@@ -74,7 +75,8 @@ class Neighbours:
         self._direct = direct
         self._asked: tuple[str, ...] = ()
         self._beats: dict[str, Beat] = {}
-        # Whose signs are not there any more: nobody deletes them of who is watched, but a stranger.
+        # Of what the store had. Of a host that is watched, only a stranger deletes the sign, or puts an older one back.
+        self._rising = RisingCounts[str]()
         self._missing: frozenset[str] = frozenset()
         # The newest answers, however old, and where they came from.
         self._answers: dict[str, tuple[Heard, Address | None]] = {}
@@ -84,6 +86,7 @@ class Neighbours:
         """Know nothing: it may be another store."""
         self._asked = ()
         self._beats.clear()
+        self._rising = RisingCounts[str]()
         self._missing = frozenset()
         self._answers.clear()
         self._looks_at = self._tells_at = float("-inf")
@@ -125,7 +128,7 @@ class Neighbours:
     def counts(self, board: Board, hosts: tuple[str, ...]) -> dict[str, int]:
         """What hosts have counted, that were asked about in this glance or are now; 0 for one that gave no sign.
 
-        A host whose sign was taken away is left out: that it is not there proves nothing.
+        A host whose sign was taken away, or exchanged for an older one, is left out: that proves nothing.
 
         Args:
             board: of the store.
@@ -133,7 +136,7 @@ class Neighbours:
         """
         # The view may have changed since.
         if others := [each for each in hosts if each not in self._asked]:
-            self._note(board.beats.of_hosts(others))
+            self._note_stored(board.beats.of_hosts(others))
         self._beats = {each: beat for each, beat in self._beats.items() if each in hosts}
         self._answers = {each: answer for each, answer in self._answers.items() if each in hosts}
         seen = [each for each in hosts if each not in self._missing]
@@ -172,9 +175,15 @@ class Neighbours:
 
     def _look(self, board: Board, beat: Beat | None, hosts: Collection[str], epoch: int) -> Glance:
         glance = board.beats.glance(self._host, beat, tuple(hosts), epoch)
-        self._missing = frozenset(each for each in hosts if each in self._beats and each not in glance.beats)
-        self._note(glance.beats)
+        risen = self._note_stored(glance.beats)
+        self._missing = frozenset(each for each in hosts if each in self._beats and each not in risen)
         return glance
+
+    def _note_stored(self, beats: Mapping[str, Beat]) -> Collection[str]:
+        """Take note of signs that the store has; gives whose are not older than those that it had before."""
+        risen = self._rising.risen({each: beat.count for each, beat in beats.items()})
+        self._note({each: beats[each] for each in risen})
+        return risen
 
     def _note(self, beats: Mapping[str, Beat]) -> None:
         """Take note of signs, unless a newer one was heard of the same leader."""

@@ -1,5 +1,6 @@
 """Where a process of a run computes."""
 
+import os
 from importlib.util import find_spec
 
 import torch
@@ -11,21 +12,49 @@ from recycle.megatron.gpt.run import Run
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.runtime.device import DeviceKind, require_device, take_device
 from recycle.runtime.errors import RunError
+from recycle.wording import memory_text
+
+LAYER = 1 << 14
+"""Bytes that a layer takes at least, however narrow it is."""
 
 
-def require_means(options: ModelOptions, kind: DeviceKind) -> None:
-    """Refuse a device or layers that this machine has not got; for a process that will fork those that compute.
+def require_means(options: ModelOptions, kind: DeviceKind, depth: int) -> None:
+    """Refuse a device, layers or a size that this machine has not got; for a process that will fork those that compute.
+
+    Args:
+        options: the model.
+        kind: of device.
+        depth: into how many stages or chunks it is cut.
 
     Raises:
         RunError: they are missing, or do not go together.
     """
     require_device(kind)
+    _require_memory(options, depth)
     if not options.transformer_engine:
         return
     if kind == "cpu":
         raise RunError("transformer_engine is on: its layers compute on GPUs; give --device cuda, or turn it off")
     if find_spec("transformer_engine") is None:
         raise RunError("transformer_engine is on, and is not installed: install it, or turn it off")
+
+
+def _require_memory(options: ModelOptions, depth: int) -> None:
+    """Refuse what cannot be in the memory of this machine by far: without its gradients, and without what steps it."""
+    has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
+    weights = 12 * options.hidden**2 // options.tensor_parallel
+    layers = options.layers // depth * max(4 * weights, LAYER)
+    embedding = 4 * options.vocabulary * options.hidden // options.tensor_parallel
+    batch = 4 * options.micro_batch_size * options.sequence * options.hidden
+    for fields, takes, what in (
+        (("layers", "hidden"), layers, "the layers of one stage take"),
+        (("vocabulary", "hidden"), embedding, "the embedding takes"),
+        (("micro_batch_size", "sequence", "hidden"), batch, "one micro-batch takes"),
+    ):
+        if takes > has:
+            given = " and ".join(f"{each} is {getattr(options, each)}" for each in fields)
+            sizes = f"{memory_text(takes, 'byte')}, and this machine has {memory_text(has, 'byte')}"
+            raise RunError(f"{given}: {what} {sizes}; lower {' or '.join(fields)}")
 
 
 def compute_on(kind: DeviceKind, number: int) -> torch.device:

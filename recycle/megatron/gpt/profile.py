@@ -69,8 +69,8 @@ def profile(job: Job, options: ModelOptions, text: TokenText, repeats: int, kind
     Raises:
         RunError: the model cannot be cut so, or there is no such device.
     """
-    require_means(options, kind)
     count = len(job.stages)
+    require_means(options, kind, count)
     transformer_config(options, count)
     profiles = [_profile_stage(stage, job, options, text, repeats, kind) for stage in range(count)]
     reductions = _time_reductions(job.pipelines, [each.gradients for each in profiles], repeats, kind)

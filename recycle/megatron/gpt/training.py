@@ -76,7 +76,7 @@ def train(
         RunFailed: the run did not come to its end.
     """
     run = msgspec.structs.replace(run, resume_from=None) if begins_anew(run) else run
-    require_means(run.model, run.device)
+    require_means(run.model, run.device, len(run.plan.job.stages))
     transformer_config(run.model, len(run.plan.job.stages))
     if run.model.exact and run.model.tied and len(run.plan.job.stages) == 1:
         raise RunError(

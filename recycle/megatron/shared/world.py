@@ -12,9 +12,11 @@ from megatron.core import parallel_state
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
+from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.membership.view import SOLE
 from recycle.job import Server
 from recycle.megatron.shared.rank_collectives import RankCollectives
+from recycle.runtime.net.gloo.devices import share_devices
 from recycle.runtime.net.process_groups import make_replaceable_groups
 
 
@@ -56,6 +58,8 @@ def join_server(server: Server, depth: int, collectives: RankCollectives | None 
     collectives = collectives or RankCollectives(SOLE)
     make_replaceable_groups(collectives.take_over)
     rank = collectives.rank
+    # Megatron makes some twenty groups, and no other process connects to any of them.
+    share_devices(LOOPBACK)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=rank.number, world_size=rank.size)
     # The ranks of a server share its layers' tensors.
     parallel_state.initialize_model_parallel(rank.size, create_gloo_process_groups=False)

@@ -193,6 +193,25 @@ def test_what_cannot_be_trained_says_why(tmp_path):
         losses(Run(plan(), MODEL, 1, tmp_path, text=tmp_path / "none.txt"))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"layers": 10**9},
+        {"layers": 10**9, "hidden": 2},
+        {"hidden": 10**12},
+        {"vocabulary": 10**12},
+        {"sequence": 10**11},
+        {"micro_batch_size": 10**10},
+    ],
+    ids=lambda changes: "-".join(changes),
+)
+def test_a_model_that_no_memory_holds_is_refused_before_any_server_is_started(tmp_path, changes):
+    name, value = next(iter(changes.items()))
+    with pytest.raises(RunError, match=rf"{name} is {value}\b.* take.*, and this machine has .*; lower .*{name}"):
+        losses(Run(plan(), msgspec.structs.replace(MODEL, **changes), 1, tmp_path))
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_text_without_an_end_is_refused():
     with pytest.raises(RunError, match="text: /dev/zero is a device or a pipe"):
         load_text(Path("/dev/zero"), MODEL)

@@ -15,9 +15,8 @@ import msgspec
 from recycle.control.board.board import Board
 from recycle.control.board.joinfile import JOIN_FILE, JoinFile, new_token
 from recycle.control.host.agent import DONE, FENCED
-from recycle.control.host.heartbeats import Watchlist
 from recycle.control.membership.errors import StoreLost
-from recycle.control.membership.messages import Death, Description, Opening
+from recycle.control.membership.messages import Description, Opening
 from recycle.control.membership.participant import Participant, first_rank, members_of
 from recycle.control.membership.view import Member
 from recycle.errors import EndedBySignal, RunFailed
@@ -35,6 +34,7 @@ from recycle.runtime.launch.process.report_channel import Received, ReportInbox
 from recycle.runtime.launch.process.restarts import Restarts, has_crashed
 from recycle.runtime.launch.process.signals import EndSignals
 from recycle.runtime.launch.supervise.cancellation import Cancellation
+from recycle.runtime.launch.supervise.elsewhere_watch import ElsewhereWatch
 from recycle.runtime.launch.supervise.host_keeper import HostKeeper
 from recycle.runtime.launch.supervise.news import News
 from recycle.runtime.launch.supervise.quiet_watch import QuietWatch
@@ -97,7 +97,7 @@ class Supervisor:
         self._faults = list(setting.faults.of_launcher())
         self._wakes: list[tuple[float, int]] = []
         self._reasons: list[str] = []
-        self._watchlist = Watchlist[Member](setting.store_silence)
+        self._elsewhere_watch = ElsewhereWatch(setting.store_silence, setting.durations)
         self._restarts = Restarts(setting.restarts)
         self._signals = EndSignals(lambda: self._began > 0)
         self._call_off = Cancellation(self._signals, self._news.tell)
@@ -280,7 +280,7 @@ class Supervisor:
             others = [each for each in members if each not in here]
             if board is None or verdict is None or verdict.stop or not others:
                 return not going or (here - going).issuperset(members)
-            self._accuse_silent(board, others)
+            self._elsewhere_watch.look(board, verdict.view, others, self._setting.ranks)
             if not going.isdisjoint(members):
                 return False
             return board.end.is_reached(verdict.view) or all(board.failures.death(each) for each in others)
@@ -291,14 +291,6 @@ class Supervisor:
     def _going(self) -> set[Member]:
         """The members that have a process here which has not ended."""
         return members_of(self._agents.keys() - self._ended.keys())
-
-    def _accuse_silent(self, board: Board, others: Sequence[Member]) -> None:
-        """Members watch each other; where all who are left were on one machine, nobody else would miss them."""
-        for member, since in self._watchlist.observe(
-            time.monotonic(), board.beats.counts(others, self._setting.ranks)
-        ).items():
-            reason = f"has given no sign of life for {time.monotonic() - since:.1f} s"
-            board.failures.publish_death(Death(str(member), reason, "heartbeat", since))
 
     def _require_kept(self) -> None:
         if any(status == DONE for status in self._ended.values()):
