@@ -1,5 +1,6 @@
 """Planning from Python."""
 
+import logging
 import re
 import subprocess
 import sys
@@ -28,9 +29,11 @@ PAPER = {"pipelines": 3, "stages": 4, "micro_batches": 6, "optimizer": 3, "limit
 
 @pytest.fixture
 def registries():
-    """What is registered is so in one test."""
+    """What is registered is so in one test, handlers of logs too."""
+    handlers = list(logging.getLogger("recycle").handlers)
     kept = [(registry, dict(registry)) for registry in (MAKERS, ROUTING_RULES)]
     yield
+    logging.getLogger("recycle").handlers[:] = handlers
     for registry, before in kept:
         registry.clear()
         registry.update(before)
@@ -178,6 +181,12 @@ def test_the_page_runs_as_it_stands(registries, tmp_path, monkeypatch):
     assert names["plan"].check() == []
     assert names["losses"] == [4.0, 3.0, 2.0, 1.0]
     assert names["outcome"].goodput < 1
+    pandas = pytest.importorskip("pandas")
+    run = names["run"]
+    for rows in (names["rows"], names["answer"].as_json()["policies"], run.iterations, run.failures, run.views):
+        frame = pandas.DataFrame(rows)
+        assert len(frame) == len(rows)
+        assert all(isinstance(column, str) for column in frame.columns)
 
 
 def rack(home, live):
