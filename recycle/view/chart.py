@@ -385,11 +385,14 @@ def _drawn(subject: Subject, server: Server, index: int) -> int:
 
 def _facts(subject: Subject, timeline: Timeline, period: float, rows: list[Row]) -> tuple[tuple[str, str], ...]:
     plan = subject.plan
+    if plan is None and not timeline.iterations:
+        return ()
     live = [row for row in rows if not row.dead]
     bubble = sum(row.bubble for row in live) / len(live) if live else 0.0
     facts = [("period", time_text(period, timeline.time_unit))]
     if plan is None:
-        facts.append(("iterations", str(timeline.iterations)))
+        last = timeline.first + timeline.iterations
+        facts.append(("iterations", f"{timeline.first + 1} to {last}" if timeline.first else str(last)))
     else:
         if plan.mode.optimizer == "global":
             unit, update = timeline.time_unit, longest_update(plan.job, plan.dead)
