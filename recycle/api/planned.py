@@ -133,7 +133,7 @@ class Planned:
     @property
     def throughput(self) -> float:
         """Against fault-free 1F1B, which has 1."""
-        return self.plan.retention
+        return self.plan.throughput
 
     def check(self) -> list[str]:
         """What makes the plan illegal, a line each; nothing for a legal one."""

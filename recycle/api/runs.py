@@ -91,7 +91,7 @@ class RecordedRun:
                     "iteration": view.step + 1,
                     "servers": len(view.servers),
                     "cause": view.cause,
-                    "planned": view.retention / change.start,
+                    "planned": view.throughput / change.start,
                     "measured": self._history.measured(view.epoch),
                     "lost": cost.lost / self._second,
                     "recovery": cost.recovery / self._second,

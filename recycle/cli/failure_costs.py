@@ -28,13 +28,13 @@ class FailureCost(NamedTuple):
         stage: of the server.
         period: time of an iteration with it dead.
         of_before: the throughput, against that with all servers.
-        of_1f1b: the throughput, against fault-free 1F1B.
+        throughput: of the plan around it, against fault-free 1F1B.
     """
 
     stage: int
     period: int
     of_before: float
-    of_1f1b: float
+    throughput: float
 
 
 class Restart(NamedTuple):
@@ -80,7 +80,7 @@ def failure_costs(line: CommandLine, source: Source, whole: Plan) -> FailureCost
     rerouted: list[FailureCost] = []
     for stage in range(stages if pipelines > 1 else 0):
         plan = source.plan([Server(0, stage)])
-        rerouted.append(FailureCost(stage, plan.period, whole.period / plan.period, plan.retention))
+        rerouted.append(FailureCost(stage, plan.period, whole.period / plan.period, plan.throughput))
     worst = max((1 - each.of_before for each in rerouted), default=0.0)
     moved = None
     if worst > MATTERS / (pipelines * stages):

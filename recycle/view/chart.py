@@ -403,7 +403,8 @@ def _facts(subject: Subject, timeline: Timeline, period: float, rows: list[Row])
         gap = period / plan.bound - 1 if plan.bound else 0.0
         facts.append(("bound", f"{time_text(plan.bound, timeline.time_unit)} ({printable(plan.provenance.bound_by)})"))
         facts.append(("gap", share(gap)))
-        facts.append(("throughput", f"{share(plan.baseline / period if period else 1.0)} of fault-free 1F1B"))
+        throughput = share(plan.baseline / period if period else 1.0)
+        facts.append(("throughput", f"{throughput} of {plan.job.baseline_name}"))
     facts.append(("bubble", share(bubble)))
     if wasted := sum(row.wasted for row in rows):
         facts.append(("void work", f"{time_text(wasted, timeline.time_unit)} of all servers together"))
