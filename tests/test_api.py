@@ -129,6 +129,8 @@ def test_budgets_and_modes_as_people_write_them():
         ({"dead": 3}, "dead is 3: give names of servers"),
         ({"budget": -1}, "budget is -1: give seconds"),
         ({"budget": None}, "budget is None: give seconds"),
+        ({"moves": -1}, "moves is -1: give a number, 0 or more"),
+        ({"moves": "many"}, "moves is 'many'"),
         ({"mode": "quick"}, "'quick' does not fit; give words of: fused or split; global or staggered; home or free"),
         ({"mode": "fused split"}, "'split' does not fit"),
         ({"mode": 3}, "mode is 3"),
@@ -249,6 +251,7 @@ def test_one_simulation_is_one_sample_of_a_comparison():
         assert samples[0].spans[-1].end == samples[0].seconds
     for wrong, message in (
         ({"mtbf_of_job": 0}, "give more than 0"),
+        ({"mtbf_of_job": -1}, "mtbf_of_job is -1: give seconds"),
         ({"trace": "none.csv"}, "none.csv"),
         ({"policy": "none"}, "policy 'none': there is none"),
     ):

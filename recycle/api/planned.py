@@ -203,6 +203,8 @@ def make_plan(
     """
     if not isinstance(job, Job):
         raise UserError(f"job is {job!r}: give a recycle.Job, or what recycle.load_job returns")
+    if not (moves is None or (isinstance(moves, int) and moves >= 0)):
+        raise UserError(f"moves is {moves!r}: give a number, 0 or more")
     seconds = read_seconds("budget", budget)
     stop = MaxSeconds(seconds) if moves is None else MaxMoves(moves)
     said = f"{seconds:g} s" if moves is None else f"{moves} moves"

@@ -141,8 +141,8 @@ def _setting(
     seeds: int,
 ) -> StudySetting:
     job.require_standard("a study")
-    if seeds < 1:
-        raise UserError(f"seeds is {seeds}: give 1 or more")
+    if not isinstance(seeds, int) or seeds < 1:
+        raise UserError(f"seeds is {seeds!r}: give a number, 1 or more")
     history = failures.history(job)
     seconds = iteration_seconds(job) if iteration is None else read_seconds("iteration", iteration)
     ground = Ground(job, seconds, layers or 8 * job.depth, history.failures_per_second(job.pipelines * job.depth))
