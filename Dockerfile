@@ -1,6 +1,6 @@
 # ReCycle with all that trains, on CPUs or on NVIDIA GPUs (torch's wheel brings CUDA):
 #   docker build -t recycle .
-#   docker run --rm recycle plan -D 3 -P 4 -M 6 --optimizer-cost 3 --dead W1_2
+#   docker run --rm recycle plan -D 3 -P 4 -M 6 --dead W1_2
 #   docker run --rm --gpus all --shm-size 8g -v "$PWD:/work" recycle train job.toml -o run
 FROM python:3.12-slim
 COPY pyproject.toml hatch_build.py README.md LICENSE /src/

@@ -63,10 +63,10 @@ from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop
 from recycle.study.bill import Bill
 from recycle.study.buckets import Outcome
-from recycle.study.compare import StudySetting, compare, retention
+from recycle.study.compare import StudySetting, compare, throughput_curves
 from recycle.study.constants import TYPICAL
 from recycle.study.failures import FailureHistory
-from recycle.study.plots import bucket_bars, lost_hours, over_time, retention_lines
+from recycle.study.plots import bucket_bars, lost_hours, over_time, throughput_lines
 from recycle.study.policies.rerouting import Rerouting
 from recycle.study.rates import Ground, Rates
 from recycle.study.registry import ALL
@@ -83,11 +83,11 @@ def setting(job: Job, trace: str, seeds: int, policies: tuple[str, ...] = ALL) -
 
 def draw_figures(seeds: int, folder: Path) -> None:
     example = setting(example_job(6), "shared-gpus", seeds)
-    comparisons, curves = compare(example), retention(example)
+    comparisons, curves = compare(example), throughput_curves(example)
     for name, picture in {
         "study-time": over_time(comparisons),
         "study-buckets": bucket_bars(comparisons),
-        "study-retention": retention_lines(curves),
+        "study-throughput": throughput_lines(curves),
         "study-cost": lost_hours(comparisons, Bill()),
     }.items():
         write_whole(folder / f"{name}.svg", picture.encode())

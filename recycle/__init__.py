@@ -1,6 +1,6 @@
 """ReCycle: fault-tolerant pipeline-parallel training that re-routes work around failed servers.
 
-Planning from Python, without torch::
+Planning, studies and recorded runs from Python, without torch::
 
     import recycle
 
@@ -8,7 +8,7 @@ Planning from Python, without torch::
     plan = recycle.make_plan(job, dead=["W1_2"])
     print(plan.period, plan.bound, plan.explain().time)
 
-``recycle.api.planned`` and ``recycle.api.sweep`` say more. What is named here is imported when it is first used.
+docs/reference/python.md has the rest. What is named here is imported when it is first used.
 """
 
 from importlib import import_module
@@ -19,7 +19,9 @@ from recycle.version import __version__
 if TYPE_CHECKING:
     from recycle.api.planned import JobOfKeys as Job
     from recycle.api.planned import Planned, load_job, load_plan, make_plan
-    from recycle.api.studies import PlanCatalogue, compare_policies, make_catalogue
+    from recycle.api.routing import register_routing
+    from recycle.api.runs import RecordedRun, read_run
+    from recycle.api.studies import PlanCatalogue, compare_policies, make_catalogue, simulate
     from recycle.api.sweep import sweep
     from recycle.study.registry import register_policy
 
@@ -27,22 +29,30 @@ __all__ = [
     "Job",
     "PlanCatalogue",
     "Planned",
+    "RecordedRun",
     "__version__",
     "compare_policies",
     "load_job",
     "load_plan",
     "make_catalogue",
     "make_plan",
+    "read_run",
     "register_policy",
+    "register_routing",
+    "simulate",
     "sweep",
 ]
-_STUDIES = "recycle.api.studies"
+_STUDIES, _RUNS = "recycle.api.studies", "recycle.api.runs"
 _PLACES = {
     "sweep": "recycle.api.sweep",
     "PlanCatalogue": _STUDIES,
     "compare_policies": _STUDIES,
     "make_catalogue": _STUDIES,
+    "simulate": _STUDIES,
+    "RecordedRun": _RUNS,
+    "read_run": _RUNS,
     "register_policy": "recycle.study.registry",
+    "register_routing": "recycle.api.routing",
 }
 
 

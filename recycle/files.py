@@ -34,6 +34,7 @@ def read_bytes(path: Path) -> bytes:
     """
     try:
         if path == STANDARD:
+            _require_open("standard input", sys.stdin)
             content = sys.stdin.buffer.read(LARGEST + 1)
         else:
             with _opened(path) as file:
@@ -45,6 +46,11 @@ def read_bytes(path: Path) -> bytes:
     if len(content) > LARGEST:
         raise UserError(f"{path}: it has more than {LARGEST} bytes, and no file that is read here has so many")
     return without_mark(content)
+
+
+def _require_open(name: str, stream: object) -> None:
+    if stream is None:
+        raise UserError(f"{name}: it is closed; give a file in the place of {STANDARD}")
 
 
 def _opened(path: Path) -> IO[bytes]:
@@ -107,6 +113,8 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
         UserError: the file cannot be written; what was there before is untouched.
     """
     if path == STANDARD:
+        # What stands in for a closed one takes everything.
+        _require_open("standard output", sys.__stdout__)
         content = io.BytesIO()
         yield content
         sys.stdout.flush()

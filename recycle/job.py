@@ -261,6 +261,15 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Memory for activations on each server at a place of its pipeline."""
         return self.stages[self.chunks[place][0]].limit
 
+    @property
+    def baseline_name(self) -> str:
+        """What plans are compared with: 1F1B, which tight memory keeps from running as far ahead as it wants."""
+        if not self.even:
+            return "fault-free 1F1B"
+        rooms = (self.limit(at) // sum(self.stages[each].held for each in held) for at, held in enumerate(self.chunks))
+        tight = any(room < min(self.depth - at, self.micro_batches) for at, room in enumerate(rooms))
+        return "fault-free 1F1B within this memory" if tight else "fault-free 1F1B"
+
     def require_standard(self, what: str) -> None:
         """Refuse that a server holds several chunks, or that pipelines are not alike.
 

@@ -122,17 +122,17 @@ def memory_text(value: float, unit: str) -> str:
     return _scaled(value * scale, AMOUNTS) if value * scale >= AMOUNTS[-1][1] else plural(value * scale, "byte")
 
 
-def throughput_text(retention: float, reference: float | None = None, when: str = "before") -> str:
+def throughput_text(throughput: float, reference: float | None = None, when: str = "before") -> str:
     """A plan's throughput and what it is compared with: ``planned throughput 80% of before (100% of fault-free 1F1B)``.
 
     Args:
-        retention: against that of the job's fault-free 1F1B schedule.
+        throughput: against that of the job's fault-free 1F1B schedule.
         reference: another throughput on the same scale; None to compare with 1F1B alone.
         when: whose throughput that is.
     """
     if reference is None:
-        return f"planned throughput {retention:.0%} of fault-free 1F1B"
-    return f"planned throughput {retention / reference:.0%} of {when} ({retention:.0%} of fault-free 1F1B)"
+        return f"planned throughput {throughput:.0%} of fault-free 1F1B"
+    return f"planned throughput {throughput / reference:.0%} of {when} ({throughput:.0%} of fault-free 1F1B)"
 
 
 def plural(value: float, unit: str) -> str:

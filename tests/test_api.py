@@ -1,5 +1,7 @@
 """Planning from Python."""
 
+import logging
+import re
 import subprocess
 import sys
 from xml.etree import ElementTree
@@ -8,15 +10,33 @@ import msgspec
 import pytest
 
 import recycle
+from harness.paths import ROOT
 from recycle.api.planned import Planned
-from recycle.errors import JobError, UserError
+from recycle.errors import JobError, PlanFileError, UserError
 from recycle.job import Server
-from recycle.plan.document import encode_plan
+from recycle.plan.document import decode_plan, encode_plan
+from recycle.plan.routing import ROUTING_RULES
 from recycle.study.policies.scaled import FaultScaled
 from recycle.study.policy import Reaction, train
 from recycle.study.registry import MAKERS
+from tests.view.disturbed import DEATH, write_disturbed
+
+NAMELESS = ("__version__", "Planned", "RecordedRun")
+"""What other calls return, and the version."""
 
 PAPER = {"pipelines": 3, "stages": 4, "micro_batches": 6, "optimizer": 3, "limit": 6}
+
+
+@pytest.fixture
+def registries():
+    """What is registered is so in one test, handlers of logs too."""
+    handlers = list(logging.getLogger("recycle").handlers)
+    kept = [(registry, dict(registry)) for registry in (MAKERS, ROUTING_RULES)]
+    yield
+    logging.getLogger("recycle").handlers[:] = handlers
+    for registry, before in kept:
+        registry.clear()
+        registry.update(before)
 
 
 def test_a_question_is_a_few_lines(tmp_path):
@@ -109,6 +129,8 @@ def test_budgets_and_modes_as_people_write_them():
         ({"dead": 3}, "dead is 3: give names of servers"),
         ({"budget": -1}, "budget is -1: give seconds"),
         ({"budget": None}, "budget is None: give seconds"),
+        ({"moves": -1}, "moves is -1: give a number, 0 or more"),
+        ({"moves": "many"}, "moves is 'many'"),
         ({"mode": "quick"}, "'quick' does not fit; give words of: fused or split; global or staggered; home or free"),
         ({"mode": "fused split"}, "'split' does not fit"),
         ({"mode": 3}, "mode is 3"),
@@ -119,7 +141,7 @@ def test_budgets_and_modes_as_people_write_them():
         recycle.make_plan(3)
 
 
-def test_a_study_with_a_policy_of_ones_own():
+def test_a_study_with_a_policy_of_ones_own(registries):
     class Standing(FaultScaled):
         name = "standing"
 
@@ -127,14 +149,11 @@ def test_a_study_with_a_policy_of_ones_own():
             return Reaction((train(1.0 if not cluster.dead else 0.0, cluster.live),))
 
     recycle.register_policy("standing", Standing)
-    try:
-        with pytest.raises(UserError, match="policy 'standing': there is one already"):
-            recycle.register_policy("standing", Standing)
-        found = recycle.compare_policies(
-            recycle.Job(**PAPER), ["standing", "fault-scaled"], mtbf_of_job="7h", repair="4h", seeds=2
-        )
-    finally:
-        del MAKERS["standing"]
+    with pytest.raises(UserError, match="policy 'standing': there is one already"):
+        recycle.register_policy("standing", Standing)
+    found = recycle.compare_policies(
+        recycle.Job(**PAPER), ["standing", "fault-scaled"], mtbf_of_job="7h", repair="4h", seeds=2
+    )
     standing, scaled = found.as_json()["policies"]
     assert standing["policy"] == "standing"
     # No training while one of twelve is dead: far below the share of live servers.
@@ -151,6 +170,111 @@ def test_a_catalogue_from_python(tmp_path):
     assert told[-1] == (5, 5)
     assert made.plan("W1_2").dead == ["W1_2"]
     assert recycle.PlanCatalogue(tmp_path / "c.zip").plan().dead == []
+
+
+def test_the_page_runs_as_it_stands(registries, tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    assert all(f"recycle.{name}(" in page for name in recycle.__all__ if name not in NAMELESS)
+    write_disturbed(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        exec(block, names)
+    assert names["plan"].check() == []
+    assert names["losses"] == [4.0, 3.0, 2.0, 1.0]
+    assert names["outcome"].goodput < 1
+    pandas = pytest.importorskip("pandas")
+    run = names["run"]
+    for rows in (names["rows"], names["answer"].as_json()["policies"], run.iterations, run.failures, run.views):
+        frame = pandas.DataFrame(rows)
+        assert len(frame) == len(rows)
+        assert all(isinstance(column, str) for column in frame.columns)
+
+
+def rack(home, live):
+    return [each for each in live if each // 2 == home // 2] or live
+
+
+@pytest.mark.parametrize("keeps_home", [True, False])
+@pytest.mark.parametrize(
+    "keys",
+    [{}, {"limit": 5}, {"placement": "v-shaped"}, {"pipelines": 8, "stages": 6, "micro_batches": 300, "limit": 12}],
+    ids=["plain", "tight", "v-shaped", "large"],
+)
+def test_plans_keep_to_a_rule_that_tells_pipelines_apart(registries, keys, keeps_home):
+    recycle.register_routing("rack", rack, keeps_home=keeps_home)
+    job = recycle.Job(**{"pipelines": 6, "stages": 4, "micro_batches": 6} | keys)
+    plan = recycle.make_plan(job, "W0_1,W3_2,W4_0", moves=20, mode="rack")
+    assert plan.check() == []
+    guests = {
+        (server.pipeline, each.home)
+        for server, program in plan.plan.programs.items()
+        for each in program
+        if each.op.value in "FIWB" and each.home != server.pipeline
+    }
+    assert guests >= {(1, 0), (2, 3), (5, 4)}
+    assert all(host // 2 == home // 2 for host, home in guests)
+    # Without it the plan means nothing.
+    del ROUTING_RULES["rack"]
+    with pytest.raises(PlanFileError, match="routing 'rack': there is none; choose from home, free"):
+        decode_plan(encode_plan(plan.plan), "plan.json")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "keeps_home", "message"),
+    [
+        (lambda home, live: [], True, r"gives \[\] to micro-batches of pipeline 1 while \[0, 2\] are alive"),
+        (lambda home, live: [1], True, r"gives \[1\] to"),
+        (lambda home, live: [home + 1], False, "its own among them if it is"),
+    ],
+)
+def test_a_rule_that_gives_no_server_is_refused(registries, hosts, keeps_home, message):
+    recycle.register_routing("own", hosts, keeps_home=keeps_home)
+    with pytest.raises(UserError, match=message):
+        recycle.make_plan(recycle.Job(**PAPER), "W1_2", moves=1, mode="own")
+
+
+@pytest.mark.parametrize("name", ["home", "fused", "", "a b", "a,b"])
+def test_a_rule_has_a_name_that_a_mode_can_have(registries, name):
+    with pytest.raises(UserError, match=f"routing {name!r}: "):
+        recycle.register_routing(name, rack)
+
+
+def test_one_simulation_is_one_sample_of_a_comparison():
+    job = recycle.Job(2, 2, 2)
+    failures = {"mtbf_of_job": 70 * 3600, "repair": "4h"}
+    answer = recycle.compare_policies(job, "fault-scaled,dropping", seeds=2, **failures)
+    for policy in answer.policies:
+        samples = [recycle.simulate(job, policy.policy, seed=seed, **failures) for seed in range(2)]
+        assert sum(each.goodput for each in samples) / 2 == pytest.approx(policy.goodput)
+        assert samples[0].spans[0].start == 0
+        assert samples[0].spans[-1].end == samples[0].seconds
+    for wrong, message in (
+        ({"mtbf_of_job": 0}, "give more than 0"),
+        ({"mtbf_of_job": -1}, "mtbf_of_job is -1: give seconds"),
+        ({"trace": "none.csv"}, "none.csv"),
+        ({"policy": "none"}, "policy 'none': there is none"),
+    ):
+        with pytest.raises(UserError, match=message):
+            recycle.simulate(job, **wrong)
+
+
+def test_a_run_is_read_as_rows(tmp_path):
+    run = recycle.read_run(write_disturbed(tmp_path / "run"))
+    assert [(row["iteration"], row["loss"]) for row in run.iterations] == [(1, 4.0), (2, 3.0), (3, 2.0), (4, 1.0)]
+    (failure,) = run.failures
+    assert (failure["time"], failure["server"], failure["view"]) == (DEATH / 1e6, "W1_2", 1)
+    lost, back = run.views
+    assert (lost["servers"], lost["iteration"], back["servers"]) == (11, 2, 12)
+    # From the death to the first instruction behind it.
+    assert lost["recovery"] == pytest.approx(0.0065)
+    assert run.summary[0] == "1 failure, 1 rejoin, 1 iteration made again"
+    assert {row["iteration"] for row in run.instructions} == {1, 2, 3, 4}
+    assert run.html().lower().startswith("<!doctype html>")
+    with pytest.raises(UserError, match="give the folder of a run"):
+        recycle.read_run("plan.json")
+    with pytest.raises(UserError, match="no recordings here"):
+        recycle.read_run(tmp_path)
 
 
 def test_the_import_costs_nothing_and_planning_never_needs_torch():

@@ -225,3 +225,9 @@ def test_a_baseline_that_lacks_memory_stands_beside_one_that_has_it(run, tmp_pat
     assert int(within) > int(period)
     assert "within this memory" not in enough
     assert "1F1B with the memory that it wants" in run("check", tmp_path / "tight.json")[1]
+    assert "of fault-free 1F1B within this memory" in run("show", tmp_path / "tight.json", "--html", "-")[1]
+    run("catalogue", job_file(tmp_path, limit=6, **shape), "--failures", 1, "--moves", 1, "-o", tmp_path / "c.zip")
+    _, said, _ = run("plan", "--catalogue", tmp_path / "c.zip")
+    assert "1F1B with the memory that it wants" in said
+    figures = json.loads(run("plan", job_file(tmp_path, limit=6, **shape), "--moves", 1, "--json")[1])
+    assert (figures["baseline"], figures["unlimited_baseline"]) == (int(within), int(wanted))

@@ -1,12 +1,13 @@
 import io
 import json
+import logging
 
 import pytest
 from rich.console import Console
 
 from recycle.cli import console
 from recycle.cli.console import make_console, print_json, progress_line
-from recycle.runtime.plain_words import say
+from recycle.saying import say
 
 
 @pytest.fixture
@@ -77,6 +78,25 @@ def test_styles_are_still_those_of_a_terminal(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     make_console().print("seen", style="bold")
     assert capsys.readouterr().out == "\x1b[1mseen\x1b[0m\n"
+
+
+def test_a_program_with_a_handler_for_it_has_what_a_run_says_in_its_log_and_not_on_standard_error(capsys):
+    class Kept(logging.Handler):
+        def emit(self, record):
+            kept.append((record.name, record.levelname, record.getMessage()))
+
+    kept, logger, handler = [], logging.getLogger("recycle"), Kept()
+    logger.addHandler(handler)
+    try:
+        say(f"100% of %s{STEERING}")
+    finally:
+        logger.removeHandler(handler)
+    say("afterwards")
+    ((name, level, text),) = kept
+    assert (name, level) == ("recycle", "WARNING")
+    assert text.startswith("100% of %s")
+    assert STEERING not in text
+    assert capsys.readouterr() == ("", "recycle: afterwards\n")
 
 
 def test_what_a_run_says_is_seen_and_does_no_more(capsys):

@@ -46,7 +46,7 @@ def test_the_figures_are_those_of_plans(run):
     plan = report["plan"]
     assert plan["dead"] == ["W1_2"]
     assert plan["period"] == 29
-    assert plan["of_before"] == plan["of_1f1b"] == pytest.approx(27 / 29)
+    assert plan["of_before"] == plan["throughput"] == pytest.approx(27 / 29)
     assert [each["stage"] for each in plan["failures"]] == [0, 1, 2, 3]
     assert plan["failures"][2]["period"] == 29
 

@@ -1,6 +1,8 @@
 """The wheel and the source distribution, built and installed as a user gets them."""
 
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -8,10 +10,13 @@ from email.parser import Parser
 from pathlib import Path
 from zipfile import ZipFile
 
+import click
 import pytest
 
 builders = pytest.importorskip("hatchling.builders.wheel", reason="hatchling is not installed: scripts/test does")
 from hatchling.builders.sdist import SdistBuilder  # noqa: E402 - only where it is there
+
+from recycle.cli.verbs import group  # noqa: E402 - as above
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -80,3 +85,32 @@ def test_the_source_distribution_has_what_a_reader_needs(tmp_path):
         "docs/internals/planner.md",
         "scripts/demo",
     }
+
+
+def test_the_image_is_built_from_what_it_copies_and_its_commands_exist(tmp_path, monkeypatch):
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    sent = {each[1:] for each in (ROOT / ".dockerignore").read_text().splitlines() if each.startswith("!")}
+    copied = set()
+    for line in lines:
+        words = line.split()
+        if words[:1] == ["COPY"]:
+            *sources, target = words[1:]
+            for source in sources:
+                place = tmp_path / target.lstrip("/")
+                if (ROOT / source).is_dir():
+                    shutil.copytree(ROOT / source, place, ignore=shutil.ignore_patterns("__pycache__"))
+                else:
+                    place.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(ROOT / source, place)
+                copied.add(source)
+    assert copied == sent
+    (built,) = builders.WheelBuilder(str(tmp_path / "src")).build(directory=str(tmp_path))
+    (asked,) = (each for each in lines if each.startswith("RUN pip install"))
+    extras = set(re.search(r"\[(.*)\]", asked)[1].split(","))
+    assert extras <= set(metadata_of(built).get_all("Provides-Extra"))
+    assert (tmp_path / re.search(r"-c /(\S+)", asked)[1]).exists()
+    monkeypatch.chdir(tmp_path)
+    commands = [shlex.split(line.partition(" recycle ")[2]) for line in lines if line.startswith("#   docker run")]
+    assert len(commands) == 2
+    for verb, *arguments in commands:
+        group.get_command(click.Context(group), verb).make_context(verb, arguments)

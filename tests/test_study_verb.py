@@ -66,7 +66,7 @@ def test_the_page_and_its_tables(trace, tmp_path):
         spans = [row for row in csv.DictReader(file) if row["policy"] == "recycle"]
     assert float(spans[0]["start"]) == 0
     assert float(spans[-1]["end"]) == 20 * 86_400
-    with (out / "retention.csv").open() as file:
+    with (out / "throughput.csv").open() as file:
         assert next(csv.DictReader(file)) == {"policy": "recycle", "dead": "0", "rate": "1.0"}
 
 

@@ -80,6 +80,19 @@ def test_a_dash_is_standard_input_and_standard_output(call, tmp_path):
     assert call("catalogue", "-o -").returncode == 2
 
 
+@pytest.mark.parametrize("name", ["csv", "output", "picture"])
+def test_what_should_go_where_nothing_is_open_is_not_said_to_be_written(call, name):
+    done = call(name, ">&-")
+    assert (done.returncode, b"written to" in done.stderr) == (2, False)
+    assert done.stderr.decode().endswith("recycle: standard output: it is closed; give a file in the place of -\n")
+
+
+def test_a_closed_standard_input_is_one_line(call):
+    done = call("study", "--trace - <&-")
+    assert (done.returncode, b"Traceback" in done.stderr) == (2, False)
+    assert done.stderr.decode().endswith("recycle: standard input: it is closed; give a file in the place of -\n")
+
+
 @pytest.mark.parametrize(
     ("name", "unbuffered"), [*((name, "") for name in sorted(COMMANDS)), ("check", "1"), ("json", "1")]
 )

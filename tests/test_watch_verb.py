@@ -64,7 +64,7 @@ def test_a_run_is_watched_through_a_kill(start, browser, tmp_path):
     # Whoever watches may be there before the run.
     browser.get(address(start("watch", folder, "--port", 0)))
     assert not folder.exists()
-    wait_until(lambda: text(browser, "live-iteration") == "none yet")
+    wait_until(lambda: text(browser, "live-state") == "waiting for a run to begin here")
     kept = ("--keep-in-memory", "copies=1")
     run = start("train", *shape, *kept, "--iterations", 8, "--faults", tmp_path / "faults.toml", "-o", folder)
     wait_until(lambda: text(browser, "live-deaths") == "1")
@@ -76,7 +76,7 @@ def test_a_run_is_watched_through_a_kill(start, browser, tmp_path):
     wait_until(lambda: text(browser, "live-loss") == f"{loss:.4f}")
     # The run has ended, and no process of it is shown as if it lived.
     wait_until(lambda: text(browser, "live-state").startswith("ended, at "))
-    wait_until(lambda: text(browser, "live-servers") == "0 of 12 live")
+    wait_until(lambda: text(browser, "live-servers") == "11 of 12 live at the end")
     dead = browser.execute_script("return document.querySelector('#servers .dead').innerText")
     assert dead
     processes = [line for line in load_lines(folder) if isinstance(line, ProcessLine) and line.name != "launcher"]

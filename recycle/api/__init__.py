@@ -1,1 +1,1 @@
-"""Planning from Python: what ``import recycle`` offers."""
+"""What ``import recycle`` offers: planning, studies and recorded runs, from Python."""

@@ -6,7 +6,7 @@ needs torch.
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,11 @@ else:
 
 PathLike = str | os.PathLike[str]
 
-MODES = {"backward": ("fused", "split"), "optimizer": ("global", "staggered"), "routing": tuple(ROUTING_RULES)}
+MODES: Mapping[str, Collection[str]] = {
+    "backward": ("fused", "split"),
+    "optimizer": ("global", "staggered"),
+    "routing": ROUTING_RULES.keys(),
+}
 """The words of a mode, by what they choose."""
 
 MOST_DRAWN = 20_000
@@ -129,7 +133,7 @@ class Planned:
     @property
     def throughput(self) -> float:
         """Against fault-free 1F1B, which has 1."""
-        return self.plan.retention
+        return self.plan.throughput
 
     def check(self) -> list[str]:
         """What makes the plan illegal, a line each; nothing for a legal one."""
@@ -199,10 +203,12 @@ def make_plan(
     """
     if not isinstance(job, Job):
         raise UserError(f"job is {job!r}: give a recycle.Job, or what recycle.load_job returns")
-    seconds = _seconds("budget", budget)
+    if not (moves is None or (isinstance(moves, int) and moves >= 0)):
+        raise UserError(f"moves is {moves!r}: give a number, 0 or more")
+    seconds = read_seconds("budget", budget)
     stop = MaxSeconds(seconds) if moves is None else MaxMoves(moves)
     said = f"{seconds:g} s" if moves is None else f"{moves} moves"
-    effort = make.Effort((stop,), said, seed, _seconds("prove", prove), until_interrupted=True)
+    effort = make.Effort((stop,), said, seed, read_seconds("prove", prove), until_interrupted=True)
     return Planned(make.make_plan(job, read_servers(dead), read_mode(mode), effort, form))
 
 
@@ -242,7 +248,16 @@ def read_mode(mode: Mode | str) -> Mode:
     return msgspec.convert(chosen, Mode)
 
 
-def _seconds(name: str, duration: str | float) -> float:
+def read_seconds(name: str, duration: str | float) -> float:
+    """A duration in seconds.
+
+    Args:
+        name: of what.
+        duration: a text such as ``2s``, or seconds.
+
+    Raises:
+        UserError: it is neither.
+    """
     if isinstance(duration, str):
         return parse_duration(duration)
     if not isinstance(duration, int | float) or not 0 <= duration < math.inf:

@@ -3,9 +3,9 @@
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from recycle.api.planned import Planned, read_servers
-from recycle.duration import parse_duration
+from recycle.api.planned import PathLike, Planned, read_seconds, read_servers
 from recycle.errors import UserError
 from recycle.faults.outages import load_outages
 from recycle.job import Job, Server
@@ -17,23 +17,26 @@ from recycle.planner.model.stopping import MaxMoves
 from recycle.processors import processors
 from recycle.study.answer import StudyAnswer, answer
 from recycle.study.bill import Bill
-from recycle.study.compare import StudySetting, iteration_seconds
+from recycle.study.buckets import Outcome
+from recycle.study.compare import StudySetting, iteration_seconds, sampled
 from recycle.study.failures import FailureHistory
-from recycle.study.rates import Ground
-from recycle.study.registry import ALL, parse_policies
+from recycle.study.policies.rerouting import Rerouting
+from recycle.study.rates import Ground, Rates
+from recycle.study.registry import ALL, make_policy, parse_policies
+from recycle.study.simulator import simulate as simulate_policy
 
 SHIPPED = "language-model-cluster"
 
 
 def compare_policies(
     job: Job,
-    policies: Iterable[str] = ALL,
+    policies: str | Iterable[str] = ALL,
     *,
-    trace: str | None = None,
-    mtbf_of_job: str | None = None,
-    repair: str = "4h",
+    trace: PathLike | None = None,
+    mtbf_of_job: str | float | None = None,
+    repair: str | float = "4h",
     servers: int | None = None,
-    iteration: str | None = None,
+    iteration: str | float | None = None,
     layers: int | None = None,
     constants: Mapping[str, float] | None = None,
     gpus_per_server: int | None = None,
@@ -48,7 +51,7 @@ def compare_policies(
         job: what is trained.
         policies: ways of surviving by name, those of ``register_policy`` among them.
         trace: a trace file, or the name of one that comes along; the default without ``mtbf_of_job``.
-        mtbf_of_job: mean time between two random failures of the job, instead of a trace.
+        mtbf_of_job: mean time between two random failures of the job, instead of a trace: a text, or seconds.
         repair: mean time from a random failure to the return.
         servers: that the trace is of, if it does not say.
         iteration: length of a fault-free iteration.
@@ -63,19 +66,88 @@ def compare_policies(
     Raises:
         UserError: something that was given cannot be used.
     """
-    if trace is not None and mtbf_of_job is not None:
-        raise UserError(f"trace is {trace!r} and mtbf_of_job is {mtbf_of_job!r}: give one of them")
-    job.require_standard("a study")
-    size = job.pipelines * job.depth
-    if mtbf_of_job is None:
-        history = FailureHistory.recorded(load_outages(trace or SHIPPED, job, servers))
-    else:
-        history = FailureHistory.random(parse_duration(mtbf_of_job), size, parse_duration(repair))
-    seconds = iteration_seconds(job) if iteration is None else parse_duration(iteration)
-    ground = Ground(job, seconds, layers or 8 * job.depth, history.failures_per_second(size))
-    names = parse_policies(",".join(policies))
-    setting = StudySetting(ground, history, names, seeds, dict(constants or {}))
+    failures = _Failures(trace, mtbf_of_job, repair, servers)
+    setting = _setting(job, policies, failures, iteration, layers, constants, seeds)
     return answer(setting, Bill.parse(gpus_per_server, price), progress, with_choices=with_choices)
+
+
+def simulate(
+    job: Job,
+    policy: str = Rerouting.name,
+    *,
+    trace: PathLike | None = None,
+    mtbf_of_job: str | float | None = None,
+    repair: str | float = "4h",
+    servers: int | None = None,
+    iteration: str | float | None = None,
+    layers: int | None = None,
+    constants: Mapping[str, float] | None = None,
+    seed: int = 0,
+) -> Outcome:
+    """What one way of surviving makes of one sample of the failures; arguments are those of ``compare_policies``.
+
+    ``outcome.spans`` is the run over time, in rows as ``pandas.DataFrame`` takes them; ``outcome.buckets`` says where
+    the servers' time went.
+
+    Args:
+        job: see above.
+        policy: its name.
+        trace: see above.
+        mtbf_of_job: see above.
+        repair: see above.
+        servers: see above.
+        iteration: see above.
+        layers: see above.
+        constants: see above.
+        seed: of the sample.
+
+    Raises:
+        UserError: something that was given cannot be used.
+    """
+    failures = _Failures(trace, mtbf_of_job, repair, servers)
+    setting = _setting(job, (policy,), failures, iteration, layers, constants, 1)
+    rates = Rates(job, setting.ground.layers)
+    chosen = make_policy(policy, setting.ground, rates, setting.sets[-1])
+    return simulate_policy(chosen, job.pipelines, job.depth, sampled(setting, seed))
+
+
+class _Failures(NamedTuple):
+    """The failures that are asked for, as ``compare_policies`` describes them."""
+
+    trace: PathLike | None
+    mtbf_of_job: str | float | None
+    repair: str | float
+    servers: int | None
+
+    def history(self, job: Job) -> FailureHistory:
+        """All of them."""
+        if self.mtbf_of_job is None:
+            return FailureHistory.recorded(load_outages(os.fspath(self.trace or SHIPPED), job, self.servers))
+        if self.trace is not None:
+            raise UserError(f"trace is {str(self.trace)!r} and mtbf_of_job is {self.mtbf_of_job!r}: give one of them")
+        between, repair = read_seconds("mtbf_of_job", self.mtbf_of_job), read_seconds("repair", self.repair)
+        if not (between and repair):
+            raise UserError(f"mtbf_of_job is {self.mtbf_of_job!r} and repair is {self.repair!r}: give more than 0")
+        return FailureHistory.random(between, job.pipelines * job.depth, repair)
+
+
+def _setting(
+    job: Job,
+    policies: str | Iterable[str],
+    failures: _Failures,
+    iteration: str | float | None,
+    layers: int | None,
+    constants: Mapping[str, float] | None,
+    seeds: int,
+) -> StudySetting:
+    job.require_standard("a study")
+    if not isinstance(seeds, int) or seeds < 1:
+        raise UserError(f"seeds is {seeds!r}: give a number, 1 or more")
+    history = failures.history(job)
+    seconds = iteration_seconds(job) if iteration is None else read_seconds("iteration", iteration)
+    ground = Ground(job, seconds, layers or 8 * job.depth, history.failures_per_second(job.pipelines * job.depth))
+    names = parse_policies(policies if isinstance(policies, str) else ",".join(policies))
+    return StudySetting(ground, history, names, seeds, dict(constants or {}))
 
 
 class PlanCatalogue:
@@ -85,7 +157,7 @@ class PlanCatalogue:
         path: of the file.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: PathLike) -> None:
         self._catalogue = Catalogue(Path(path))
 
     def plan(self, dead: str | Server | Iterable[str | Server] = ()) -> Planned:
@@ -99,7 +171,7 @@ class PlanCatalogue:
 
 def make_catalogue(
     job: Job,
-    path: str | os.PathLike[str],
+    path: PathLike,
     failures: int = 1,
     *,
     moves: int = 1000,

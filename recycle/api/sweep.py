@@ -33,7 +33,7 @@ def sweep(
 
     Returns:
         For each: ``failures``, how many servers are dead; ``dead``, their names; ``period`` and ``bound`` of the plan
-        around them, in the job's unit; ``of_1f1b`` and ``of_before``, its throughput against fault-free 1F1B and
+        around them, in the job's unit; ``throughput`` and ``of_before``, what it is worth against fault-free 1F1B and
         against the plan with all servers alive; ``alive``, the share of the servers that are.
 
     Raises:
@@ -62,7 +62,7 @@ def sweep(
                     "dead": ", ".join(planned.dead),
                     "period": planned.period,
                     "bound": planned.bound,
-                    "of_1f1b": planned.throughput,
+                    "throughput": planned.throughput,
                     "of_before": whole.period / period,
                     "alive": 1 - count / servers,
                 }

@@ -110,7 +110,7 @@ def figures(plan: Plan, clock: Clock, claims: "Claims") -> dict[str, Any]:
         "bound_proven": claims.proven,
         "baseline": plan.baseline,
         "gap": plan.gap,
-        "retention": plan.retention,
+        "throughput": plan.throughput,
         "peak_memory": {
             str(server): peak_memory(plan.job, server, program) for server, program in clock.compute.items()
         },

@@ -128,7 +128,7 @@ def plan_fields(line: CommandLine, whole: Plan, asked: Plan, costs: "FailureCost
         "period": asked.period,
         "bound": asked.bound,
         "of_before": whole.period / asked.period,
-        "of_1f1b": asked.retention,
+        "throughput": asked.throughput,
         "memory": micro_batches_held(whole.job),
         "failures": [each._asdict() for each in costs.rerouted],
         "without_pipeline": costs.without_pipeline,

@@ -32,13 +32,13 @@ class FailureCost(NamedTuple):
         stage: of the server.
         period: time of an iteration with it dead.
         of_before: the throughput, against that with all servers.
-        of_1f1b: the throughput, against fault-free 1F1B.
+        throughput: of the plan around it, against fault-free 1F1B.
     """
 
     stage: int
     period: int
     of_before: float
-    of_1f1b: float
+    throughput: float
 
 
 class Restart(NamedTuple):
@@ -128,7 +128,7 @@ def failure_costs(line: CommandLine, ranks_per_host: int, source: Source, whole:
     rerouted: list[FailureCost] = []
     for stage in range(stages if pipelines > 1 else 0):
         plan = source.plan([Server(0, stage)])
-        rerouted.append(FailureCost(stage, plan.period, whole.period / plan.period, plan.retention))
+        rerouted.append(FailureCost(stage, plan.period, whole.period / plan.period, plan.throughput))
     worst = min((each.of_before for each in rerouted), default=1.0)
     moved = _moved(whole, source.mode, layers, [Server(0, 0)], worst)
     every = line.setting("save_interval") if line.setting("save") is not None else None
@@ -169,7 +169,7 @@ def _host_costs(hosts: Sequence[frozenset[Server]], source: Source, whole: Plan,
             len(kinds[loss.counts]),
             plan.period,
             whole.period / plan.period,
-            plan.retention,
+            plan.throughput,
         )
         for loss, plan in plans
     )

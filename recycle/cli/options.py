@@ -230,20 +230,30 @@ def describe_job(job: Job) -> str:
     return f"{job.name}: {job.pipelines} pipelines x {job.depth} stages x {job.micro_batches} micro-batches{placement}"
 
 
+def compared_text(job: Job, baseline: int, period: int) -> str:
+    """A throughput against fault-free 1F1B; where memory is tight also against 1F1B with the memory that it wants.
+
+    Args:
+        job: that is planned.
+        baseline: period of 1F1B under the job's limits.
+        period: of the plan.
+    """
+    from recycle.planner.assemble import unlimited_baseline
+
+    found, wanted = max(period, 1), unlimited_baseline(job)
+    text = f"{baseline / found:.1%} of {job.baseline_name} (period {job.time_text(baseline)})"
+    if wanted < baseline:
+        text += f", {wanted / found:.1%} of 1F1B with the memory that it wants (period {job.time_text(wanted)})"
+    return text
+
+
 def describe_throughput(plan: Plan) -> list[str]:
     """What a plan's throughput is worth: against fault-free 1F1B and, with dead servers, against all servers alive."""
     job = plan.job
-    from recycle.planner.assemble import unlimited_baseline
     from recycle.planner.model.bounds import lower_bound, period
     from recycle.planner.model.problem import make_problem
 
-    text = f"{plan.retention:.1%} of fault-free 1F1B (period {job.time_text(plan.baseline)})"
-    wanted = unlimited_baseline(job)
-    if wanted < plan.baseline:
-        text = (
-            f"{plan.retention:.1%} of fault-free 1F1B within this memory (period {job.time_text(plan.baseline)}), "
-            f"{wanted / max(plan.period, 1):.1%} of 1F1B with the memory that it wants (period {job.time_text(wanted)})"
-        )
+    text = compared_text(job, plan.baseline, plan.period)
     if not plan.dead:
         return [text]
     problem = make_problem(job, job.dead_servers(()), plan.mode)

@@ -10,6 +10,7 @@ from recycle.cli.options import (
     SEARCH,
     Described,
     JobCommand,
+    compared_text,
     dead_option,
     describe_dead,
     describe_job,
@@ -128,6 +129,8 @@ def finish(plan: Plan, output: Path | None, *, as_json: bool) -> None:
 
 def summary(plan: Plan) -> dict[str, Any]:
     """What one judges a plan by."""
+    from recycle.planner.assemble import unlimited_baseline
+
     return {
         "dead": [str(server) for server in plan.dead],
         "period": plan.period,
@@ -137,7 +140,8 @@ def summary(plan: Plan) -> dict[str, Any]:
         "status": plan.provenance.status,
         "bound_by": plan.provenance.bound_by,
         "baseline": plan.baseline,
-        "retention": plan.retention,
+        "unlimited_baseline": unlimited_baseline(plan.job),
+        "throughput": plan.throughput,
     }
 
 
@@ -171,7 +175,6 @@ def report_entry(catalogue: Catalogue, found: Found, output: Path | None, *, as_
     if output is not None:
         save_plan(found.plan(), output)
     index, entry = catalogue.index, found.entry
-    retention = index.baseline / entry.period if entry.period else 1.0
     if as_json:
         print_json(
             {
@@ -180,7 +183,7 @@ def report_entry(catalogue: Catalogue, found: Found, output: Path | None, *, as_
                 "period": entry.period,
                 "bound": entry.bound,
                 "makespan": entry.makespan,
-                "retention": retention,
+                "throughput": index.baseline / entry.period if entry.period else 1.0,
                 "roles": {str(server): str(role) for server, role in found.reading.roles.items()},
             }
         )
@@ -191,7 +194,7 @@ def report_entry(catalogue: Catalogue, found: Found, output: Path | None, *, as_
     console.print(f"dead       {describe_dead(found.dead)}")
     console.print(f"period     {job.time_text(entry.period)}, bound {job.time_text(entry.bound)}")
     console.print(
-        f"throughput {retention:.1%} of fault-free 1F1B (period {job.time_text(index.baseline)}), "
+        f"throughput {compared_text(job, index.baseline, entry.period)}, "
         f"{whole.period / max(entry.period, 1):.1%} of that with all servers alive "
         f"(period {job.time_text(whole.period)})"
     )

@@ -277,12 +277,12 @@ def _print_columns(rows: "Sequence[Sequence[str]]", left: "Sequence[int]") -> No
 
 def _write(folder: Path, found: "StudyAnswer") -> None:
     from recycle.files import write_whole
-    from recycle.study.compare import retention
+    from recycle.study.compare import throughput_curves
     from recycle.study.page import page
     from recycle.study.tables import write_tables
 
-    with progress_line("retention") as show:
-        curves = retention(found.setting)
+    with progress_line("throughput") as show:
+        curves = throughput_curves(found.setting)
         show("plots")
         drawn = page(found, curves).encode()
     # What takes long is done by now: Ctrl-C leaves no page beside tables of another study.

@@ -11,7 +11,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime
 from random import Random
 from typing import Literal, NamedTuple, TypeAlias
@@ -40,6 +39,9 @@ DECIMALS = 2
 """Of milliseconds: a date in days is not more exact."""
 
 MOST_NODES = 1_000_000
+
+FACTS = ("days", "nodes")
+"""What a trace says of itself in comments."""
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _COUNT = re.compile(r"\d{1,18}", re.ASCII)
@@ -123,13 +125,19 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def comments(content: bytes) -> dict[str, float]:
-    """What a trace says of itself in comments of the form ``# nodes 400``."""
+    """What a trace says of itself in comments of the form ``# nodes 400``, or ``# nodes: 400``.
+
+    Raises:
+        FaultError: what should be a number is none.
+    """
     facts = {}
-    for line in content.decode("utf-8", "replace").splitlines():
-        words = line.lstrip("# ").split()
-        if line.startswith("#") and len(words) == 2:
-            with suppress(ValueError):
+    for number, line in enumerate(content.decode("utf-8-sig", "replace").splitlines(), 1):
+        words = re.split(r"[\s:=]+", line.strip("# \t"))
+        if line.startswith("#") and len(words) == 2 and words[0] in FACTS and any(map(str.isdigit, words[1])):
+            try:
                 facts[words[0]] = parse_number(words[1])
+            except ValueError as error:
+                raise FaultError(f"line {number}: # {words[0]} {words[1]}: give a number") from error
     return facts
 
 

@@ -21,7 +21,7 @@ from recycle.megatron.shared.hooks import RELEASES
 from recycle.megatron.shared.missing import stand_in_for_python
 from recycle.megatron.shared.release import find_release, require_listed
 from recycle.runtime.net.gloo.threads import let_go
-from recycle.runtime.plain_words import say
+from recycle.saying import say
 
 ASYNC_SAVE = "--async-save"
 HALF, WIDE_SUMS = "--fp16", "--accumulate-allreduce-grads-in-fp32"

@@ -48,7 +48,7 @@ class Plan(msgspec.Struct, frozen=True):
         makespan: end of the last compute instruction if all servers start at 0.
         period: time per iteration in the steady state, optimizer included.
         bound: proven lower bound on the period of any plan for this job, dead servers and mode.
-        baseline: period of the fault-free 1F1B schedule of the job under the same limits, which retention compares to.
+        baseline: period of the fault-free 1F1B schedule of the job under the same limits.
         provenance: who made it.
         programs: instructions in execution order, per live server.
     """
@@ -75,6 +75,6 @@ class Plan(msgspec.Struct, frozen=True):
         return self.period / self.bound - 1 if self.bound else 0.0
 
     @property
-    def retention(self) -> float:
-        """The share of the fault-free 1F1B throughput that is kept."""
+    def throughput(self) -> float:
+        """Against the fault-free 1F1B schedule, which has 1."""
         return self.baseline / self.period if self.period else 1.0

@@ -1,18 +1,15 @@
 """The routing rule: which live servers of a stage may execute a micro-batch. It stands here only.
 
-A rule is a name in ``Routing`` and an entry of ``ROUTING_RULES``: plan files, planners, the checker and the command
-line take both from here. Whatever the rule, a micro-batch may stay at home where its home server is alive, and which
+A rule is an entry of ``ROUTING_RULES``: plan files, planners, the checker and the command line take it from here.
+Whatever the rule, a micro-batch may stay at home where its home server is alive. For the rules that come along, which
 pipeline is which does not matter: one plan is read for other dead servers by renaming its pipelines
-(``recycle.plan.normalise``).
+(``recycle.plan.normalise``). Rules of users may tell pipelines apart; they are for single plans.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Literal, TypeAlias
+from collections.abc import Callable
+from typing import TypeAlias
 
 import msgspec
-
-Routing: TypeAlias = Literal["home", "free"]
-"""The names of the rules, the usual one first."""
 
 Hosts: TypeAlias = Callable[[int, tuple[int, ...]], tuple[int, ...]]
 
@@ -27,22 +24,25 @@ class RoutingRule(msgspec.Struct, frozen=True):
         keeps_home: ``hosts`` is the home alone wherever it is alive. A relaxation of the exact solver needs that.
         any_live: ``hosts`` is all live pipelines, whatever the home: micro-batches of all homes are interchangeable,
             and so are the servers of a stage. The exact solver uses it.
+        registered: a user's, for which it may matter which pipeline is which.
     """
 
     summary: str
     hosts: Hosts
     keeps_home: bool = False
     any_live: bool = False
+    registered: bool = False
 
 
 def _home_or_peers(home: int, live: tuple[int, ...]) -> tuple[int, ...]:
     return (home,) if home in live else live
 
 
-ROUTING_RULES: Mapping[Routing, RoutingRule] = {
+ROUTING_RULES: dict[str, RoutingRule] = {
     "home": RoutingRule("healthy micro-batches stay on their pipeline", _home_or_peers, keeps_home=True),
     "free": RoutingRule("any may move", lambda home, live: live, any_live=True),
 }
+"""By name, the usual one first."""
 
 
 def interchangeable(rule: RoutingRule, pipelines: int, micro_batches: int) -> list[range]:

@@ -143,7 +143,7 @@ def _cost(plan: Plan, now: int) -> tuple[str, ...]:
     baseline = job.time_text(plan.baseline)
     change = f"{job.time_text(abs(lost))} {'longer than' if lost > 0 else 'shorter than'}" if lost else "as long as"
     lines.append(
-        f"The iteration is {change} fault-free 1F1B ({baseline}): {plan.retention:.1%} of its throughput "
+        f"The iteration is {change} {job.baseline_name} ({baseline}): {plan.throughput:.1%} of its throughput "
         f"with {alive:.1%} of the servers."
     )
     return tuple(lines)

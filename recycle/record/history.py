@@ -66,7 +66,7 @@ class Change(msgspec.Struct, frozen=True):
 
     Attributes:
         view: the new one.
-        before: the throughput of the plan before it, as its own ``retention`` has it.
+        before: the throughput of the plan before it, against fault-free 1F1B.
         start: the throughput of the run's first plan, likewise.
         deaths: of the servers of the view before that died.
         joined: the servers that came, each with the number of its life.
@@ -239,7 +239,7 @@ class History:
         joined = tuple((server, lives.get(server, 0)) for server in view.joined)
         before = self._views[max(epoch for epoch in self._views if epoch < view.epoch)]
         start = self._views[min(self._views)]
-        return Change(view, before.retention, start.retention, deaths, joined, again, self._recovery(view.epoch))
+        return Change(view, before.throughput, start.throughput, deaths, joined, again, self._recovery(view.epoch))
 
     def _died(self, view: ViewLine) -> tuple[DeathLine, ...]:
         before = max((epoch for epoch in self._views if epoch < view.epoch), default=-1)

@@ -3,8 +3,12 @@
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 from recycle.record.recording import ProcessLine
+
+SLACK = 60.0
+"""Seconds by which the clocks of a machine and of its files may differ."""
 
 
 class Processes:
@@ -29,8 +33,14 @@ class Processes:
         return (line for _, line in self._newest.values())
 
 
-def is_gone(process: ProcessLine) -> bool:
-    """Whether a process of this machine has ended; of other machines nothing is known."""
+def is_gone(process: ProcessLine, heard: float) -> bool:
+    """Whether a process of this machine has ended; of other machines nothing is known.
+
+    Args:
+        process: which.
+        heard: when any process of the run has last written something, in seconds since 1970. Whatever began after that
+            is another process, which has the number now.
+    """
     if process.host != socket.gethostname():
         return False
     try:
@@ -38,5 +48,16 @@ def is_gone(process: ProcessLine) -> bool:
     except ProcessLookupError:
         return True
     except OSError:  # it is there, and another user's
-        return False
-    return False
+        pass
+    began = _began(process.pid)
+    return began is not None and began > heard + SLACK
+
+
+def _began(pid: int) -> float | None:
+    """When a process began, in seconds since 1970; None where that is not told."""
+    try:
+        ticks = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+        booted = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
+    return int(booted.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")

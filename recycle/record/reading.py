@@ -202,7 +202,7 @@ def _check(head: RunLine) -> None:
 def _instants(view: ViewLine) -> Iterator[InstantLine]:
     """What a new view is on the time line: its beginning, and the return of each server that joined."""
     name = f"view {view.epoch}"
-    text = f"{name}: {len(view.servers)} servers, {throughput_text(view.retention)}, {view.plan}; {view.cause}"
+    text = f"{name}: {len(view.servers)} servers, {throughput_text(view.throughput)}, {view.plan}; {view.cause}"
     yield InstantLine("view change", view.time, None, text, view.step)
     for joined in view.joined:
         Server.parse(joined)

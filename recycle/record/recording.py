@@ -188,7 +188,7 @@ class ViewLine(msgspec.Struct, frozen=True, tag="view", tag_field="type", forbid
         cause: why there is a new view.
         restore: where the state of that step comes from: memory or checkpoint.
         period: of its plan, in the job's time.
-        retention: of its plan: the fault-free 1F1B period over this one's.
+        throughput: of its plan: the fault-free 1F1B period over this one's.
         plan: where its plan comes from.
         moved: whether servers hold other chunks than in the view before.
     """
@@ -201,7 +201,7 @@ class ViewLine(msgspec.Struct, frozen=True, tag="view", tag_field="type", forbid
     cause: str
     restore: str
     period: int
-    retention: float
+    throughput: float
     plan: str
     moved: bool = False
 

@@ -4,9 +4,8 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -29,6 +28,7 @@ from recycle.record.recording import (
     ViewLine,
 )
 from recycle.record.timeline import Span
+from recycle.saying import say
 from recycle.wording import throughput_text
 
 Event = IterationLine | AbandonedLine | EvaluationLine | DeathLine | ViewLine | RecoveryLine | InstantLine | CopyLine
@@ -151,13 +151,11 @@ class ConsoleReporter:
     Args:
         server: who speaks.
         is_first: whether no other process has said a text yet.
-        console: what is written to.
     """
 
-    def __init__(self, server: Server, is_first: Callable[[str], bool], console: IO[str]) -> None:
+    def __init__(self, server: Server, is_first: Callable[[str], bool]) -> None:
         self._server = str(server)
         self._is_first = is_first
-        self._console = console
         self._of_others: list[ViewLine] = []
 
     def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
@@ -170,7 +168,7 @@ class ConsoleReporter:
                 self._of_others = [each for each in self._of_others if each.step == event.step]
                 self._of_others += [event] if event.epoch > 0 else []
         elif isinstance(event, InstantLine) and event.kind != "standstill" and self._is_first(event.text):
-            self._say(event.text)
+            say(event.text)
 
     def _say_view(self, view: ViewLine) -> None:
         before = [each for each in self._of_others if each.step == view.step and self._is_first(_key(each))]
@@ -178,16 +176,9 @@ class ConsoleReporter:
         joined = [name for each in (*before, view) for name in each.joined if name in view.servers]
         back = f", {', '.join(dict.fromkeys(joined))} among them again" if joined else ""
         causes = "; ".join(dict.fromkeys(each.cause for each in (*before, view)))
-        self._say(
-            f"{causes}; training goes on with {len(view.servers)} servers{back}, {throughput_text(view.retention)}"
-        )
+        say(f"{causes}; training goes on with {len(view.servers)} servers{back}, {throughput_text(view.throughput)}")
         # A server that dies just here has its line said again, which is better than never.
         self._is_first(_key(view))
-
-    def _say(self, text: str) -> None:
-        with suppress(OSError):  # it may be full or closed
-            self._console.write(f"recycle: {text}\n")
-            self._console.flush()
 
 
 def _key(view: ViewLine) -> str:

@@ -5,12 +5,9 @@ Torch's own words are in the traceback, because errors are raised from its error
 
 import logging
 import re
-import sys
 from collections.abc import Sequence
-from contextlib import suppress
 
 from recycle.runtime.errors import ConnectionLost, NoAnswer
-from recycle.wording import printable_lines
 
 log = logging.getLogger(__name__)
 
@@ -24,13 +21,6 @@ MEANINGS = (
     (re.compile(r"clos|reset by peer|broken pipe|refused|got 0 bytes", re.IGNORECASE), "was closed"),
 )
 """What libraries say of a connection, and what that means; the first one counts."""
-
-
-def say(text: str) -> None:
-    """Tell the user something on standard error, which may have no room; nothing in it does more than to be seen."""
-    with suppress(OSError):
-        sys.stderr.write(f"recycle: {printable_lines(text)}\n")
-        sys.stderr.flush()
 
 
 def plain(text: str) -> str:

@@ -136,7 +136,7 @@ def compare(setting: StudySetting, advance: Callable[[str], None] = lambda _: No
     return tuple(comparisons)
 
 
-def retention(setting: StudySetting) -> dict[str, list[tuple[int, float]]]:
+def throughput_curves(setting: StudySetting) -> dict[str, list[tuple[int, float]]]:
     """Throughput of each policy with so many dead servers, the mean over random sets of them."""
     job = setting.ground.job
     rates = Rates(job, setting.ground.layers)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from recycle.study.answer import StudyAnswer
-from recycle.study.plots import bucket_bars, lost_hours, over_time, retention_lines
+from recycle.study.plots import bucket_bars, lost_hours, over_time, throughput_lines
 from recycle.study.tables import Curves
 
 STYLE = """
@@ -27,7 +27,7 @@ def page(found: StudyAnswer, curves: Curves) -> str:
     """The whole page."""
     setting, policies = found.setting, found.policies
     job = setting.ground.job
-    plots = (over_time(policies), bucket_bars(policies), retention_lines(curves), lost_hours(policies, found.bill))
+    plots = (over_time(policies), bucket_bars(policies), throughput_lines(curves), lost_hours(policies, found.bill))
     figures = "\n".join(
         f"<h2>{title}</h2><p>{caption}</p>{plot}"
         for (title, caption), plot in zip(CAPTIONS.items(), plots, strict=True)

@@ -65,7 +65,7 @@ def bucket_bars(comparisons: Sequence[PolicyComparison]) -> str:
     return _figure(draw, height=0.35 * len(comparisons) + 1.3)
 
 
-def retention_lines(curves: Curves) -> str:
+def throughput_lines(curves: Curves) -> str:
     """Throughput against the number of dead servers."""
 
     def draw(axes: "Sequence[Axes]") -> None:

@@ -13,7 +13,7 @@ Curves = Mapping[str, Sequence[tuple[int, float]]]
 
 
 def write_tables(folder: Path, found: StudyAnswer, curves: Curves) -> None:
-    """Write ``policies.csv``, ``choices.csv``, ``timeline.csv`` and ``retention.csv``.
+    """Write ``policies.csv``, ``choices.csv``, ``timeline.csv`` and ``throughput.csv``.
 
     Raises:
         UserError: they cannot be written.
@@ -57,7 +57,7 @@ def write_tables(folder: Path, found: StudyAnswer, curves: Curves) -> None:
         ),
     )
     write_whole(
-        folder / "retention.csv",
+        folder / "throughput.csv",
         _csv(
             ["policy", "dead", "rate"],
             ([policy, dead, rate] for policy, curve in curves.items() for dead, rate in curve),

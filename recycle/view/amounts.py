@@ -1,6 +1,5 @@
 """Figures in the little room that pictures have, the same in all of them: times, and memory beside its limit."""
 
-from recycle.view.chart import Row
 from recycle.wording import AMOUNTS, BYTES, MICROSECONDS, number, time_text
 
 
@@ -14,16 +13,17 @@ def brief_time(time: float, unit: str) -> str:
     return time_text(time, unit) if unit in MICROSECONDS else number(time)
 
 
-def held_text(row: Row, unit: str) -> str:
+def held_text(held: float | None, limit: float | None, unit: str) -> str:
     """What a server holds at most, and its limit: ``8.59/8.79 GiB``, or ``3/6`` where the unit is no amount of bytes.
 
     Args:
-        row: of the server.
+        held: the most; nothing is said if it is None.
+        limit: left out if it is not known.
         unit: what its memory counts.
     """
-    amounts = [each for each in (row.peak, row.limit) if each is not None]
-    if row.peak is None:
+    if held is None:
         return ""
+    amounts = [held] if limit is None else [held, limit]
     if unit not in BYTES:
         return "/".join(map(number, amounts))
     name, size = memory_scale(max(amounts), unit)

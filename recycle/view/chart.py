@@ -385,11 +385,14 @@ def _drawn(subject: Subject, server: Server, index: int) -> int:
 
 def _facts(subject: Subject, timeline: Timeline, period: float, rows: list[Row]) -> tuple[tuple[str, str], ...]:
     plan = subject.plan
+    if plan is None and not timeline.iterations:
+        return ()
     live = [row for row in rows if not row.dead]
     bubble = sum(row.bubble for row in live) / len(live) if live else 0.0
     facts = [("period", time_text(period, timeline.time_unit))]
     if plan is None:
-        facts.append(("iterations", str(timeline.iterations)))
+        last = timeline.first + timeline.iterations
+        facts.append(("iterations", f"{timeline.first + 1} to {last}" if timeline.first else str(last)))
     else:
         if plan.mode.optimizer == "global":
             unit, update = timeline.time_unit, longest_update(plan.job, plan.dead)
@@ -400,7 +403,8 @@ def _facts(subject: Subject, timeline: Timeline, period: float, rows: list[Row])
         gap = period / plan.bound - 1 if plan.bound else 0.0
         facts.append(("bound", f"{time_text(plan.bound, timeline.time_unit)} ({printable(plan.provenance.bound_by)})"))
         facts.append(("gap", share(gap)))
-        facts.append(("throughput", f"{share(plan.baseline / period if period else 1.0)} of fault-free 1F1B"))
+        throughput = share(plan.baseline / period if period else 1.0)
+        facts.append(("throughput", f"{throughput} of {plan.job.baseline_name}"))
     facts.append(("bubble", share(bubble)))
     if wasted := sum(row.wasted for row in rows):
         facts.append(("void work", f"{time_text(wasted, timeline.time_unit)} of all servers together"))

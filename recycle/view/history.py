@@ -73,7 +73,7 @@ def summarise(history: History, servers: int) -> list[str]:
         if len(changes) > MOST_VIEWS:
             lines.append(f"and {len(changes) - MOST_VIEWS} more views")
     view = history.view
-    throughput = throughput_text(view.retention, changes[0].start if changes else None, "the start")
+    throughput = throughput_text(view.throughput, changes[0].start if changes else None, "the start")
     measured = measured_text(history.measured(view.epoch)) if changes else ""
     lines.append(f"at the end view {view.epoch}: {describe_view(len(view.servers), servers, throughput)}{measured}")
     return [printable(line) for line in lines]
@@ -82,7 +82,7 @@ def summarise(history: History, servers: int) -> list[str]:
 def _account(history: History, change: Change) -> str:
     """What a view has cost, and what an hour in it costs, as it was measured or, where it was not, as it is planned."""
     epoch, measured = change.view.epoch, history.measured(change.view.epoch)
-    planned = change.view.retention / change.start
+    planned = change.view.throughput / change.start
     hour = hour_text(planned, "as planned") if measured is None else hour_text(measured, "as measured")
     cost, unit = history.cost(epoch), history.time_unit
     text = f"view {epoch} cost {cost_text(cost, unit)}"
@@ -162,7 +162,7 @@ def split(recoveries: Sequence[ViewRecovery], time_unit: str) -> str:
 
 def _change(change: Change, servers: int) -> str:
     view = change.view
-    size = describe_view(len(view.servers), servers, throughput_text(view.retention, change.before))
+    size = describe_view(len(view.servers), servers, throughput_text(view.throughput, change.before))
     if change.joined and not change.deaths:
         names = ", ".join(f"{server} (incarnation {life})" for server, life in change.joined)
         text = f"{names} {'is' if len(change.joined) == 1 else 'are'} back: {size}"
@@ -176,7 +176,7 @@ def _change(change: Change, servers: int) -> str:
         made = f"iteration {first} is" if change.again == 1 else f"iterations {first} to {view.step + change.again} are"
         text += f"; {made} made again"
     text += ", from the last checkpoint" if view.restore == "checkpoint" else ""
-    hour = hour_text(view.retention / change.start, "as planned")
+    hour = hour_text(view.throughput / change.start, "as planned")
     return f"{text}; {hour} until servers return" if hour else text
 
 

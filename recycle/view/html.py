@@ -183,7 +183,7 @@ def _row(row: Row, samples: int, chart: Chart) -> dict[str, Any]:
         "pauses": [(each.noticed, each.resumed, phases(each, unit)) for each in row.recoveries],
         "busy": brief_time(row.busy, unit),
         "bubble": "" if row.dead else share(round(row.bubble, 3)),
-        "memory": held_text(row, chart.memory_unit),
+        "memory": held_text(row.peak, row.limit, chart.memory_unit),
         "peak": row.peak,
         "limit": row.limit,
         "unrecorded": row.unrecorded,

@@ -27,7 +27,7 @@ def _lines(state: RunState) -> Iterator[str]:
             yield _head(name, text) + f"recycle_{name} {float(value)!r}\n"
     yield _head("servers", "Of the job, by what each is.")
     counts = Counter(each.state for each in state.servers)
-    for kind in ("live", "starting", "dead"):
+    for kind in ("live", "starting", "dead", "ended"):
         yield f'recycle_servers{{state="{kind}"}} {counts[kind]}\n'
 
 

@@ -201,7 +201,11 @@ def _group(canvas: Canvas, chart: Chart, group: RowGroup, top: float, right: flo
             size = f'x="{_n(canvas.left)}" y="{_n(y)}" width="{_n(right - canvas.left)}" height="{ROW}"'
             canvas.add(f'<rect {size} class="idle"/>')
         if not row.dead:
-            texts = brief_time(row.busy, chart.time_unit), share(row.bubble), held_text(row, chart.memory_unit)
+            texts = (
+                brief_time(row.busy, chart.time_unit),
+                share(row.bubble),
+                held_text(row.peak, row.limit, chart.memory_unit),
+            )
             for text, offset in zip(texts, _columns(chart), strict=True):
                 canvas.text(right + offset, base, text, "right")
         for outage in row.outages:

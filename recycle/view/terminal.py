@@ -222,7 +222,7 @@ def _paint(op: Op, colours: Colours) -> str:
 def _tail(row: Row, memory_unit: str) -> str:
     if row.dead:
         return ""
-    return f" {share(round(row.bubble, 2)):>6}  {held_text(row, memory_unit):>6}"
+    return f" {share(round(row.bubble, 2)):>6}  {held_text(row.peak, row.limit, memory_unit):>6}"
 
 
 def _axis(chart: Chart, scale: Scale) -> str:

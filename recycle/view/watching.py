@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from recycle.holding import placed
 from recycle.job import Job
 from recycle.plan.document import load_plan
 from recycle.record.following import OtherRunError, RecordingFollower
@@ -26,6 +27,7 @@ from recycle.record.recording import (
 )
 from recycle.record.timeline import Timeline
 from recycle.record.totals import StepTotal, Totals
+from recycle.view.amounts import held_text
 from recycle.view.copies import KnownCopies, live_by_stage
 from recycle.view.history import tell, total_text
 from recycle.view.panel import Panel, make_panels
@@ -44,10 +46,11 @@ class ServerState(msgspec.Struct, frozen=True):
 
     Attributes:
         server: which.
-        state: ``live``, ``dead``, or ``starting``.
+        state: ``live``, ``dead``, ``starting``, or ``ended`` with the run.
         pid: of its newest process, if that is known.
         host: where that is.
         step: the last iteration that it finished, from 1; 0 before the first.
+        memory: the most that it held for micro-batches in that, and its limit; empty where that is not known.
     """
 
     server: str
@@ -55,6 +58,7 @@ class ServerState(msgspec.Struct, frozen=True):
     pid: int | None
     host: str
     step: int
+    memory: str
 
 
 class NewsItem(msgspec.Struct, frozen=True):
@@ -147,7 +151,7 @@ class WatchedRun:
         self._copies = KnownCopies()
         self._steps: dict[int, StepTotal] = {}
         self._processes = Processes()
-        self._finished: dict[str, int] = {}
+        self._finished: dict[str, IterationLine] = {}
         self._head: RunLine | None = None
         self._spans: dict[int, list[SpanLine]] = {}
         self._others: list[Line] = []
@@ -185,13 +189,13 @@ class WatchedRun:
         newest = made[-1] if made else None
         rates = tuple(self._rate(total) for total in made)
         history = self._history
-        view = history.view
+        view, ended = history.view, self._has_ended()
         return RunState(
             self._version,
             newest.step + 1 if newest else 0,
             newest.loss if newest else None,
             rates[-1] if rates else None,
-            self._servers(),
+            self._servers(ended),
             len(view.servers) if view else 0,
             tuple(total.step + 1 for total in made),
             tuple(total.loss for total in made),
@@ -200,7 +204,7 @@ class WatchedRun:
             total_text(history.costs, history.time_unit) if history.changes else "",
             tuple(self._news(moment, event) for moment, event in history.timed),
             self._places(),
-            self._has_ended(),
+            ended,
             time.time() - self._follower.heard if self._follower.heard else 0.0,
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(heard)) if (heard := self._follower.heard) else "",
         )
@@ -234,7 +238,7 @@ class WatchedRun:
 
     def _has_ended(self) -> bool:
         processes = list(self._processes.all())
-        return bool(processes) and all(map(is_gone, processes))
+        return bool(processes) and all(is_gone(each, self._follower.heard) for each in processes)
 
     def _take_in(self, line: Line) -> None:
         match line:
@@ -259,7 +263,8 @@ class WatchedRun:
                 self._waiting.append(line)
             case _:
                 if isinstance(line, IterationLine):
-                    self._finished[line.server] = max(line.step + 1, self._finished.get(line.server, 0))
+                    known = self._finished.get(line.server, line)
+                    self._finished[line.server] = line if line.step >= known.step else known
                 else:
                     self._others.append(line)
                 self._totals.add(line)
@@ -273,9 +278,10 @@ class WatchedRun:
         job = self._job()
         return (sum(job.loads) if job else 1) / (total.seconds or 1)
 
-    def _servers(self) -> tuple[ServerState, ...]:
+    def _servers(self, ended: bool) -> tuple[ServerState, ...]:
         job, view, deaths = self._job(), self._history.view, self._history.deaths
         names = [str(server) for server in job.servers()] if job else list(view.servers if view else ())
+        limits = {str(server): placed(job, server).limit for server in job.servers()} if job else {}
         dead = {death.server for death in deaths if view is None or death.epoch > view.epoch}
         states = []
         for name in names:
@@ -284,10 +290,12 @@ class WatchedRun:
             else:
                 state = "starting" if view is None else "live"
             process = self._processes.of(name)
-            if process is not None and is_gone(process):
-                state = "dead"
+            if state != "dead" and process is not None and is_gone(process, self._follower.heard):
+                state = "ended" if ended else "dead"
             pid, host = (process.pid, process.host) if process else (None, "")
-            states.append(ServerState(name, state, pid, host, self._finished.get(name, 0)))
+            done = self._finished.get(name)
+            held = held_text(done.peak_memory, limits[name], job.memory_unit) if job and done else ""
+            states.append(ServerState(name, state, pid, host, done.step + 1 if done else 0, held))
         return tuple(states)
 
     def _places(self) -> tuple[StagePlaces, ...]:

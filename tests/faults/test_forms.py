@@ -198,6 +198,8 @@ def test_who_fails_when_the_trace_ends_is_counted_as_such(tmp_path):
         ("1720000000,add,a\n1720000001,remove,a\n", "line 1: .*look like seconds since 1970; write milliseconds"),
         ("0,add,a\n5s,remove,a\n", "line 2: time is '5s': write a number of milliseconds"),
         ("# nodes 1e300\n0,add,a\n5,remove,a\n9,add,a\n", "# nodes 1e.300: give a whole number from 1 to 1000000"),
+        ("# days 2\u0660\n0,add,a\n5,remove,a\n9,add,a\n", "line 1: # days 2\u0660: give a number"),
+        ("# nodes=4x\n0,add,a\n5,remove,a\n9,add,a\n", "line 1: # nodes 4x: give a number"),
         ("# nodes 2.5\n0,add,a\n5,remove,a\n9,add,a\n", "# nodes 2.5: give a whole number"),
     ],
 )

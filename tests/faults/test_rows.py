@@ -31,8 +31,9 @@ def test_a_node_that_comes_later_was_missing_before(load):
     assert outages.entries == (NodeOutage(1, 0.0, 2.0), NodeOutage(1, 4.0, 8.0))
 
 
-def test_a_fault_a_line_with_faults_that_overlap(load):
-    outages = load("# nodes 5\n# days 10\nnode,start_days,end_days\nx,1,3\nx,2,4\ny,5,\n")
+@pytest.mark.parametrize("facts", ["# nodes 5\n# days 10", "# nodes: 5\n#days=10", "\ufeff# nodes = 5\n#\tdays :10"])
+def test_a_fault_a_line_with_faults_that_overlap(load, facts):
+    outages = load(f"{facts}\nnode,start_days,end_days\nx,1,3\nx,2,4\ny,5,\n")
     assert (outages.nodes, outages.seconds) == (5, 10 * DAY)
     assert outages.entries == (NodeOutage(0, 1 * DAY, 4 * DAY), NodeOutage(1, 5 * DAY, 10 * DAY))
 

@@ -1,7 +1,10 @@
 import subprocess
 import sys
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.examples import QUICK, paper_job
 from recycle.errors import JobError, NoPlanError
@@ -9,9 +12,10 @@ from recycle.job import Job, Server, Stage
 from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
 from recycle.plan.plan import SOLVER
-from recycle.planner.assemble import baseline_period
+from recycle.planner.assemble import baseline_period, unlimited_baseline
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
+from tests.strategies import jobs, placed_jobs
 
 
 def test_a_plan_says_what_it_was_made_for_and_how_good_it_is():
@@ -20,7 +24,7 @@ def test_a_plan_says_what_it_was_made_for_and_how_good_it_is():
     assert (plan.job, set(plan.dead), plan.mode, plan.form) == (job, {Server(1, 2)}, Mode(), "lowered")
     assert (plan.period, plan.bound, plan.baseline) == (30, 30, 30)
     assert plan.provenance.status == "optimal"
-    assert (plan.gap, plan.retention) == (0.0, 1.0)
+    assert (plan.gap, plan.throughput) == (0.0, 1.0)
     assert plan.provenance.bound_by == "work of stage 2"
     assert (plan.provenance.seed, plan.provenance.budget) == (0, "2000 moves")
 
@@ -97,3 +101,13 @@ def test_a_proof_for_a_large_job_with_failures_is_refused():
     job = paper_job(pipelines=500)
     with pytest.raises(JobError, match=r"a proof for 36000 tasks.*leave --prove out"):
         make_plan(job, (Server(0, 0),), Mode(), Effort((MaxMoves(1),), "1 move", proof=1.0))
+
+
+@given(st.one_of(jobs(), placed_jobs()))
+def test_memory_that_slows_1f1b_down_is_named_with_it(job):
+    if unlimited_baseline(job) < baseline_period(job):
+        assert job.baseline_name == "fault-free 1F1B within this memory"
+    roomy = msgspec.structs.replace(
+        job, stages=tuple(msgspec.structs.replace(each, limit=10_000) for each in job.stages)
+    )
+    assert roomy.baseline_name == "fault-free 1F1B"

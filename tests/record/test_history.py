@@ -11,8 +11,8 @@ FOUR = ["W0_0", "W0_1", "W1_0", "W1_1"]
 HEAD = RunLine("recycle run", 1, "t", "us", "measured")
 
 
-def view(epoch, servers, step, joined=(), restore="memory", time=0.0, retention=0.9):
-    return ViewLine(epoch, time, list(servers), list(joined), step, "because", restore, 30, retention, "the catalogue")
+def view(epoch, servers, step, joined=(), restore="memory", time=0.0, throughput=0.9):
+    return ViewLine(epoch, time, list(servers), list(joined), step, "because", restore, 30, throughput, "the catalogue")
 
 
 def death(server, epoch, time=1000.0, incarnation=0):

@@ -1,4 +1,3 @@
-import io
 import os
 import socket
 from contextlib import closing
@@ -66,13 +65,14 @@ def test_a_line_that_a_killed_process_has_begun_is_no_obstacle_for_the_next_one(
 
 
 @pytest.mark.parametrize(("server", "lines"), [(FIRST, 1), (SECOND, 0)])
-def test_the_first_server_of_a_view_tells_the_user_of_it_but_not_of_the_view_that_a_run_begins_with(server, lines):
-    console = io.StringIO()
-    reporter = ConsoleReporter(server, lambda text: True, console)
+def test_the_first_server_of_a_view_tells_the_user_of_it_but_not_of_the_view_that_a_run_begins_with(
+    capsys, server, lines
+):
+    reporter = ConsoleReporter(server, lambda text: True)
     reporter.tell(view(0))
     reporter.tell(ITERATION, [SPAN])
     reporter.tell(view(1))
-    assert console.getvalue() == lines * (
+    assert capsys.readouterr().err == lines * (
         "recycle: W2_0 died; training goes on with 2 servers, planned throughput 90% of fault-free 1F1B\n"
     )
 
@@ -89,10 +89,10 @@ class Said:
 
 @pytest.mark.parametrize("died_before", [False, True])
 @pytest.mark.parametrize("step", [3, 4])
-def test_of_a_view_whose_first_server_died_before_it_could_tell_of_it_the_next_one_tells(died_before, step):
+def test_of_a_view_whose_first_server_died_before_it_could_tell_of_it_the_next_one_tells(capsys, died_before, step):
     """Unless an iteration was made in it: each server tells of a view before it begins one."""
-    console, said = io.StringIO(), Said()
-    first, second = (ConsoleReporter(each, said.is_first, console) for each in (FIRST, SECOND))
+    said = Said()
+    first, second = (ConsoleReporter(each, said.is_first) for each in (FIRST, SECOND))
     back = msgspec.structs.replace(view(1, ("W0_0", "W1_0", "W2_0")), joined=["W2_0"], cause="new servers are admitted")
     after = msgspec.structs.replace(view(2, ("W1_0", "W2_0")), step=step, cause="W0_0 was killed")
     second.tell(view(0))
@@ -100,7 +100,7 @@ def test_of_a_view_whose_first_server_died_before_it_could_tell_of_it_the_next_o
     if not died_before:
         first.tell(back)
     second.tell(after)
-    lines = console.getvalue().splitlines()
+    lines = capsys.readouterr().err.splitlines()
     alone = "recycle: W0_0 was killed; training goes on with 2 servers, planned throughput 90% of fault-free 1F1B"
     both = (
         "recycle: new servers are admitted; W0_0 was killed; training goes on with 2 servers, W2_0 among them again, "
@@ -110,24 +110,21 @@ def test_of_a_view_whose_first_server_died_before_it_could_tell_of_it_the_next_o
     assert lines[-1] == (both if died_before and step == 3 else alone)
 
 
-def test_of_several_such_views_all_is_told_but_of_servers_that_are_gone_again():
-    console = io.StringIO()
-    reporter = ConsoleReporter(SECOND, Said().is_first, console)
+def test_of_several_such_views_all_is_told_but_of_servers_that_are_gone_again(capsys):
+    reporter = ConsoleReporter(SECOND, Said().is_first)
     for epoch, joined in enumerate((["W2_0"], ["W3_0"]), start=1):
         reporter.tell(msgspec.structs.replace(view(epoch, ("W0_0", "W1_0", *joined)), joined=joined, cause="come"))
     reporter.tell(msgspec.structs.replace(view(3, ("W1_0", "W3_0")), cause="W0_0 died; W2_0 died"))
-    assert console.getvalue().startswith(
+    assert capsys.readouterr().err.startswith(
         "recycle: come; W0_0 died; W2_0 died; training goes on with 2 servers, W3_0 among them again, "
     )
 
 
-def test_what_another_process_has_said_is_not_said_again():
-    console, said = io.StringIO(), Said()
+def test_what_another_process_has_said_is_not_said_again(capsys):
+    said = Said()
     for server in (FIRST, SECOND):
-        ConsoleReporter(server, said.is_first, console).tell(
-            InstantLine("warning", 1.0, str(server), "the store is lost")
-        )
-    assert console.getvalue() == "recycle: the store is lost\n"
+        ConsoleReporter(server, said.is_first).tell(InstantLine("warning", 1.0, str(server), "the store is lost"))
+    assert capsys.readouterr().err == "recycle: the store is lost\n"
 
 
 def test_a_process_that_does_not_speak_for_its_server_says_nothing(capsys):

@@ -219,7 +219,7 @@ def test_a_replacement_is_let_in_and_all_is_as_before(tmp_path):
     result.require_kept(*lives(W1_0=1))
     first, without, last = result.views
     assert (without.joined, last.joined) == ([], ["W1_0"])
-    assert (last.period, last.retention) == (first.period, first.retention)
+    assert (last.period, last.throughput) == (first.period, first.throughput)
     assert without.period > first.period
 
 

@@ -59,7 +59,7 @@ def write_disturbed(folder: Path) -> Path:
     def view(plan, epoch, time, step, joined=(), cause="the run begins"):
         servers = [str(each) for each in plan.programs]
         return ViewLine(
-            epoch, time, servers, list(joined), step, cause, "memory", plan.period, plan.retention, "the catalogue"
+            epoch, time, servers, list(joined), step, cause, "memory", plan.period, plan.throughput, "the catalogue"
         )
 
     def pause(plan, epoch, step, times):

@@ -76,7 +76,7 @@ def test_the_figure_of_a_failure_is_the_same_in_the_log_and_the_summary_and_the_
         AbandonedLine("W0_1", 0, 2, 2.1 * seconds),
         AbandonedLine("W0_0", 0, 2, 2.0 * seconds),
         death("W1_1", 1, 2.5 * seconds),
-        view(1, left, 2, time=2.6 * seconds, retention=0.75),
+        view(1, left, 2, time=2.6 * seconds, throughput=0.75),
         *(
             recovery(server, 1, [time * seconds for time in (2.6, 2.65, 2.7, 2.7, 2.75, 4.0)], step=2)
             for server in left

@@ -4,6 +4,9 @@ import pytest
 
 from harness.browser import chromium, missing
 from harness.examples import paper_plan
+from harness.started import wait_until
+from recycle.cli.watch import watch_run
+from recycle.plan.document import save_plan
 from recycle.record.planned import timeline
 from recycle.view.chart import make_chart
 from recycle.view.compare import compare
@@ -11,7 +14,20 @@ from recycle.view.html import page
 from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import Subject, load_subject
 from tests.view.disturbed import DEATH, VICTIM, VIEW, without_last_words, write_disturbed
-from tests.view.pages import BACK, DARK_PAUSE, FORWARD, LOST, PAUSE, colours, move, move_to, settle, tip, written
+from tests.view.pages import (
+    BACK,
+    DARK_PAUSE,
+    FORWARD,
+    LOST,
+    PAUSE,
+    colours,
+    move,
+    move_to,
+    served,
+    settle,
+    tip,
+    written,
+)
 from tests.view.samples import chart_of, measured
 
 pytestmark = [
@@ -126,3 +142,55 @@ def test_dark_theme(tmp_path):
         assert seen[DARK_PAUSE] > 5000
         assert PAUSE not in seen
         assert browser.get_log("browser") == []
+
+
+OUTSIDE = """
+return [...document.querySelectorAll('body :not(legend)')].filter((each) => {
+  const box = each.getBoundingClientRect();
+  return each.checkVisibility() && box.width && (box.left < -1 || box.right > innerWidth + 1);
+}).map((each) => each.outerHTML.slice(0, 80));
+"""
+UNREACHED = """
+return [...document.querySelectorAll('body *')].filter((each) => {
+  const scrolls = ['auto', 'scroll'].includes(getComputedStyle(each).overflowY);
+  const cut = scrolls && each.scrollHeight > each.clientHeight + 1;
+  return (cut || each.onclick) && each.tabIndex < 0;
+}).map((each) => each.outerHTML.slice(0, 80));
+"""
+
+
+def test_nothing_of_a_watched_run_is_cut_off_at_any_width_and_the_keyboard_scrolls_it(browser, tmp_path):
+    folder = write_disturbed(tmp_path / "run")
+    save_plan(paper_plan(failed=()), folder / "plan.json")
+    with served(watch_run(folder)) as server:
+        browser.get(server.url)
+        shown = "return document.getElementById('servers')?.querySelectorAll('strong').length"
+        wait_until(lambda: browser.execute_script(shown) == 12)
+        assert "live, memory 4/" in browser.execute_script("return document.getElementById('servers').innerText")
+        browser.execute_script("document.getElementById('help').open = true")
+        try:
+            for width in (400, 800, 1400):
+                size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+                browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+                settle(browser)
+                assert browser.execute_script(OUTSIDE) == []
+                assert browser.execute_script("return document.documentElement.scrollWidth") == width
+                assert browser.execute_script(UNREACHED) == []
+        finally:
+            browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_the_dead_have_another_colour_than_the_live(browser, tmp_path):
+    folder = write_disturbed(tmp_path / "run")
+    save_plan(paper_plan(failed=()), folder / "plan.json")
+    for file in (folder / "events").iterdir():
+        # As it was before the return.
+        file.write_bytes(b"".join(line for line in file.read_bytes().splitlines(True) if b'"epoch":2' not in line))
+    with served(watch_run(folder)) as server:
+        browser.get(server.url)
+        wait_until(lambda: browser.execute_script("return document.querySelectorAll('#servers .dead').length") == 1)
+        shown = {
+            browser.execute_script("return getComputedStyle(arguments[0]).borderLeftColor", each)
+            for each in browser.execute_script("return [...document.querySelectorAll('#servers > div > span')]")
+        }
+        assert shown == {"rgb(46, 139, 87)", "rgb(193, 18, 31)"}

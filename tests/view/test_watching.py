@@ -2,6 +2,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 
 import pytest
@@ -135,7 +136,33 @@ def test_a_process_that_is_gone_is_dead_and_a_run_without_any_has_ended(tmp_path
     assert state.silent < 600
     append(tmp_path / "events" / "W0_1.jsonl", ProcessLine("W0_1", ended.pid, here))
     run.look()
-    assert run.state().ended
+    state = run.state()
+    assert state.ended
+    assert [each.state for each in state.servers[:3]] == ["ended", "ended", "live"]
+
+
+def test_a_process_that_began_behind_all_that_was_written_is_another_one_with_its_number(tmp_path, whole):
+    save_plan(paper_plan(failed=()), tmp_path / "plan.json")
+    run, _ = watched(tmp_path, {"launcher.jsonl": whole["launcher.jsonl"]}, 1)
+    append(tmp_path / "events" / "W0_0.jsonl", ProcessLine("W0_0", os.getpid(), socket.gethostname()))
+    run.look()
+    assert not run.state().ended
+    long_ago = time.time() - 86_400
+    for file in (tmp_path / "events").iterdir():
+        os.utime(file, (long_ago, long_ago))
+    run = WatchedRun(tmp_path)
+    run.look()
+    state = run.state()
+    assert state.ended
+    assert state.servers[0].state == "ended"
+
+
+def test_each_server_has_the_memory_of_its_last_iteration_beside_its_limit(tmp_path, whole):
+    plan = paper_plan(failed=())
+    save_plan(plan, tmp_path / "plan.json")
+    _, (begun, last) = watched(tmp_path, whole, 0, 1)
+    assert {each.memory for each in begun.servers} == {""}
+    assert {each.memory for each in last.servers} == {f"4/{plan.job.stages[0].limit}"}
 
 
 def test_a_link_that_leads_to_another_run_shows_that(tmp_path, whole):

@@ -43,7 +43,7 @@ class TrainingProgress:
         self._console = console
         self._tokens = tokens
         self._servers = len(plan.job.servers())
-        self._view = self._size(len(plan.programs), plan.retention)
+        self._view = self._size(len(plan.programs), plan.throughput)
         self._epoch: int | None = None
         self._iterations = iterations
         self._progress = Progress(
@@ -87,7 +87,7 @@ class TrainingProgress:
         """Take in what a server or the launcher reports, and show it if it is news."""
         news = self.history.add(line)
         if isinstance(line, ViewLine) and line is self.history.view:
-            self._view = self._size(len(line.servers), line.retention)
+            self._view = self._size(len(line.servers), line.throughput)
             self._epoch = line.epoch
             if line.epoch == 0:
                 self.say(f"{len(line.servers)} servers are connected, and make the first iteration")
@@ -110,10 +110,10 @@ class TrainingProgress:
         for line in summarise(self.history, self._servers) or (["no failures"] if self._seconds else []):
             self._print(line)
 
-    def _size(self, live: int, retention: float) -> str:
+    def _size(self, live: int, throughput: float) -> str:
         changes = self.history.changes
         start = changes[0].start if changes else None
-        return f"{live}/{self._servers} servers, {throughput_text(retention, start, 'the start')}"
+        return f"{live}/{self._servers} servers, {throughput_text(throughput, start, 'the start')}"
 
     @property
     def _measured(self) -> float | None:

@@ -3,7 +3,6 @@
 Whoever reaches the store can write to it. What lacks the run's seal counts as not there, and ends nobody.
 """
 
-import logging
 import secrets
 import time
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ import msgspec
 from recycle.control.membership.errors import ControlError
 from recycle.control.membership.messages import read_early, seal, unseal
 from recycle.control.store.store import Store
+from recycle.saying import say
 
 STRANGE = 0.1
 """Seconds between two looks where a stranger has written over something."""
@@ -129,14 +129,14 @@ class SealedStore:
         try:
             return self.unseal(key, sealed, form) if sealed else None
         except ControlError as error:
-            self.warn("a stranger writes to the store, and is ignored: %s", str(error))
+            self.warn(f"a stranger writes to the store, and is ignored: {error}")
             return None
 
-    def warn(self, text: str, *values: str) -> None:
+    def warn(self, text: str) -> None:
         """Tell the user once that a stranger is at the store."""
         if not self._has_warned:
             self._has_warned = True
-            logging.getLogger(__name__).warning(f"recycle: {text}", *values)
+            say(text)
 
     def unseal(self, key: str, sealed: bytes, form: type[_T]) -> _T:
         """See ``messages.unseal``."""

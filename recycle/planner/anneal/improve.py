@@ -188,7 +188,7 @@ class _Search:
         return self.spending.progress(self.value, self.bound)
 
     def ended(self) -> bool:
-        return self.met or self.spending.enough(self.progress())
+        return self.best is not None and (self.met or self.spending.enough(self.progress()))
 
     def take(self, programs: Programs, found: int, clock: Clock | None = None) -> None:
         """Keep a schedule of this value if it is the best, with its times if they are known."""
@@ -221,7 +221,9 @@ class _Search:
         problem = self.problem
         if problem.tasks > LARGE or (problem.alike and problem.job.pipelines > 1):
             self.follow()
-            return
+            if self.best is not None:
+                return
+            # Servers of a pattern wait for each other where a rule gives few of them all that the dead leave.
         for programs in self.constructed():
             self.begin(programs)
             if self.ended():
@@ -327,8 +329,10 @@ class _Search:
         assert pattern.best is not None
         places = pattern.problem.job.micro_batches
         programs = spread(self.problem, pattern.best, places)
-        # With room for all it is no longer than the pattern, and without failures it is no shorter.
-        if places == busiest(self.problem) and (pattern.value == self.bound or not self.problem.dead):
+        # With room for all it is no longer than the pattern, and without failures it is no shorter. A registered rule
+        # may give a server more than there is room for.
+        room = places == busiest(self.problem) and not self.problem.mode.routing_rule.registered
+        if not self.problem.dead or (room and pattern.value == self.bound):
             self.take(programs, pattern.value)
         else:
             self.begin(programs)

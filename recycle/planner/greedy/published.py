@@ -1,4 +1,4 @@
-"""The published fault-free schedule: 1F1B, which retention is measured against."""
+"""The published fault-free schedule: 1F1B, which plans are compared with."""
 
 from itertools import accumulate, pairwise
 

@@ -93,7 +93,7 @@ class ViewReports:
                 causes or ("the placement has changed" if moved and not verdict.joined else cause),
                 verdict.restore,
                 plan.period,
-                plan.retention,
+                plan.throughput,
                 str(verdict.plan),
                 moved,
             )
@@ -171,7 +171,7 @@ def first_view(plan: Plan, epoch: int, step: int) -> ViewLine:
     """
     servers = [str(each) for each in sorted(plan.programs)]
     return ViewLine(
-        epoch, now(), servers, [], step, "the run begins", "memory", plan.period, plan.retention, str(FIRST)
+        epoch, now(), servers, [], step, "the run begins", "memory", plan.period, plan.throughput, str(FIRST)
     )
 
 

@@ -98,12 +98,15 @@ function sayFigures(figures, state) {
     const place = make('strong', `nothing written since ${state.since}`, figures);
     place.id = 'live-state';
     place.className = 'wrong';
+  } else if (!state.servers.length) {
+    make('strong', 'waiting for a run to begin here', figures).id = 'live-state';
+    return;
   }
   const said = [
     ['iteration', state.step || 'none yet'],
-    ['loss', state.loss === null ? '' : state.loss.toFixed(4)],
-    ['throughput', state.rate === null ? '' : `${state.rate.toPrecision(3)} micro-batches/s`],
-    ['servers', `${state.servers.filter((each) => each.state === 'live').length} of ${state.servers.length} live`],
+    ...(state.loss === null ? [] : [['loss', state.loss.toFixed(4)]]),
+    ...(state.rate === null ? [] : [['throughput', `${state.rate.toPrecision(3)} micro-batches/s`]]),
+    ['servers', sayLive(state)],
     ['deaths', state.deaths],
     ...(state.cost ? [['failures and returns cost', state.cost]] : []),
   ];
@@ -114,6 +117,12 @@ function sayFigures(figures, state) {
   }
 }
 
+// How many servers are live, or were when the run ended.
+function sayLive({ servers, ended }) {
+  const live = servers.filter((each) => each.state === (ended ? 'ended' : 'live')).length;
+  return `${live} of ${servers.length} ${ended ? 'live at the end' : 'live'}`;
+}
+
 function tell({ curves, servers, copies, news }, state) {
   const marks = state.events.filter((each) => each.kind === 'failure' && each.step).map((each) => each.step);
   curves.replaceChildren(
@@ -122,6 +131,7 @@ function tell({ curves, servers, copies, news }, state) {
   );
   sayServers(servers, state.servers);
   copies.replaceChildren();
+  scrolls(copies, 'group', 'where the state of each stage is');
   for (const { stage, text, last } of state.copies) {
     const item = make('span', '', copies);
     item.className = last ? 'last' : '';
@@ -130,8 +140,7 @@ function tell({ curves, servers, copies, news }, state) {
     make('span', text, item);
   }
   news.replaceChildren();
-  news.tabIndex = 0;
-  news.setAttribute('role', 'log');
+  scrolls(news, 'log', 'what happened');
   for (const { at, kind, text } of [...state.events].reverse()) {
     const item = make('div', '', news);
     item.className = kind;
@@ -140,17 +149,27 @@ function tell({ curves, servers, copies, news }, state) {
   }
 }
 
+// Have the keyboard reach a place, to scroll it.
+function scrolls(place, role, name) {
+  place.tabIndex = 0;
+  place.setAttribute('role', role);
+  place.setAttribute('aria-label', name);
+}
+
 // Servers, by the host that they are on.
 function sayServers(place, all) {
   place.replaceChildren();
+  scrolls(place, 'group', 'servers');
   for (const host of [...new Set(all.map((each) => each.host))].sort()) {
     const group = make('div', '', place);
     if (host) make('em', host, group);
-    for (const { server, state, pid } of all.filter((each) => each.host === host)) {
+    for (const { server, state, pid, memory } of all.filter((each) => each.host === host)) {
       const item = make('span', '', group);
       item.className = state;
       make('strong', server, item);
-      make('span', pid === null ? state : `${state}, pid ${pid}`, item);
+      const said = [state, pid === null ? '' : `pid ${pid}`, state === 'live' && memory ? `memory ${memory}` : ''];
+      make('span', said.filter(Boolean).join(', '), item);
+      if (memory) item.title = 'the most that it held for micro-batches in its last iteration, and its limit';
     }
   }
 }

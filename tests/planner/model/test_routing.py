@@ -1,6 +1,5 @@
 from collections import Counter
 from itertools import combinations
-from typing import get_args
 
 import msgspec
 import pytest
@@ -13,7 +12,7 @@ from recycle.plan.checker import check_plan
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Provenance
-from recycle.plan.routing import ROUTING_RULES, Routing, RoutingRule
+from recycle.plan.routing import ROUTING_RULES, RoutingRule
 from recycle.planner.anneal.improve import improve
 from recycle.planner.assemble import assemble
 from recycle.planner.exact.prove import solve
@@ -113,7 +112,3 @@ def test_what_a_rule_says_of_itself_is_true(rule):
                 assert home not in live or home in hosts
                 assert not rule.keeps_home or home not in live or hosts == (home,)
                 assert not rule.any_live or hosts == live
-
-
-def test_the_table_has_every_name():
-    assert set(ROUTING_RULES) == set(get_args(Routing))

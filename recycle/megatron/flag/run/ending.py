@@ -10,7 +10,7 @@ from recycle.megatron.shared.patching import replace
 from recycle.runtime.execute.notices import Notices
 from recycle.runtime.launch.process.signals import be_told_to_leave
 from recycle.runtime.net.network import Network
-from recycle.runtime.plain_words import say
+from recycle.saying import say
 
 
 class Ending:

@@ -1,6 +1,5 @@
 """Executes plans on servers that survive each other's death: those that are left go on by a plan without the dead."""
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -160,7 +159,7 @@ class ProtectedExecution:
         seconds = max(60 * training.minutes, DURATIONS.hang)
         durations = msgspec.structs.replace(DURATIONS, answer=seconds, transfer=seconds, replacement=seconds)
         # The first rank speaks for the server.
-        speakers = ConsoleReporter(self.server, partial(is_first_to_say, endpoint), sys.stderr), training.recording
+        speakers = ConsoleReporter(self.server, partial(is_first_to_say, endpoint)), training.recording
         reporters: list[Reporter] = [each for each in speakers if each is not None and self._rank.is_first]
         reporter, kept = Reporters(*reporters), None
         if training.moments is not None:

@@ -27,8 +27,8 @@ from recycle.record.recorder import Recorder
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine, ViewLine
 from recycle.record.reporting import Event, EventFile
 from recycle.record.timeline import Span
-from recycle.runtime.plain_words import say
 from recycle.runtime.recover.view_reports import first_view, now
+from recycle.saying import say
 
 PLAN = "plan.json"
 

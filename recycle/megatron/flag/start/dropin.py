@@ -53,8 +53,8 @@ from recycle.runtime.errors import RunError
 from recycle.runtime.net.gloo.devices import share_devices
 from recycle.runtime.net.meeting_store import MeetingStore
 from recycle.runtime.net.process_groups import ReplaceableGroup, make_replaceable_groups
-from recycle.runtime.plain_words import say
 from recycle.runtime.recover.plans import Plans
+from recycle.saying import say
 
 
 class DropIn:

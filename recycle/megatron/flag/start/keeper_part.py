@@ -20,7 +20,7 @@ from recycle.runtime.launch.meet.keepers import KeeperSetting, KeeperSlot, dismi
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
 from recycle.runtime.launch.process.outcome import is_over, was_kept
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.plain_words import say
+from recycle.saying import say
 from recycle.state.client import KeeperClient
 from recycle.state.directory import KeeperDirectory
 from recycle.state.errors import KeeperLost

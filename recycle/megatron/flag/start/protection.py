@@ -36,7 +36,7 @@ from recycle.runtime.launch.process.signals import TAKEN, EndSignals, tell_to_le
 from recycle.runtime.launch.process.title import set_title
 from recycle.runtime.launch.supervise.risks import risks
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.plain_words import say
+from recycle.saying import say
 
 DURATIONS = Durations(rebuild=15.0)
 """Where Megatron's threads fill a machine, groups take longer to build than in runs of the project's own trainer."""

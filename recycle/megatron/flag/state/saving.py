@@ -14,7 +14,7 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from recycle.runtime.errors import ViewBroken
-from recycle.runtime.plain_words import say
+from recycle.saying import say
 
 OF_DISKS = {
     errno.ENOSPC,

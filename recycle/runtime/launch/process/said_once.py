@@ -9,7 +9,7 @@ from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.errors import StoreLost
 from recycle.control.store.sealed_values import SealedValues
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.plain_words import say
+from recycle.saying import say
 
 PATIENCE = 15.0
 """Seconds to wait for the store."""
