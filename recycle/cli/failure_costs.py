@@ -63,14 +63,14 @@ class HostCost(NamedTuple):
         hosts: how many leave as many live servers of each stage.
         period: time of an iteration without them.
         of_before: the throughput, against that with all servers.
-        of_1f1b: the throughput, against fault-free 1F1B.
+        throughput: the throughput, against fault-free 1F1B.
     """
 
     dead: tuple[str, ...]
     hosts: int
     period: int
     of_before: float
-    of_1f1b: float
+    throughput: float
 
 
 class HostCosts(NamedTuple):
