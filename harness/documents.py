@@ -78,7 +78,7 @@ def shell_lines() -> list[str]:
     return sorted({REMARK.split(line)[0] for line in lines if line.strip() and not PROGRAM.match(line)})
 
 
-def shell_block(page: Path, text: str) -> str:
+def block_with(page: Path, text: str) -> str:
     """The block of a page that has a text in it; there must be one."""
     (found,) = (block["body"] for block in FENCE.finditer(page.read_text()) if text in block["body"])
     return found

@@ -40,8 +40,8 @@ DECIMALS = 2
 
 MOST_NODES = 1_000_000
 
-FACTS = ("days", "nodes")
-"""What a trace says of itself in comments."""
+FACTS, PER_NODE = ("days", "nodes"), "-per-node"
+"""What a trace says of itself in comments: these, and all that end so."""
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _COUNT = re.compile(r"\d{1,18}", re.ASCII)
@@ -133,7 +133,8 @@ def comments(content: bytes) -> dict[str, float]:
     facts = {}
     for number, line in enumerate(content.decode("utf-8-sig", "replace").splitlines(), 1):
         words = re.split(r"[\s:=]+", line.strip("# \t"))
-        if line.startswith("#") and len(words) == 2 and words[0] in FACTS and any(map(str.isdigit, words[1])):
+        is_fact = line.startswith("#") and len(words) == 2 and (words[0] in FACTS or words[0].endswith(PER_NODE))
+        if is_fact and any(map(str.isdigit, words[1])):
             try:
                 facts[words[0]] = parse_number(words[1])
             except ValueError as error:

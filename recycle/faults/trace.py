@@ -9,10 +9,10 @@ from recycle.errors import UserError
 from recycle.faults.duration import parse_duration
 from recycle.faults.errors import FaultError
 from recycle.faults.menu import Fault, Faults, Kind
-from recycle.faults.rows import ADD, REMOVE, TraceRow, comments, is_server, natural, parse_number, read_rows
+from recycle.faults.rows import ADD, PER_NODE, REMOVE, TraceRow, comments, is_server, natural, parse_number, read_rows
 from recycle.job import Job, Server
 
-STAGES, PEERS = "stages-per-node", "peers-per-node"
+STAGES, PEERS = f"stages{PER_NODE}", f"peers{PER_NODE}"
 """What a comment of a trace calls servers that are on one node: neighbouring stages of a pipeline, or peers."""
 
 
@@ -55,7 +55,7 @@ def servers_of_nodes(job: Job, facts: Mapping[str, float]) -> list[tuple[Server,
     Raises:
         FaultError: what it says makes no sense.
     """
-    said = {name: number for name, number in facts.items() if name.endswith("-per-node")}
+    said = {name: number for name, number in facts.items() if name.endswith(PER_NODE)}
     if not said:
         return None
     (name, number), *others = said.items()

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from harness.documents import block_with, changed
 from harness.etcd import missing as etcd_missing
 from harness.flag_runs import VARIABLES, make_dataset, needs_training, words_of
 from harness.hosts import hosts, missing
@@ -25,24 +26,9 @@ TOOLS = ("srun", "scontrol", "scancel", "curl")
 MEGATRON = re.compile(r"python -m recycle\.megatron .*?\$MODEL_AND_DATA", re.DOTALL)
 
 
-def blocks(text):
-    """Those of the page that have a text."""
-    return [
-        each for each in re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE) if text in each
-    ]
-
-
 def script():
     """That of the job."""
-    return blocks("#!/bin/bash")[0]
-
-
-def changed(text, changes):
-    """A text with what is other here; each change must be one."""
-    for old, new in changes.items():
-        assert old in text, old
-        text = text.replace(old, new)
-    return text
+    return block_with(PAGE, "#!/bin/bash")
 
 
 def test_the_script_is_one_of_bash():
@@ -168,7 +154,9 @@ def test_ranks_of_a_megatron_job_come_back_on_a_spare_node(tmp_path):
                 "RUN": str(cluster.job),
                 "RECYCLE_TOKEN_FILE": str(cluster.job / "secret"),
             }
-            processes.append(cluster.begin(changed(blocks("FIRST +")[0], back), **given, **start, RECYCLE_STORE=store))
+            processes.append(
+                cluster.begin(changed(block_with(PAGE, "FIRST +"), back), **given, **start, RECYCLE_STORE=store)
+            )
             wait_until(lambda: "with 6 servers" in cluster.said(0), 300)
             for process in processes:
                 process.wait(300)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from harness.documents import changed, shell_block
+from harness.documents import block_with, changed
 from harness.etcd import missing as etcd_missing
 from harness.flag_runs import VARIABLES, make_dataset, needs_training, words_of
 from harness.hosts import hosts, missing
@@ -82,8 +82,8 @@ def site(tmp_path):
 
 
 def test_a_job_of_torchrun_outlives_a_host_which_comes_back_elsewhere(site):
-    site.done(shell_block(PAGE, "/dev/urandom"), 0)
-    block = shell_block(PAGE, "-m recycle.megatron pretrain_gpt.py ... \\\n    --pipeline-schedule recycle --use-tp")
+    site.done(block_with(PAGE, "/dev/urandom"), 0)
+    block = block_with(PAGE, "-m recycle.megatron pretrain_gpt.py ... \\\n    --pipeline-schedule recycle --use-tp")
     first, second = (site.type(block, each, SIZES, i=str(each)) for each in (0, 1))
     second.wait_for(" iteration        3/", 400)
     site.machines[1].crash()
@@ -97,8 +97,8 @@ def test_a_job_of_torchrun_outlives_a_host_which_comes_back_elsewhere(site):
 
 def outlive(site, host, **variables):
     """Start two pipelines by hand, on a host each, and lose one of the hosts."""
-    site.done(shell_block(PAGE, "/dev/urandom"), 0)
-    block = shell_block(PAGE, "RANK=$((8 * HOST + i))")
+    site.done(block_with(PAGE, "/dev/urandom"), 0)
+    block = block_with(PAGE, "RANK=$((8 * HOST + i))")
     store = {"--use-tp-pp-dp-mapping": "--use-tp-pp-dp-mapping --recycle-store $STORE"} if "STORE" in variables else {}
     both = [site.type(block, each, BY_HAND | store, HOST=str(each), **variables) for each in (0, 1)]
     both[1].wait_for(" iteration        3/", 400)
@@ -111,12 +111,12 @@ def outlive(site, host, **variables):
 def serve(site, text):
     """Start a member of etcd on each host."""
     for host in range(3):
-        site.type(shell_block(PAGE, text), host, MEMBERS)
+        site.type(block_with(PAGE, text), host, MEMBERS)
 
 
 def test_ranks_that_were_started_by_hand_come_back_on_another_host(site):
     left = outlive(site, 1)
-    back = site.type(shell_block(PAGE, "RANK=$((8 * HOST + i))"), 2, BY_HAND, HOST="1")
+    back = site.type(block_with(PAGE, "RANK=$((8 * HOST + i))"), 2, BY_HAND, HOST="1")
     left.wait_for("training goes on with 4 servers", 400)
     site.slow.unlink()
     assert [each.ended(400) for each in (left, back)] == [0, 0], left.output
@@ -130,12 +130,12 @@ def test_with_etcd_the_first_host_may_die_with_a_member(site):
 
 
 def test_with_certificates_and_a_password_as_well(site):
-    site.done(shell_block(PAGE, "openssl req -x509"), 0)
+    site.done(block_with(PAGE, "openssl req -x509"), 0)
     serve(site, "--listen-client-urls https://")
     users = {"user add root": f"user add root:{SECRET}", "user add recycle": f"user add recycle:{SECRET}"}
     wait = "until etcdctl --endpoints https://host0:2379 --cacert ca.pem endpoint health; do sleep 0.2; done"
-    site.done(f"{wait}\n{shell_block(PAGE, 'etcdctl auth enable')}", 0, users)
-    line = shell_block(PAGE, "export RECYCLE_STORE=")
+    site.done(f"{wait}\n{block_with(PAGE, 'etcdctl auth enable')}", 0, users)
+    line = block_with(PAGE, "export RECYCLE_STORE=")
     url = site.done(f'{line}echo "$RECYCLE_STORE"', 0).strip()
     left = outlive(site, 0, RECYCLE_STORE=url)
     site.slow.unlink()
@@ -144,6 +144,6 @@ def test_with_certificates_and_a_password_as_well(site):
 
 def test_servers_of_recycle_train_are_started_by_torchrun(site):
     (site.folder / "job.toml").write_text("pipelines = 2\nstages = 2\nmicro_batches = 2\n")
-    block = changed(shell_block(PAGE, "train job.toml"), SIZES)
+    block = changed(block_with(PAGE, "train job.toml"), SIZES)
     both = [site.type(block, each, i=str(each)) for each in (0, 1)]
     assert [each.ended(400) for each in both] == [0, 0], both[0].output

@@ -1,24 +1,20 @@
 """The tutorial on a Megatron script runs as it stands, but for the script itself, which is the tests' own."""
 
-import re
 import shutil
 import sys
+from functools import partial
 
 import pytest
 
+from harness.documents import block_with
 from harness.flag_runs import SCRIPT, needs_training, printed, variables
 from harness.paths import ROOT
 from harness.ports import free_port
 from harness.started import Started
 
-PAGE = (ROOT / "docs" / "tutorials" / "megatron.md").read_text()
-KILLED, ADMITTED = (re.search(rf"^(recycle: {text}.*)$", PAGE, re.M)[1] for text in ("W1_1 was killed", "new servers"))
-
-
-def block(text):
-    """The page's block that has a text."""
-    (found,) = (each for each in re.findall(r"^```\w*\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE) if text in each)
-    return found
+PAGE = ROOT / "docs" / "tutorials" / "megatron.md"
+block = partial(block_with, PAGE)
+KILLED, ADMITTED = (block(text).strip() for text in ("W1_1 was killed", "new servers are admitted"))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Members whose processes are not the launcher's: who is dead is missed, and a stranger kills nobody."""
+"""Members whose processes are not the launcher's: a dead one is missed, and a stranger kills none."""
 
 import itertools
 

@@ -13,7 +13,7 @@ from recycle.control.membership.view import Member, View
 class ElsewhereWatch:
     """Declares those dead whose hosts have stopped giving signs of life.
 
-    Members watch each other; where all who are left were on one machine, nobody else would miss them. That a sign is
+    Members watch each other; if all that are left are on one machine, no other would miss them. That a sign is
     not in the store, or an older one, proves nothing: then they have to answer an alarm, and are dead only if no view
     follows that.
 
@@ -31,7 +31,7 @@ class ElsewhereWatch:
         self._unanswered = Watchlist[Member](3 * durations.answer)
 
     def look(self, board: Board, view: View, elsewhere: Sequence[Member], ranks: int) -> None:
-        """Declare dead who is silent.
+        """Declare silent members dead.
 
         Args:
             board: of the store.
