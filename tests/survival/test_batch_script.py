@@ -146,7 +146,9 @@ def test_ranks_of_a_megatron_job_come_back_on_a_spare_node(tmp_path):
             wait_until(lambda: "training goes on with 4 servers" in cluster.said(0), 60)
             back = {"JOBID": JOB, "SPARE": spare.name, "--ntasks=8": "--ntasks=2", "WORLD_SIZE=128": "WORLD_SIZE=6"}
             back["recycle.megatron pretrain_gpt.py ... --pipeline-schedule recycle"] = command.replace("\\ ", "")
-            store = f"etcd://{','.join(node.name for node in nodes)}/{JOB}"
+            keys = cluster.job / f"etcd-{JOB}"
+            files = f"ca={keys}/cert.pem&cert={keys}/cert.pem&key={keys}/key.pem"
+            store = f"etcds://{','.join(node.name for node in nodes)}/{JOB}?{files}"
             start = {
                 "FIRST": "2",
                 "MASTER_ADDR": nodes[0].name,
