@@ -39,7 +39,8 @@ def test_of_a_process_that_lives_all_is_known():
             assert processes.title(process.pid) == " ".join(words)
             assert processes.environment(process.pid)["MARK"] == "a=b"
             assert processes.is_running(process.pid)
-            assert processes.seconds_of(process.pid) > 0
+            # A process that has just begun may have used less than the clock of the kernel shows.
+            assert processes.seconds_of(process.pid) < processes.seconds_of(os.getpid())
             assert processes.seconds_waited(process.pid) >= 0
             assert processes.ancestors(below)[:2] == [process.pid, os.getpid()]
             assert processes.family(process.pid) == {process.pid, below}

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from harness.scripts.forks import be_main
+from harness.scripts.forks import be_main, leave
 from recycle.control.store.tcp_store import listen, serve
 
 
@@ -46,8 +46,7 @@ def main(ranks: int, words: list[str]) -> int:
         if not process:
             listener.close()
             os.environ.update(variables(rank, ranks, port))
-            be_main(words)
-            sys.exit()
+            leave(lambda: be_main(words))
         processes.append(process)
     store = serve(listener)
     status = wait_for_all(processes)

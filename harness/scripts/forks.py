@@ -5,6 +5,7 @@ host that it runs on, with where it prints to and a pipe for the answers: its pr
 ended. This ends with whoever asks.
 """
 
+import atexit
 import ctypes
 import gc
 import importlib
@@ -13,8 +14,13 @@ import os
 import runpy
 import socket
 import sys
+import threading
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
+from typing import NoReturn
 
 from setproctitle import getproctitle, setproctitle
 
@@ -30,6 +36,30 @@ def be_main(words: list[str]) -> None:
     else:
         sys.argv = words
         runpy.run_path(words[0], run_name="__main__")
+
+
+def leave(body: Callable[[], object]) -> NoReturn:
+    """Do something, and end without taking apart all that was imported, which takes longer than many a program.
+
+    Whatever is to happen at the end of a program does.
+    """
+    status: object = 1
+    try:
+        body()
+        status = None
+    except SystemExit as error:
+        status = error.code
+    except BaseException:
+        traceback.print_exc()
+    if status is not None and not isinstance(status, int):
+        sys.stderr.write(f"{status}\n")
+        status = 1
+    # As the interpreter does before it takes itself apart.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status or 0)
 
 
 def enter(process: int) -> None:
@@ -77,8 +107,7 @@ def serve(door: socket.socket) -> None:
         process = os.fork()
         if not process:
             os.close(answers)
-            begin(words, variables, folder, output)
-            sys.exit()
+            leave(partial(begin, words, variables, folder, output))
         os.close(output)
         told = Connection(answers, readable=False)
         told.send_bytes(str(process).encode())
