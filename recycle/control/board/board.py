@@ -15,8 +15,8 @@ from recycle.control.board.heartbeat_board import BeatBoard
 from recycle.control.board.link_board import LinkBoard
 from recycle.control.board.note_board import NoteBoard
 from recycle.control.membership.messages import Death, Description, JoinRequest, MoveOrder, Opening, Pace, Verdict
-from recycle.control.membership.participant import participants_of
-from recycle.control.membership.view import Member, View
+from recycle.control.membership.participant import Participant, participants_of
+from recycle.control.membership.view import Member, ServerRank, View
 from recycle.control.store.log import Log
 from recycle.control.store.sealed_store import STRANGE, SealedStore
 from recycle.control.store.store import Store
@@ -275,10 +275,16 @@ class JoinBoard:
 
     def new_incarnation(self, server: Server) -> int:
         """A number for a new life of a server, given to nobody else; they start from 1."""
+        return self._life_after(self._in_view(server))
+
+    def _in_view(self, server: Server) -> Member:
+        """A server's life in the newest view, or the first one.
+
+        A store that has taken the place of a lost one has counted none of those before it.
+        """
         verdict = self._sealed.read(keys.VIEW, Verdict)
         lives = () if verdict is None else verdict.view.members
-        # A store that has taken the place of a lost one has counted none of them.
-        return self._life_after(max((each for each in lives if each.server == server), default=Member(server, 0)))
+        return max((each for each in lives if each.server == server), default=Member(server, 0))
 
     def _life_after(self, member: Member) -> int:
         """A number that is no dead member's, even where a stranger has put an older one back."""
@@ -296,6 +302,30 @@ class JoinBoard:
         """The same, if somebody has asked."""
         incarnation = self._sealed.read(keys.next_life(member), int)
         return None if incarnation is None else Member(member.server, incarnation)
+
+    def replacement(self, server: Server, rank: ServerRank, process: str) -> Member:
+        """The life of a dead server in processes that were started anew, one for each rank: all of them find the same.
+
+        A rank of a life belongs to the process that asked first. If it has one already, as where a host is replaced
+        twice, the process belongs to a later life.
+
+        Args:
+            server: which.
+            rank: of the server that the process is.
+            process: that asks; no other one says the same.
+        """
+        known, life = self._in_view(server), Member(server, 0)
+        while True:
+            number = self._sealed.read(keys.replacement(life), int)
+            if number is None:
+                crashed = self.decided_life(life)
+                if crashed is not None:
+                    life = crashed
+                    continue
+                number = self._sealed.write_once(keys.replacement(life), self._life_after(max(life, known)))
+            life = Member(server, number)
+            if self._sealed.write_once(keys.taken(Participant(life, rank)), process) == process:
+                return life
 
     def request(self, request: JoinRequest) -> None:
         """Ask to be admitted, or say how the request stands now."""

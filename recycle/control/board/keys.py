@@ -134,6 +134,16 @@ def next_life(member: Member) -> str:
     return f"life/{member}"
 
 
+def replacement(member: Member) -> str:
+    """In which life a member's server comes back in processes that were started anew; never deleted, as above."""
+    return f"replacement/{member}"
+
+
+def taken(participant: Participant) -> str:
+    """Which of the processes that were started anew is a member's rank; never deleted, as above."""
+    return f"taken/{participant.member}/{participant.rank.number}"
+
+
 class Needed(NamedTuple):
     """Whose keys are still needed.
 

@@ -4,6 +4,7 @@ import random
 import re
 import signal
 import sys
+from contextlib import nullcontext
 from inspect import signature
 from uuid import uuid4
 
@@ -419,6 +420,7 @@ def test_all_servers_are_killed_at_once_and_the_next_start_goes_on_from_memory(d
         train(dataset, *ON, *kept, "--recycle-resume", iterations=LENGTH)
 
 
+@pytest.mark.long
 def test_started_by_hand_nothing_changes_when_a_worker_dies_and_a_host_is_lost_and_replaced(dataset, stock, tmp_path):
     """A host whose process is killed with its agent; the same command with the same rank takes its place."""
     port = free_port()
@@ -449,6 +451,54 @@ def test_started_by_hand_nothing_changes_when_a_worker_dies_and_a_host_is_lost_a
     survived = printed("".join(rank.output for rank in ranks))
     assert len(deaths(survived)) == 1
     assert losses(survived) == stock
+
+
+WITH_ETCD = (pytest.mark.long, pytest.mark.skipif(bool(missing_etcd()), reason=missing_etcd()))
+
+
+@pytest.mark.parametrize(
+    ("lost", "stores"),
+    [
+        ((4, 5), nullcontext),
+        # The first process served the store.
+        pytest.param((0, 1), etcd, marks=WITH_ETCD),
+    ],
+)
+def test_a_server_of_several_ranks_whose_host_is_lost_comes_back_on_another_one(dataset, stock, tmp_path, lost, stores):
+    """Its agents are killed with their workers, and the same commands take their place."""
+    port, slow, secret = free_port(), tmp_path / "slow", tmp_path / "secret"
+    secret.write_text(uuid4().hex)
+    secret.chmod(0o600)
+    split = ("--tensor-model-parallel-size", 2, "--recycle-token-file", secret)
+    words = words_of(dataset, *split, *ON, iterations=LENGTH, script="paced_gpt.py")
+    with stores() as served:
+        chosen = VARIABLES | {"PACE": str(slow)} | ({"RECYCLE_STORE": served.url} if served else {})
+
+        def begin(rank):
+            variables = chosen | by_hand(rank, 8, "127.0.0.1", port)
+            return Started([sys.executable, *FLAGGED, *words], None, variables, TRAINING_CODE)
+
+        def said():
+            return "".join(each.output for each in before + ranks)
+
+        ranks, before = [begin(rank) for rank in range(8)], []
+        try:
+            ranks[7].wait_for(" iteration        3/", 600)
+            slow.touch()
+            before = [ranks[each] for each in lost]
+            for each in before:
+                each.kill()
+            for each in lost:
+                ranks[each] = begin(each)
+            back = f"W{lost[0] % 4 // 2}_{lost[0] // 4}"
+            wait_until(lambda: f"with 4 servers, {back} among them again" in said(), 600)
+            slow.unlink()
+            assert [rank.ended(600) for rank in ranks] == [0] * 8, said()[-8000:]
+        finally:
+            for rank in ranks:
+                rank.kill()
+    expected = {key: pytest.approx(value.expected, rel=1e-5) for key, value in stock.items()}
+    assert losses(printed(said())) == expected
 
 
 @pytest.mark.long

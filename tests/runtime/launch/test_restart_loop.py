@@ -8,7 +8,7 @@ from harness.memory_store import MemoryStore
 from recycle.control.board.board import Board
 from recycle.control.host.agent import DONE, FENCED
 from recycle.control.membership.messages import Death, Verdict
-from recycle.control.membership.view import Member
+from recycle.control.membership.view import SOLE, Member, ServerRank
 from recycle.job import Server
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.restart_loop import RestartLoop, serve_again
@@ -103,24 +103,54 @@ def nobody(_):
 def test_before_a_run_has_begun_a_server_begins_its_first_life():
     run = Run()
     run.store = MemoryStore()
-    assert run.lives(ranks=2).first(ONE, 0.0, nobody) == FIRST
+    assert run.lives(ranks=2).first(ONE, SOLE, 0.0, nobody) == FIRST
 
 
 def test_on_a_replaced_host_a_server_begins_a_new_life_once_the_others_miss_it():
     run, lives = Run(), []
-    replaced = threading.Thread(target=lambda: lives.append(run.lives().first(ONE, 120.0, nobody)))
+    replaced = threading.Thread(target=lambda: lives.append(run.lives().first(ONE, SOLE, 120.0, nobody)))
     replaced.start()
     run.board.declare_dead([Death(str(FIRST), "was lost", "heartbeat", 0.0)], "a host")
     replaced.join(120)
     assert lives == [Member(ONE, 1)]
     run.board.verdicts.propose(Verdict(1, BEGUN.members[1:], 0))
-    assert run.lives().first(ONE, 0.0, nobody) == Member(ONE, 2)
-    with pytest.raises(RunError, match=r"W0_1 has 2 ranks, .* a server of several ranks comes back only where"):
-        run.lives(ranks=2).first(ONE, 0.0, nobody)
+    assert run.lives().first(ONE, SOLE, 0.0, nobody) == Member(ONE, 2)
+
+
+def test_all_ranks_that_are_started_anew_begin_the_same_life_though_the_view_changes_meanwhile():
+    run = Run()
+    ranks = [ServerRank(number, 2) for number in range(2)]
+    run.board.declare_dead([Death(str(FIRST), "was lost", "heartbeat", 0.0)], "a host")
+
+    def begin(rank):
+        return run.lives(ranks=2).first(ONE, rank, 0.0, nobody)
+
+    first = begin(ranks[0])
+    run.board.verdicts.propose(Verdict(1, BEGUN.members[1:], 0))
+    assert begin(ranks[1]) == first == Member(ONE, 1)
+    # The host is replaced again, before it was let in, and once more after that.
+    again = begin(ranks[1])
+    assert begin(ranks[0]) == again == Member(ONE, 2)
+    # It crashed there once, and came back by itself.
+    crashed = run.board.joining.next_life(again)
+    run.board.verdicts.propose(Verdict(2, (str(crashed), *BEGUN.members[1:]), 0))
+    run.board.declare_dead([Death(str(crashed), "was lost", "heartbeat", 0.0)], "a host")
+    assert [begin(rank) for rank in ranks] == [Member(ONE, 4)] * 2
+
+
+def test_a_rank_that_comes_late_follows_the_others_of_its_life():
+    run = Run()
+    run.board.verdicts.propose(Verdict(1, BEGUN.members[1:], 0))
+    ranks = [ServerRank(number, 2) for number in range(2)]
+    life = run.lives(ranks=2).first(ONE, ranks[0], 0.0, nobody)
+    following = run.lives(ranks=2).after_crash(life)
+    late = run.lives(ranks=2).first(ONE, ranks[1], 0.0, nobody)
+    assert late == life
+    assert run.lives(ranks=2).after_others(late) == following
 
 
 def test_a_server_that_is_alive_is_not_begun_again():
     said = []
     with pytest.raises(RunError, match="W0_1 is alive: the run goes on with it elsewhere"):
-        Run().lives().first(ONE, 0.05, said.append)
+        Run().lives().first(ONE, SOLE, 0.05, said.append)
     assert len(said) == 1

@@ -187,7 +187,7 @@ class Protection(NamedTuple):
             lives = RestartLoop(endpoint, self.ranks, DURATIONS.beat, told_to_end)
             with before_run():
                 is_late = self.meeting is not None and self.meeting.is_late
-                first = lives.first(server, MISSED * DURATIONS.silence, say, is_late=is_late)
+                first = lives.first(server, place, MISSED * DURATIONS.silence, say, is_late=is_late)
             counts = Restarts(restarts, "start the job again from a checkpoint to have it back")
             status = serve_again(live, first, lives, counts, say)
             status = end_with_run(endpoint, status, DURATIONS.beat, told_to_end)

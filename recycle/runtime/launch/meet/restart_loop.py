@@ -3,11 +3,12 @@
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from uuid import uuid4
 
 from recycle.control.board.board import Board
 from recycle.control.host.agent import DONE, FENCED
 from recycle.control.membership.errors import StoreLost
-from recycle.control.membership.view import Member
+from recycle.control.membership.view import Member, ServerRank
 from recycle.job import Server
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.process.outcome import was_kept
@@ -37,17 +38,20 @@ class RestartLoop:
         self._beat = beat
         self._told_to_end = told_to_end
 
-    def first(self, server: Server, patience: float, say: Callable[[str], None], *, is_late: bool = False) -> Member:
+    def first(
+        self, server: Server, rank: ServerRank, patience: float, say: Callable[[str], None], *, is_late: bool = False
+    ) -> Member:
         """The life with which a server begins here: a new one where a run goes on without it, as on a replaced host.
 
         Args:
             server: which.
+            rank: of the server that this process is; all of them are started anew.
             patience: seconds for which it may still be missed by nobody.
             say: tells the user that this is waited for.
             is_late: whether the run had begun before this process came.
 
         Raises:
-            RunError: it is alive elsewhere, or has several ranks.
+            RunError: it is alive elsewhere.
             StoreLost: there is no store.
         """
         board, deadline, said = self._board(), time.monotonic() + patience, False
@@ -67,12 +71,7 @@ class RestartLoop:
             time.sleep(self._beat)
         if begun is None:
             return Member(server, 0)
-        if self._ranks > 1:
-            raise RunError(
-                f"{server} has {self._ranks} ranks, and the run goes on without it: a server of several ranks comes "
-                "back only where its agents still are; start the job again from a checkpoint to have it back"
-            )
-        return Member(server, board.joining.new_incarnation(server))
+        return board.joining.replacement(server, rank, uuid4().hex)
 
     def may_follow(self) -> bool:
         """Whether the run goes on, so that another life makes sense."""
