@@ -1,15 +1,18 @@
 """The commands of docs/howto for clusters are such as ReCycle, torchrun and Slurm take."""
 
+import os
 import re
 import shlex
+import subprocess
 
 import pytest
 from click import Context
 
+from harness.documents import block_with
 from harness.paths import ROOT
 from recycle.cli.verbs import group
 from recycle.megatron.flag.command.flags import find_flags
-from recycle.runtime.launch.meet.start import VARIABLES, refuse_elastic
+from recycle.runtime.launch.meet.start import VARIABLES, find_start, refuse_elastic
 
 FOLDER = ROOT / "docs" / "howto"
 PAGES = [FOLDER / f"{name}.md" for name in ("slurm", "kubernetes", "torchrun")]
@@ -80,3 +83,25 @@ def test_links_to_other_pages_lead_somewhere(page):
 def test_the_files_to_copy_are_those_of_the_pages(page, file):
     block = FENCE.findall((FOLDER / f"{page}.md").read_text())[0]
     assert (ROOT / "examples" / file).read_text() == block
+
+
+def test_the_script_for_mpirun_says_what_a_start_takes(tmp_path):
+    block = block_with(FOLDER / "torchrun.md", "OMPI_COMM_WORLD_RANK").replace("/shared/", f"{tmp_path}/")
+    # A stand-in for mpirun: of all ranks, it starts the last one, with what Open MPI and its -x set.
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text(
+        "#!/bin/bash\n"
+        "export OMPI_COMM_WORLD_RANK=15 OMPI_COMM_WORLD_SIZE=16 OMPI_COMM_WORLD_LOCAL_RANK=7\n"
+        "for word; do\n"
+        '    case $word in MASTER_*=*) export "$word" ;; */rank.sh) exec "$word" env ;; esac\n'
+        "done\n"
+    )
+    mpirun.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(["bash", "-ec", block], env={"PATH": path}, capture_output=True, text=True, check=True)
+    said = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    start = find_start(said)
+    assert start is not None
+    assert (start.rank, start.count, start.host, start.port) == (15, 16, "host0", 29500)
+    assert said["LOCAL_RANK"] == "7"
+    assert said["RECYCLE_TOKEN_FILE"] == f"{tmp_path}/recycle-token"
