@@ -225,8 +225,6 @@ TAIL = """\
 - Linux. The runtime uses pidfds, robust futexes and `/proc`.
 - etcd (`--store`, `--recycle-store`), if the first host may die. See [Slurm](../howto/slurm.md),
   [Kubernetes](../howto/kubernetes.md) and [torchrun](../howto/torchrun.md).
-- Under Megatron, a server of several ranks does not come back after the loss of its host. It does in `recycle train`,
-  by `recycle join`.
 - Under Megatron, layers do not move to other servers. They do in `recycle train`, with `--move-layers on`.
 """
 

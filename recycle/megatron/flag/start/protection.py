@@ -188,7 +188,7 @@ class Protection(NamedTuple):
             with before_run():
                 is_late = self.meeting is not None and self.meeting.is_late
                 first = lives.first(server, place, MISSED * DURATIONS.silence, say, is_late=is_late)
-            counts = Restarts(restarts, "start the job again from a checkpoint to have it back")
+            counts = Restarts(restarts, "bring it back with the job's start command")
             status = serve_again(live, first, lives, counts, say)
             status = end_with_run(endpoint, status, DURATIONS.beat, told_to_end)
             # Torchrun ends this process as soon as another one has failed: first it says what is left.
