@@ -173,17 +173,21 @@ def test_a_folder_in_which_a_run_is_alive_is_refused_before_anything_slow(tmp_pa
         ),
         ("--plan", "{}", "this is no recycle plan file"),
         ("--catalogue", "none", "this is no catalogue"),
-        ("--store", None, "store '.*': give etcd://"),
-        ("--address", None, "address .* cannot be used"),
+        ("--store", "http://host", "store '.*': give etcd://"),
+        ("--address", "203.0.113.1", "address .* cannot be used"),
+        ("--address", "a" * 64, "address a+ cannot be used: it is no name of a host"),
+        ("--store", f"etcd://{'a' * 64}", "store 'etcd://a+': give etcd://"),
     ],
 )
 def test_what_is_wrong_is_refused_before_anything_slow(tmp_path, option, content, message):
     value = tmp_path / "wrong.toml"
-    if content is not None:
+    if option in ("--address", "--store"):
+        value = content
+    else:
         value.write_text(content)
     words = ["train", *SMALL, option, value, "-o", tmp_path / "run"]
     ended = subprocess.run([sys.executable, "-c", SLOW, *map(str, words)], capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout) == (1 if option == "--address" else 2, "slow:\n")
+    assert (ended.returncode, ended.stdout) == (2, "slow:\n")
     assert re.fullmatch(rf"recycle: .*{message}.*\n", ended.stderr)
 
 
