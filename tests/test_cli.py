@@ -135,7 +135,7 @@ def test_a_catalogue_gives_the_plan_for_some_dead_servers(run, tmp_path):
     assert report["roles"] == {}
     status, _, err = run("plan", "--catalogue", path, "--dead", "W0_0,W1_1,W2_2")
     assert status == 2
-    assert "--failures 3" in err
+    assert "failures 3" in err
 
 
 def test_a_duration_without_a_unit_is_of_seconds(run, tmp_path):
