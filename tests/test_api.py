@@ -129,7 +129,7 @@ def test_budgets_and_modes_as_people_write_them():
         ({"dead": 3}, "dead is 3: give names of servers"),
         ({"budget": -1}, "budget is -1: give seconds"),
         ({"budget": "soon"}, "budget: 'soon' is no duration"),
-        ({"form": "low"}, "form is 'low': give one of lowered, compute"),
+        ({"form": "low"}, "form is 'low': give one of compute, lowered"),
         ({"budget": None}, "budget is None: give seconds"),
         ({"moves": -1}, "moves is -1: give a number, 0 or more"),
         ({"moves": "many"}, "moves is 'many'"),

@@ -214,7 +214,7 @@ def test_one_chunk_per_server_in_order_is_the_standard_placement():
         ({"placement": [[0], [1], [3, 2], [4]]}, r"server 2 holds \[3, 2\]; list its chunks rising"),
         ({"placement": [[0], [], [1], [2]]}, "server 1 of a pipeline holds no chunk"),
         ({"placement": "v-shaped", "limit": 1}, r"its chunks \[0, 7\] hold 2 of each; the least limit that works is 2"),
-        ({"placement": "v-shaped", "forward": [1, 2, 3, 4]}, "costs.forward has 4 values: .* 8 in all"),
+        ({"placement": "v-shaped", "forward": [1, 2, 3, 4]}, "^forward has 4 values: .* 8 in all"),
         ({"placement": "v-shaped", "limit": [4] * 8}, "one per server of a pipeline, 4 in all"),
     ],
 )
