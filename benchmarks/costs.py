@@ -36,6 +36,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -52,9 +53,8 @@ from benchmarks.shared import (
     add_starts,
     interval,
     paper_shaped,
-    report,
+    race,
     run_part,
-    take_turns,
 )
 from recycle.cli.run.model import quiet
 from recycle.control.board.joinfile import new_token
@@ -159,17 +159,10 @@ def _train(
 
 def measure_protection(job: Job, sequence: int, pairs: int, seconds: float) -> list[float]:
     """Print what a protected iteration takes and what the same one without, in one start of both; gives the ratios."""
-    contestants: list[Contestant] = []
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            for protected in (False, True):
-                contestants.append(start(job, Path(folder) / str(protected), sequence, protected))
-            turns = take_turns(contestants[0], contestants[1], pairs, seconds)
-            report(("unprotected", "protected"), turns)
-            return [ours.clock / stock.clock for stock, ours in turns]
-        finally:
-            for each in contestants:
-                each.end()
+        starts = [partial(start, job, Path(folder) / str(each), sequence, each) for each in (False, True)]
+        turns = race(starts, ("unprotected", "protected"), pairs, seconds)
+    return [ours.clock / stock.clock for stock, ours in turns]
 
 
 def protection() -> int:
@@ -203,17 +196,12 @@ ALLOWED_COPIES = 1.01
 
 def measure_copies(job: Job, copies: int, pairs: int, seconds: float, sequence: int, *, alone: bool) -> list[float]:
     """Print what an iteration takes with and without copies, in one start of both; gives the ratios."""
-    contestants: list[Contestant] = []
     with tempfile.TemporaryDirectory() as folder, other_hosts(copies - 1):
-        try:
-            for redundancy in (None, Redundancy(1, 1)):
-                run = Path(folder) / str(redundancy)
-                contestants.append(start(job, run, sequence, True, redundancy, alone=alone))
-            turns = take_turns(contestants[0], contestants[1], pairs, seconds)
-            report(("off", f"copies={copies}"), turns)
-        finally:
-            for each in contestants:
-                each.end()
+        starts = [
+            partial(start, job, Path(folder) / str(each), sequence, True, each, alone=alone)
+            for each in (None, Redundancy(1, 1))
+        ]
+        turns = race(starts, ("off", f"copies={copies}"), pairs, seconds)
     return [ours.clock / stock.clock for stock, ours in turns]
 
 

@@ -18,9 +18,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from benchmarks.shared import Contestant, Length, add_starts, report, take_turns
+from benchmarks.shared import Contestant, Length, add_starts, race, report
 
 ALLOWED = 1.03
 # As many iterations as nobody waits for; the jobs are ended from outside.
@@ -34,6 +35,7 @@ EXPERTS = (
     "--moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 1e-2"
 )
 KEPT_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
+NAMES = ("stock", "flag")
 FLAG = ("--pipeline-schedule", "recycle")
 ELAPSED = re.compile(r"elapsed time per iteration \(ms\): (\S+)")
 
@@ -60,16 +62,12 @@ def measure(
     """Start two jobs of a size, one with some flags and one without, and let them take turns."""
     from harness.flag_runs import launch
 
-    contestants: list[Contestant] = []
-    try:
-        for words in ((), flags):
-            # Where both say something, the later words count.
-            job = launch(dataset, *size, *words, ranks=ranks, iterations=ENDLESS)
-            contestants.append(Contestant(job.pid, line_reader(job)))
-        return take_turns(contestants[0], contestants[1], pairs, seconds)
-    finally:
-        for each in contestants:
-            each.end()
+    def start(words: Sequence[str]) -> Contestant:
+        # Where both say something, the later words count.
+        job = launch(dataset, *size, *words, ranks=ranks, iterations=ENDLESS)
+        return Contestant(job.pid, line_reader(job))
+
+    return race([partial(start, ()), partial(start, flags)], NAMES, pairs, seconds)
 
 
 def main() -> int:
@@ -86,7 +84,7 @@ def main() -> int:
         print(f"{', '.join(missing)} are not installed: scripts/develop does, in .megatron-0.17.1", file=sys.stderr)
         return 2
     os.environ.update(KEPT_MEMORY)
-    names, pairs = ("stock", "flag"), []
+    pairs: list[tuple[Length, Length]] = []
     ranks = 4 * arguments.tensor_parallel * (2 if arguments.experts else 1)
     size = [*SIZE.split(), "--tensor-model-parallel-size", str(arguments.tensor_parallel)]
     size += EXPERTS.split() if arguments.experts else []
@@ -94,12 +92,10 @@ def main() -> int:
         dataset = make_dataset(Path(folder) / "text")
         for start in range(arguments.starts):
             print(f"start {start + 1} of {arguments.starts}")
-            found = measure(dataset, size, ranks, (*FLAG, *arguments.flags), arguments.pairs, arguments.seconds)
-            report(names, found)
-            pairs += found
+            pairs += measure(dataset, size, ranks, (*FLAG, *arguments.flags), arguments.pairs, arguments.seconds)
     size_text = f"PP 2 x DP 2, {ranks // 4} ranks a server, 4 layers of 256"
     print(f"{size_text}, {len(pairs)} pairs, load {os.getloadavg()[0]:.1f}; {ALLOWED} is allowed")
-    return int(report(names, pairs).clock > ALLOWED)
+    return int(report(NAMES, pairs).clock > ALLOWED)
 
 
 if __name__ == "__main__":

@@ -26,10 +26,10 @@ from typing import NamedTuple
 
 from benchmarks.shared import run_part
 from harness.emulated_run import Emulation, emulate
-from harness.examples import QUICK, placed_job, uneven_job
+from harness.examples import QUICK, paper_job, placed_job, uneven_job
 from harness.recordings import save_recording
 from recycle.holding import with_own_layout
-from recycle.job import Job, Server, Stage
+from recycle.job import Job, Server
 from recycle.placing.decision import OF_A_CLUSTER
 from recycle.plan.mode import Mode
 from recycle.plan.moves import Seen, Situation
@@ -178,19 +178,7 @@ def placements() -> int:
 EXPECTED, ALLOWED, MOST_LOSS = 30, 0.03, 0.02
 ROW = "{:<34} {:>8} {:>9} {:>6} {:>6} {:>6} {:>10} {:>5}"
 EFFORT = Effort((MaxMoves(20_000),), "20000 moves")
-JOB = Job(3, 6, (Stage(1, 1, 1, 3, 0, 1, 1, 4),) * 4, (0,) * 3)
-
-
-def calm(_: int) -> float:
-    return 0.5
-
-
-def wild(_: int) -> float:
-    return 2.0
-
-
-def sometimes(step: int) -> float:
-    return 2.0 if step % 10 == 5 else 0.5
+JOB = paper_job()
 
 
 class Case(NamedTuple):
@@ -236,11 +224,11 @@ def stagger() -> int:
     cases = (
         Case("fault-free, global", whole),
         Case("global", barrier),
-        Case("global, each step clips", barrier, wild),
+        Case("global, each step clips", barrier, lambda _: 2.0),
         Case("staggered", staggered),
-        Case("staggered, nothing clips", staggered, calm),
-        Case("staggered, one step in ten clips", staggered, sometimes),
-        Case("staggered, each step clips", staggered, wild),
+        Case("staggered, nothing clips", staggered, lambda _: 0.5),
+        Case("staggered, one step in ten clips", staggered, lambda step: 2.0 if step % 10 == 5 else 0.5),
+        Case("staggered, each step clips", staggered, lambda _: 2.0),
     )
     found = [measure_case(case, slot, iterations) for case in cases]
     if arguments.recordings is not None:

@@ -249,14 +249,7 @@ def judge(
     theirs = [each for each in lines if isinstance(each, IterationLine) and each.server.startswith(lost)]
     written = sum(each.epoch > 0 or each.step > last for each in theirs)
     first, found = min(begun, default=float("inf")), losses(folder)
-    apart = max(
-        (
-            abs(one - other) / abs(other)
-            for step in found.keys() & expected.keys()
-            for one, other in zip(found[step], expected[step], strict=True)
-        ),
-        default=0.0,
-    )
+    apart = furthest(found, expected)
     problems = {
         f"the redo began after {first:.1f} s": first > ALLOWED,
         f"exit status {', '.join(map(str, statuses))}": any(statuses),
@@ -266,6 +259,12 @@ def judge(
         f"{written} iterations were made on the other side": written > 0,
     }
     return Trial(first, ended, "; ".join(text for text, holds in problems.items() if holds))
+
+
+def furthest(found: Mapping[int, list[float]], expected: Mapping[int, list[float]]) -> float:
+    """How far losses of iterations that both have are apart, relative to what they should be, at worst."""
+    pairs = [pair for step in found.keys() & expected.keys() for pair in zip(found[step], expected[step], strict=True)]
+    return max((abs(one - other) / abs(other) for one, other in pairs), default=0.0)
 
 
 def lost() -> int:
@@ -320,20 +319,8 @@ LONG_PATIENCE = 300.0
 
 
 def job_words(folder: Path, iterations: int, stages: int) -> list[str]:
-    folder.mkdir()
-    (folder / "model.toml").write_text(MODEL)
-    size = ["--pipelines", "3", "--stages", str(stages), "--micro-batches", "4", "--iterations", str(iterations)]
-    output = str(folder / "run")
-    return [*TRAIN, "train", *size, "--model", str(folder / "model.toml"), "-o", output, "--resume-from", output]
-
-
-def furthest(found: dict[int, list[float]], expected: dict[int, list[float]]) -> float:
-    """How far losses are apart, relative to what they should be, at worst."""
-    return max(
-        abs(one - other) / abs(other)
-        for step, theirs in expected.items()
-        for one, other in zip(found[step], theirs, strict=True)
-    )
+    words = train_words(folder, iterations, (PIPELINES, stages))
+    return [*TRAIN, *words, "--resume-from", str(folder / "run")]
 
 
 def start_job(made: Cluster, arguments: list[str]) -> Started:

@@ -2,12 +2,17 @@
 
 Usage: python -m benchmarks.planner [SECTION ...] [--cases N] [--budget SECONDS] [--proof SECONDS]
        [--shape DxPxM] [--seed N]
+       python -m benchmarks.planner pays [--stages 8] [--pipelines 2 4 8 16] [--micro-batches 8 16 32 64 128]
+       [--moves 2000]
 
 Sections (all of them by default):
     table       the worked example with its proved values: the fast planner, and the exact solver's proof
     small       random small jobs: the fast planner against proved optima
     large       64 x 16 x 64 with 0, 1, 2 and 8 failures: processor seconds to a lowered plan, and period / bound
     lookup      a look-up in a catalogue at 1,024 servers
+    pays        the table "When it pays" of README: one dead server of a middle stage, by micro-batches and pipelines.
+                F, I and W take a slot each and the optimizer none; every server has the memory of 1F1B's first stage.
+                The same moves and the same seed give the same table on every machine.
 
 The fast planner has 2 s for each plan if nothing is said. --shape gives large and lookup another job. Everything
 runs on one core; imports are not counted.
@@ -19,10 +24,11 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.shared import sizes
+from harness.examples import paper_job
 from recycle.job import Job, Server, Stage
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.checker import check_plan
@@ -32,7 +38,7 @@ from recycle.planner.catalogue import make_catalogue
 from recycle.planner.exact.prove import solve
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.problem import Problem, make_problem
-from recycle.planner.model.stopping import MaxSeconds
+from recycle.planner.model.stopping import MaxMoves, MaxSeconds
 
 FUSED, SPLIT, STAGGERED = Mode("fused", "global"), Mode("split", "global"), Mode()
 
@@ -59,26 +65,6 @@ TABLE: list[tuple[str, str, Mode, int | tuple[int, ...], int, int]] = [
 ]
 
 
-def even_job(
-    pipelines: int,
-    depth: int,
-    micro_batches: int,
-    limit: int | Sequence[int],
-    cost: Sequence[int] = (1, 1, 1),
-    released: int = 0,
-    optimizer: int = 3,
-    latency: int = 0,
-) -> Job:
-    limits = [limit] * depth if isinstance(limit, int) else limit
-    forward, gradient, weight = cost
-    return Job(
-        pipelines=pipelines,
-        micro_batches=micro_batches,
-        stages=tuple(Stage(forward, gradient, weight, optimizer, 0, 1, released, each) for each in limits),
-        latency=(latency,) * (depth - 1),
-    )
-
-
 def effort(arguments: argparse.Namespace) -> Effort:
     return Effort((MaxSeconds(arguments.budget),), f"{arguments.budget:g} s")
 
@@ -92,7 +78,7 @@ def table(arguments: argparse.Namespace) -> None:
     show(("form", "dead", "limit", "released", "expected", "fast", "seconds", "proved", "seconds"), widths)
     for form, failed, mode, limit, released, expected in TABLE:
         problem = make_problem(
-            even_job(3, 4, 6, limit, released=released),
+            paper_job(limit, released),
             [Server.parse(name) for name in failed.split(",") if name],
             mode,
         )
@@ -194,7 +180,8 @@ def large(arguments: argparse.Namespace) -> None:
     rows = itertools.product((((1, 1, 1), 3), ((10, 12, 7), 60)), (2 * depth, depth), (0, 1), (0, 1, 2, 8))
     for (cost, optimizer), limit, latency, count in rows:
         failed = random.Random(arguments.seed + count).sample(servers, count)
-        job = even_job(pipelines, depth, micro_batches, limit, cost, optimizer=optimizer, latency=latency)
+        stages = (Stage(cost[0], cost[1], cost[2], optimizer, 0, 1, 0, limit),) * depth
+        job = Job(pipelines, micro_batches, stages, (latency,) * (depth - 1))
         began = time.thread_time()
         plan = make_plan(job, failed, STAGGERED, effort(arguments))
         seconds = time.thread_time() - began
@@ -206,7 +193,7 @@ def large(arguments: argparse.Namespace) -> None:
 
 def lookup(arguments: argparse.Namespace) -> None:
     pipelines, depth, micro_batches = arguments.shape or (64, 16, 64)
-    job = even_job(pipelines, depth, micro_batches, 2 * depth)
+    job = paper_job(2 * depth, 0, pipelines, depth, micro_batches)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "catalogue.zip"
         make_catalogue(path, job, STAGGERED, 1, effort(arguments), "lowered", lambda *_: None)
@@ -228,12 +215,31 @@ def lookup(arguments: argparse.Namespace) -> None:
     print(f"one server's program: median {statistics.median(program) * 1e3:.2f} ms; all {live}: {whole:.2f} s")
 
 
-SECTIONS = {
-    "table": table,
-    "small": small,
-    "large": large,
-    "lookup": lookup,
-}
+def pays(arguments: argparse.Namespace) -> None:
+    for line in rows_of_pays(arguments.pipelines, arguments.stages, arguments.micro_batches, arguments.moves):
+        print(line, flush=True)
+
+
+def rows_of_pays(all_pipelines: list[int], stages: int, all_micro_batches: list[int], moves: int) -> Iterator[str]:
+    """The table, line by line; a column for each number of micro-batches per stage."""
+    heads = " | ".join(f"{each / stages:g}" for each in all_micro_batches)
+    yield f"| pipelines | {heads} | drop it |"
+    yield f"| --- |{' --- |' * (len(all_micro_batches) + 1)}"
+    for pipelines in all_pipelines:
+        cells = " | ".join(kept(pipelines, stages, each, moves) for each in all_micro_batches)
+        yield f"| {pipelines} | {cells} | {1 - 1 / pipelines:.0%} |"
+
+
+def kept(pipelines: int, stages: int, micro_batches: int, moves: int) -> str:
+    """What remains of a job's throughput: against 1F1B with all servers, and against the best plan found with them."""
+    stage = Stage(1, 1, 1, 0, 0, 1, 0, stages)
+    job = Job(pipelines, micro_batches, (stage,) * stages, (0,) * (stages - 1))
+    chosen = Effort((MaxMoves(moves),), f"{moves} moves")
+    whole, around = (make_plan(job, dead, STAGGERED, chosen) for dead in ((), [Server(1, stages // 2)]))
+    return f"{around.throughput:.0%} ({whole.period / around.period:.0%})"
+
+
+SECTIONS = {"table": table, "small": small, "large": large, "lookup": lookup, "pays": pays}
 
 
 def main() -> None:
@@ -248,6 +254,10 @@ def main() -> None:
         "--shape", type=sizes(3), metavar="DxPxM", help="pipelines x stages x micro-batches of large and lookup"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--stages", type=int, default=8, help="this and what follows: of pays")
+    parser.add_argument("--pipelines", type=int, nargs="+", default=[2, 4, 8, 16])
+    parser.add_argument("--micro-batches", type=int, nargs="+", default=[8, 16, 32, 64, 128])
+    parser.add_argument("--moves", type=int, default=2000)
     arguments = parser.parse_args()
     unknown = [section for section in arguments.sections if section not in SECTIONS]
     if unknown:

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import msgspec
 
 from benchmarks.oobleck_artifact import TRACES, BambooSystem, SystemResult, VarunaSystem, oobleck_system
+from harness.examples import paper_job
 from recycle.faults.outages import Outages, load_outages
-from recycle.job import Job, Stage
 from recycle.state.placement import place_copies, survival
 from recycle.study.constants import MEASURED
 from recycle.study.rates import Rates
@@ -118,6 +118,9 @@ def survival_bound(hosts: int, copies: int, lost: int) -> float:
 
 
 PIPELINES, DEPTH = 6, 4
+TRACE_SHAPE = {"pipelines": PIPELINES, "stages": DEPTH}
+"""Of the job that is taken through ReCycle's trace, with the costs and the memory limit of the paper's figures."""
+
 PLACEMENTS = 12
 """Sets of dead servers that are drawn for each number of them: the trace tells only how many."""
 
@@ -138,26 +141,11 @@ class Retention(msgspec.Struct, frozen=True):
     scaled: float
 
 
-def example_job(micro_batches: int) -> Job:
-    """Six pipelines of four stages, with the costs and the memory limit of the paper's figures."""
-    stage = Stage(
-        forward=1,
-        input_gradient=1,
-        weight_gradient=1,
-        optimizer=3,
-        reduction=0,
-        held=1,
-        released_at_input_gradient=1,
-        limit=DEPTH,
-    )
-    return Job(PIPELINES, micro_batches, (stage,) * DEPTH, (0,) * (DEPTH - 1), name="ReCycle's trace")
-
-
 def retention(micro_batches: int, advance: Callable[[str], None] = lambda _: None) -> Retention:
     """Plan for every number of live servers of the trace, several times, and average over its time."""
     outages = load_outages("shared-gpus")
     times = _time_by_live(outages)
-    rates = Rates(example_job(micro_batches), 8 * DEPTH)
+    rates = Rates(paper_job(micro_batches=micro_batches, **TRACE_SHAPE), 8 * DEPTH)
     random = Random(0)
     by_live = {}
     for live in sorted(times, reverse=True):

@@ -177,6 +177,27 @@ def take_turns(stock: Contestant, ours: Contestant, pairs: int, seconds: float) 
     return list(zip(*lengths, strict=True))
 
 
+def race(
+    starts: Sequence[Callable[[], Contestant]], names: tuple[str, str], pairs: int, seconds: float
+) -> list[tuple[Length, Length]]:
+    """Start two runs, let them take turns, print what that says, and end them.
+
+    Args:
+        starts: of what it is compared with, and of what is measured.
+        names: of both.
+        pairs: of turns.
+        seconds: of a turn.
+    """
+    with contextlib.ExitStack() as ends:
+        contestants = []
+        for start in starts:
+            contestants.append(start())
+            ends.callback(contestants[-1].end)
+        found = take_turns(contestants[0], contestants[1], pairs, seconds)
+    report(names, found)
+    return found
+
+
 def report(names: tuple[str, str], pairs: Sequence[tuple[Length, Length]]) -> Length:
     """Print what pairs of turns say; gives the median ratios.
 

@@ -19,7 +19,8 @@ from statistics import median
 
 from benchmarks.shared import sizes
 from harness.browser import chromium, missing
-from recycle.job import Job, Server, Stage
+from harness.examples import paper_job
+from recycle.job import Server
 from recycle.plan.document import save_plan
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
@@ -44,10 +45,7 @@ RUN = "from recycle.cli import main; main()"
 
 
 def large_plan(pipelines: int, depth: int, micro_batches: int) -> Plan:
-    stage = Stage(1, 1, 1, optimizer=3, reduction=0, held=1, released_at_input_gradient=0, limit=depth)
-    job = Job(
-        pipelines, micro_batches, (stage,) * depth, (0,) * (depth - 1), f"{pipelines} x {depth} x {micro_batches}"
-    )
+    job = paper_job(depth, 0, pipelines, depth, micro_batches)
     return make_plan(job, (Server(0, depth // 2),), Mode(), Effort((MaxMoves(0),), "no search"))
 
 

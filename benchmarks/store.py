@@ -32,9 +32,10 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import repeat
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier, Event
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.request import urlopen
 
 import msgspec
@@ -241,32 +242,37 @@ def change_view(count: int, processes: int, victims: str, store: Served) -> Chan
     if relaying:
         there.wait()
     ready = context.Barrier(processes + 2)
-    channels, started = [], []
+    begun = []
     # Hosts stay together, where what is asked at the same time meets.
     shares = [[each for each in alive[1:] if place[each] % processes == number] for number in range(processes)]
     for some in (alive[:1], *shares):
-        ours, theirs = context.Pipe(duplex=False)
         seat = Seat(some, store.connect, [doors[place[each]] for each in some] if doors else ())
-        arguments: tuple[Any, ...] = (seat, job, ready, theirs)
-        process = context.Process(target=run_members, args=arguments, daemon=True)
-        process.start()
-        channels.append(ours)
-        started.append(process)
+        begun.append(begin_part(context, run_members, seat, job, ready))
     ready.wait()
     while store.watches() < len(doors):
         time.sleep(0.1)
     server_before, relays_before, asked = store.processor(), _processor(relaying), store.requests()
     begin = time.monotonic()
     board.declare_dead([Death(str(member), "was lost with its host", "agent", begin) for member in dead], "a host")
-    told = [msgspec.json.decode(channel.recv_bytes(), type=tuple[float, list[Cost]]) for channel in channels]
+    told = [msgspec.json.decode(channel.recv_bytes(), type=tuple[float, list[Cost]]) for channel, _ in begun]
     costs = [each for _, found in told for each in found]
     server_used, relays_used = store.processor() - server_before, _processor(relaying) - relays_before
     asked = store.requests() - asked
     end.set()
-    for process in started + relaying:
-        process.join()
+    for ended in (*(each for _, each in begun), *relaying):
+        ended.join()
     seconds = max(each.decided for each in costs) - begin
     return Change(seconds, sum(spent for spent, _ in told) + relays_used, relays_used, server_used, costs, asked)
+
+
+def begin_part(
+    context: ForkServerContext, part: Callable[..., None], *arguments: object
+) -> tuple[Connection, BaseProcess]:
+    """Begin a process that stands for some members or hosts; gives where it tells what it has found."""
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=part, args=(*arguments, theirs), daemon=True)
+    process.start()
+    return ours, process
 
 
 def _processor(processes: Iterable[BaseProcess]) -> float:
@@ -417,21 +423,17 @@ def count_requests(count: int, beats: int, processes: int, served: Served) -> St
     hosts = [members[place : place + HOST] for place in range(0, count, HOST)]
     context = multiprocessing.get_context("forkserver")
     ready = context.Barrier(processes + 1)
-    channels, started = [], []
+    begun = []
     for number in range(processes):
-        ours, theirs = context.Pipe(duplex=False)
         seat = HostsSeat(hosts, range(number, len(hosts), processes), served.connect, served.has_relays, beats)
-        process = context.Process(target=run_hosts, args=(seat, ready, theirs), daemon=True)
-        process.start()
-        channels.append(ours)
-        started.append(process)
+        begun.append(begin_part(context, run_hosts, seat, ready))
     ready.wait()
     ready.wait()
     before = served.processor()
     ready.wait()
     used = served.processor() - before
-    told = [msgspec.json.decode(channel.recv_bytes(), type=tuple[int, float]) for channel in channels]
-    for process in started:
+    told = [msgspec.json.decode(channel.recv_bytes(), type=tuple[int, float]) for channel, _ in begun]
+    for _, process in begun:
         process.join()
     seconds = beats * DURATIONS.beat
     waits = 0 if served.has_relays else HOST / (CALM * DURATIONS.beat)

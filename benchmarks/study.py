@@ -26,20 +26,17 @@ import tempfile
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from benchmarks.reproduce import example_job
+from benchmarks.reproduce import TRACE_SHAPE
 from benchmarks.shared import run_part
-from harness.emulated_server import Emulated, EmulatedServer
+from harness.emulated_training import MICROSECONDS, launch_emulated
+from harness.examples import paper_job
 from recycle.cli.run.model import quiet
-from recycle.control.host.agent import run_agent
-from recycle.control.membership.durations import Durations
-from recycle.control.membership.view import Member, View
 from recycle.faults.file import load_faults
 from recycle.faults.outages import NodeOutage, Outages, load_outages
 from recycle.files import write_whole
@@ -52,15 +49,6 @@ from recycle.planner.source import plan_maker
 from recycle.record.history import load_history
 from recycle.record.reading import load_lines
 from recycle.record.recording import SpanLine, ViewLine
-from recycle.record.reporting import FileReporter
-from recycle.runtime.execute.injection import Injector
-from recycle.runtime.launch.process.messages import ReportMessage
-from recycle.runtime.launch.process.report_channel import LauncherConnection
-from recycle.runtime.launch.supervise.setting import RunAccess, Setting
-from recycle.runtime.launch.supervise.supervisor import Supervisor
-from recycle.runtime.recover.plans import Plans
-from recycle.runtime.recover.survivor import Survivor
-from recycle.runtime.recover.training_loop import TrainingLoop
 from recycle.study.bill import Bill
 from recycle.study.buckets import Outcome
 from recycle.study.compare import StudySetting, compare, throughput_curves
@@ -75,14 +63,15 @@ from recycle.study.simulator import simulate
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 
 
-def setting(job: Job, trace: str, seeds: int, policies: tuple[str, ...] = ALL) -> StudySetting:
-    history = FailureHistory.recorded(load_outages(trace))
-    failures = history.failures_per_second(job.pipelines * job.depth)
-    return StudySetting(Ground(job, 10.0, 8 * job.depth, failures), history, policies, seeds)
-
-
-def draw_figures(seeds: int, folder: Path) -> None:
-    example = setting(example_job(6), "shared-gpus", seeds)
+def figures() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("-o", "--output", type=Path, default=IMAGES, help="the folder of the plots")
+    arguments = parser.parse_args()
+    job = paper_job(micro_batches=6, **TRACE_SHAPE)
+    history = FailureHistory.recorded(load_outages("shared-gpus"))
+    ground = Ground(job, 10.0, 8 * job.depth, history.failures_per_second(job.pipelines * job.depth))
+    example = StudySetting(ground, history, ALL, arguments.seeds)
     comparisons, curves = compare(example), throughput_curves(example)
     for name, picture in {
         "study-time": over_time(comparisons),
@@ -90,21 +79,12 @@ def draw_figures(seeds: int, folder: Path) -> None:
         "study-throughput": throughput_lines(curves),
         "study-cost": lost_hours(comparisons, Bill()),
     }.items():
-        write_whole(folder / f"{name}.svg", picture.encode())
-        print(folder / f"{name}.svg")
-
-
-def figures() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("-o", "--output", type=Path, default=IMAGES, help="the folder of the plots")
-    arguments = parser.parse_args()
-    draw_figures(arguments.seeds, arguments.output)
+        write_whole(arguments.output / f"{name}.svg", picture.encode())
+        print(arguments.output / f"{name}.svg")
     return 0
 
 
 RECYCLE = (sys.executable, "-c", "from recycle.cli import main; main()")
-MICROSECONDS = 1e6
 PROFILED = 24
 """Iterations of the profile; those of its first third are not counted."""
 
@@ -185,38 +165,6 @@ def train(job: Path, iterations: int, folder: Path, *options: str | Path) -> Non
     """A real run."""
     words = ["train", job, "--iterations", str(iterations), "-o", folder, *options]
     subprocess.run([*RECYCLE, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-
-
-def emulate(job: Job, plan: Plan, iterations: int, faults: Path, folder: Path) -> None:
-    """The same run by servers that sleep; all of it but the training is real."""
-    setting = Setting(
-        job, View.of(plan), 0, "memory", {"fidelity": "1"}, Durations(), "127.0.0.1",
-        load_faults(faults, job, iterations), folder, lambda: False,
-    )  # fmt: skip
-    Supervisor(setting, partial(serve, setting, plan, iterations), lambda _: None).run()
-
-
-def serve(setting: Setting, plan: Plan, iterations: int, member: Member, door: RunAccess) -> int:
-    job = setting.job
-
-    def work() -> int:
-        import torch
-
-        torch.set_num_threads(1)
-        first = not member.incarnation
-        send = LauncherConnection(door.watch, door.endpoint.token, str(member), os.getpid(), required=first)
-        reporter = FileReporter(
-            setting.folder / "events", str(member), "fidelity", lambda content: send(ReportMessage(content))
-        )
-        emulated = Emulated(job, plan.mode.optimizer == "staggered", 1 / MICROSECONDS, iterations)
-        trainee = EmulatedServer(emulated, member.server, reporter)
-        plans = Plans(plan, None, plan_maker(job, plan.mode))
-        mine = setting.faults.of_worker(member.server, member.incarnation)
-        hooks = [Injector(mine, lambda fault, time: None, lambda: (), ())] if mine else []
-        survivor = Survivor(member, job, trainee.trainee, door.endpoint, Durations(), plans, reporter, hooks)
-        return TrainingLoop(survivor, trainee).run()
-
-    return run_agent(member, work, door.endpoint.connect, door.endpoint.token, Durations())
 
 
 def read(name: str, job: Job, folder: Path) -> Lived:
@@ -325,7 +273,10 @@ def fidelity() -> int:
         entries = load_faults(faults, job, sys.maxsize).entries
         iterations = apart // 2 + max(each.step or math.ceil((each.at or 0.0) / job_seconds(plan)) for each in entries)
         train(folder / "job.toml", iterations, folder / "real", "--faults", faults)
-        emulate(job, plan, iterations, faults, folder / "emulated")
+        launch_emulated(
+            plan, folder / "emulated", 1 / MICROSECONDS, iterations, lambda _: None,
+            faults=load_faults(faults, job, iterations),
+        )  # fmt: skip
         runs = [read(name, job, folder / name) for name in ("real", "emulated")]
     print(f"{servers} servers, {iterations} iterations, load {os.getloadavg()[0]:.1f}")
     print(f"planned for the profile's costs: an iteration of {job_seconds(plan):.3f} s")

@@ -8,7 +8,7 @@ import msgspec
 
 from recycle.errors import JobError, NoPlanError
 from recycle.placement import Layout, Placement, crews, require_layout, require_placement, standard
-from recycle.wording import BYTES, MICROSECONDS, known_unit, memory_text, time_text
+from recycle.wording import BASELINE, BYTES, MICROSECONDS, known_unit, memory_text, time_text
 
 LARGEST = 10**12
 
@@ -265,10 +265,10 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def baseline_name(self) -> str:
         """What plans are compared with: 1F1B, which tight memory keeps from running as far ahead as it wants."""
         if not self.even:
-            return "fault-free 1F1B"
+            return BASELINE
         rooms = (self.limit(at) // sum(self.stages[each].held for each in held) for at, held in enumerate(self.chunks))
         tight = any(room < min(self.depth - at, self.micro_batches) for at, room in enumerate(rooms))
-        return "fault-free 1F1B within this memory" if tight else "fault-free 1F1B"
+        return f"{BASELINE} within this memory" if tight else BASELINE
 
     def require_standard(self, what: str) -> None:
         """Refuse that a server holds several chunks, or that pipelines are not alike.

@@ -1,6 +1,7 @@
 """Job files: a job as a small TOML file, or as the same keys given as flags."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -80,6 +81,7 @@ class JobDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 TOP = ("pipelines", "stages", "micro_batches", "name")
+_TABLE = re.compile(r"\b(?:costs|memory)\.")
 TABLES = dict.fromkeys(Costs.__struct_fields__, "costs") | dict.fromkeys(Memory.__struct_fields__, "memory")
 
 
@@ -94,7 +96,6 @@ def load_job(path: Path | None, flags: Mapping[str, Any]) -> Job:
         UserError: the file cannot be read.
         JobError: a key is missing, unknown or has a value that makes no job.
     """
-    source = str(path) if path else "flags"
     document: dict[str, Any] = {}
     if path is not None:
         content = read_bytes(path)
@@ -105,20 +106,29 @@ def load_job(path: Path | None, flags: Mapping[str, Any]) -> Job:
     for key, value in flags.items():
         table = document.setdefault(TABLES[key], {}) if key in TABLES else document
         if not isinstance(table, dict):
-            raise JobError(f"{source}: {TABLES[key]} is {table!r}: expected a table of keys")
+            raise _refusal(path, f"{TABLES[key]} is {table!r}: expected a table of keys")
         table[key] = value
     for key in TOP[:3]:
         if "layout" in document:
             if key in document:
-                raise JobError(f"{source}: {key} follows from layout; leave it out")
+                raise _refusal(path, f"{key} follows from layout; leave it out")
         elif key not in document:
-            raise JobError(f"{source}: {key} is missing; give it in the job file or as --{key.replace('_', '-')}")
+            raise _refusal(path, f"{key} is missing; give it in the job file or as --{key.replace('_', '-')}")
     try:
         return _build(msgspec.convert(document, JobDocument))
     except msgspec.ValidationError as error:
-        raise JobError(f"{source}: {error}; docs/reference/job-file.md lists every key") from error
+        raise _refusal(path, f"{error}; docs/reference/job-file.md lists every key") from error
     except JobError as error:
-        raise JobError(f"{source}: {error}") from error
+        raise _refusal(path, str(error)) from error
+
+
+def _refusal(path: Path | None, what: str) -> JobError:
+    """What is wrong with a job file or, if there is none, with a flag or an argument: it names that without a table."""
+    if path is not None:
+        return JobError(f"{path}: {what}")
+    wrong, at, rest = _TABLE.sub("", what).partition(" - at `$.")
+    name, _, remedy = rest.partition("`")
+    return JobError(f"{name}: {wrong}{remedy}" if at else wrong)
 
 
 def encode_job(job: Job) -> bytes:

@@ -45,6 +45,9 @@ OTHER_NAMES = {
 }
 """What known units are called as well."""
 
+BASELINE = "fault-free 1F1B"
+"""What plans are compared with; ``Job.baseline_name`` says whether tight memory slows it down."""
+
 _TIMES = (("s", 1e6), ("ms", 1e3), ("us", 1.0), ("ns", 1e-3))
 AMOUNTS = tuple((f"{prefix}iB", float(1024**power)) for power, prefix in reversed([*enumerate("KMGT", start=1)]))
 
@@ -122,17 +125,18 @@ def memory_text(value: float, unit: str) -> str:
     return _scaled(value * scale, AMOUNTS) if value * scale >= AMOUNTS[-1][1] else plural(value * scale, "byte")
 
 
-def throughput_text(throughput: float, reference: float | None = None, when: str = "before") -> str:
+def throughput_text(throughput: float, baseline: str, reference: float | None = None, when: str = "before") -> str:
     """A plan's throughput and what it is compared with: ``planned throughput 80% of before (100% of fault-free 1F1B)``.
 
     Args:
-        throughput: against that of the job's fault-free 1F1B schedule.
-        reference: another throughput on the same scale; None to compare with 1F1B alone.
+        throughput: against that of the job's baseline.
+        baseline: what that is called: ``Job.baseline_name``.
+        reference: another throughput on the same scale; None to compare with the baseline alone.
         when: whose throughput that is.
     """
     if reference is None:
-        return f"planned throughput {throughput:.0%} of fault-free 1F1B"
-    return f"planned throughput {throughput / reference:.0%} of {when} ({throughput:.0%} of fault-free 1F1B)"
+        return f"planned throughput {throughput:.0%} of {baseline}"
+    return f"planned throughput {throughput / reference:.0%} of {when} ({throughput:.0%} of {baseline})"
 
 
 def plural(value: float, unit: str) -> str:

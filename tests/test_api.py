@@ -128,6 +128,8 @@ def test_budgets_and_modes_as_people_write_them():
     for arguments, message in (
         ({"dead": 3}, "dead is 3: give names of servers"),
         ({"budget": -1}, "budget is -1: give seconds"),
+        ({"budget": "soon"}, "budget: 'soon' is no duration"),
+        ({"form": "low"}, "form is 'low': give one of compute, lowered"),
         ({"budget": None}, "budget is None: give seconds"),
         ({"moves": -1}, "moves is -1: give a number, 0 or more"),
         ({"moves": "many"}, "moves is 'many'"),
@@ -137,8 +139,25 @@ def test_budgets_and_modes_as_people_write_them():
     ):
         with pytest.raises(UserError, match=message):
             recycle.make_plan(job, **arguments)
-    with pytest.raises(UserError, match=r"job is 3: give a recycle\.Job"):
-        recycle.make_plan(3)
+
+
+def test_an_argument_is_named_by_its_error(tmp_path):
+    job, path = recycle.Job(2, 2, 2), tmp_path / "c.zip"
+    for call in (recycle.make_plan, recycle.sweep, recycle.simulate, recycle.compare_policies):
+        with pytest.raises(UserError, match=r"^job is 3: give a recycle\.Job"):
+            call(3)
+    for call, message in (
+        (lambda: recycle.Job(0, 2, 2), "pipelines is 0: a job has at least one pipeline"),
+        (lambda: recycle.Job(2, "two", 2), "stages: Expected `int`, got `str`"),
+        (lambda: recycle.Job(2, 2, 2, latency=[1, 2]), "latency has 2 values"),
+        (lambda: recycle.make_catalogue(3, path), r"job is 3: give a recycle\.Job"),
+        (lambda: recycle.make_catalogue(job, path, -1), "failures is -1: give a number, 0 or more"),
+        (lambda: recycle.make_catalogue(job, path, moves=0.5), "moves is 0.5: give a number"),
+        (lambda: recycle.compare_policies(job, seeds=0), "seeds is 0: give a number, 1 or more"),
+        (lambda: recycle.simulate(job, mtbf_of_job="often"), "mtbf_of_job: 'often' is no duration"),
+    ):
+        with pytest.raises(UserError, match=f"^{message}"):
+            call()
 
 
 def test_a_study_with_a_policy_of_ones_own(registries):

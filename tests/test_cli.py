@@ -11,6 +11,7 @@ from pathlib import Path
 
 from harness.examples import job_file, paper_plan
 from harness.processes import children, is_running, title
+from recycle.cli.watch import try_plans
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan, save_plan
 
@@ -134,7 +135,7 @@ def test_a_catalogue_gives_the_plan_for_some_dead_servers(run, tmp_path):
     assert report["roles"] == {}
     status, _, err = run("plan", "--catalogue", path, "--dead", "W0_0,W1_1,W2_2")
     assert status == 2
-    assert "--failures 3" in err
+    assert "failures 3" in err
 
 
 def test_a_duration_without_a_unit_is_of_seconds(run, tmp_path):
@@ -227,6 +228,8 @@ def test_a_baseline_that_lacks_memory_stands_beside_one_that_has_it(run, tmp_pat
     assert "1F1B with the memory that it wants" in run("check", tmp_path / "tight.json")[1]
     assert "of fault-free 1F1B within this memory" in run("show", tmp_path / "tight.json", "--html", "-")[1]
     run("catalogue", job_file(tmp_path, limit=6, **shape), "--failures", 1, "--moves", 1, "-o", tmp_path / "c.zip")
+    watched = try_plans(tmp_path / "c.zip")["/plan"].answer({})
+    assert b"% of fault-free 1F1B within this memory)" in watched
     _, said, _ = run("plan", "--catalogue", tmp_path / "c.zip")
     assert "1F1B with the memory that it wants" in said
     figures = json.loads(run("plan", job_file(tmp_path, limit=6, **shape), "--moves", 1, "--json")[1])

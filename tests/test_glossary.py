@@ -29,7 +29,7 @@ def test_the_example_of_throughput_is_that_of_the_worked_example():
     whole, without = (make_plan(job, dead, Mode(), QUICK) for dead in ((), DEAD))
     slots = re.search(r"(\d+) slots with all servers, (\d+) slots with one dead, (\d+) slots for 1F1B", TEXT)
     assert [whole.period, without.period, without.baseline] == [int(each) for each in slots.groups()]
-    said = throughput_text(without.throughput, whole.throughput)
+    said = throughput_text(without.throughput, job.baseline_name, whole.throughput)
     assert said == "planned throughput 80% of before (100% of fault-free 1F1B)"
 
 

@@ -81,8 +81,8 @@ def test_the_page_and_its_tables(trace, tmp_path):
             ("--mtbf-of-job", "7h", "--repair", "4h", "--servers", 4),
             "--servers: --mtbf-of-job takes no account of it; leave",
         ),
-        (("--price", "2.5"), "--price 2.5: give it for an hour of a GPU or of a server, such as 2.5/gpuh"),
-        (("--price", "2.5/gpuh"), "--price 2.5/gpuh: give --gpus-per-server too"),
+        (("--price", "2.5"), "price 2.5: give it for an hour of a GPU or of a server, such as 2.5/gpuh"),
+        (("--price", "2.5/gpuh"), "price 2.5/gpuh: give gpus-per-server too"),
     ],
 )
 def test_what_cannot_be_used(arguments, message):

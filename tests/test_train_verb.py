@@ -140,7 +140,7 @@ finally:
 """
 
 
-IN_A_FOLDER_IN_USE = """
+SLOW = """
 import sys
 from recycle.cli import main
 from recycle.control.board import run_folder
@@ -156,10 +156,39 @@ finally:
 def test_a_folder_in_which_a_run_is_alive_is_refused_before_anything_slow(tmp_path):
     words = ["train", *SMALL, "--resume", "-o", str(tmp_path / "run")]
     with taken(tmp_path / "run"):
-        ended = subprocess.run([sys.executable, "-c", IN_A_FOLDER_IN_USE, *words], capture_output=True, text=True)
+        ended = subprocess.run([sys.executable, "-c", SLOW, *words], capture_output=True, text=True)
     assert ended.returncode == 2
     assert re.fullmatch(r"recycle: .*/run: a run is alive in it; .* --output\n", ended.stderr)
     assert ended.stdout == "slow:\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "content", "message"),
+    [
+        ("--faults", 'fault = "kill"', "Expected `array`, got `str`.*docs/reference/faults.md"),
+        (
+            "--faults",
+            '[[fault]]\nkind = "kill"\nserver = "W9_9"\niteration = 1',
+            "fault 1, .*: server W9_9: this job has",
+        ),
+        ("--plan", "{}", "this is no recycle plan file"),
+        ("--catalogue", "none", "this is no catalogue"),
+        ("--store", "http://host", "store '.*': give etcd://"),
+        ("--address", "203.0.113.1", "address .* cannot be used"),
+        ("--address", "a" * 64, "address a+ cannot be used: it is no name of a host"),
+        ("--store", f"etcd://{'a' * 64}", "store 'etcd://a+': give etcd://"),
+    ],
+)
+def test_what_is_wrong_is_refused_before_anything_slow(tmp_path, option, content, message):
+    value = tmp_path / "wrong.toml"
+    if option in ("--address", "--store"):
+        value = content
+    else:
+        value.write_text(content)
+    words = ["train", *SMALL, option, value, "-o", tmp_path / "run"]
+    ended = subprocess.run([sys.executable, "-c", SLOW, *map(str, words)], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "slow:\n")
+    assert re.fullmatch(rf"recycle: .*{message}.*\n", ended.stderr)
 
 
 def test_torch_is_told_to_log_nothing_before_it_is_imported_and_to_compile_nothing_for_a_cpu(tmp_path):

@@ -73,9 +73,9 @@ def test_symbols_have_no_plural():
 
 
 def test_a_throughput_says_against_what():
-    assert throughput_text(0.8) == "planned throughput 80% of fault-free 1F1B"
-    assert throughput_text(0.8, 1.25) == "planned throughput 64% of before (80% of fault-free 1F1B)"
-    assert throughput_text(1.25, 1.25, "the start") == "planned throughput 100% of the start (125% of fault-free 1F1B)"
+    assert throughput_text(0.8, "1F1B") == "planned throughput 80% of 1F1B"
+    assert throughput_text(0.8, "1F1B", 1.25) == "planned throughput 64% of before (80% of 1F1B)"
+    assert throughput_text(1.25, "1F1B", 1.25, "the start") == "planned throughput 100% of the start (125% of 1F1B)"
 
 
 @pytest.mark.parametrize(

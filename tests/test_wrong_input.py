@@ -67,7 +67,7 @@ def test_a_wrong_key_of_a_job_file_is_one_line(run, tmp_path, keys, message):
         (
             "catalogue",
             ["-D", "4", "-P", "64", "-M", "4", "--failures", "9", "-o", "out.zip"],
-            "--failures 9: 64 stages",
+            "failures 9: 64 stages",
         ),
         ("train", ["-D", "100000", "-P", "1000", "-M", "1", "-o", "out"], "300000000 tasks"),
     ],

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
@@ -43,6 +43,8 @@ MODES: Mapping[str, Collection[str]] = {
     "routing": ROUTING_RULES.keys(),
 }
 """The words of a mode, by what they choose."""
+
+FORMS: Collection[str] = get_args(Form)
 
 MOST_DRAWN = 20_000
 """Instructions of a plan that a notebook draws without being asked."""
@@ -201,15 +203,43 @@ def make_plan(
     Raises:
         UserError: something that was given cannot be used, or no plan exists.
     """
-    if not isinstance(job, Job):
-        raise UserError(f"job is {job!r}: give a recycle.Job, or what recycle.load_job returns")
-    if not (moves is None or (isinstance(moves, int) and moves >= 0)):
-        raise UserError(f"moves is {moves!r}: give a number, 0 or more")
+    job = read_job(job)
+    if form not in FORMS:
+        raise UserError(f"form is {form!r}: give one of {', '.join(FORMS)}")
+    if moves is not None:
+        read_count("moves", moves)
     seconds = read_seconds("budget", budget)
     stop = MaxSeconds(seconds) if moves is None else MaxMoves(moves)
     said = f"{seconds:g} s" if moves is None else f"{moves} moves"
     effort = make.Effort((stop,), said, seed, read_seconds("prove", prove), until_interrupted=True)
     return Planned(make.make_plan(job, read_servers(dead), read_mode(mode), effort, form))
+
+
+def read_job(job: Job) -> Job:
+    """The job that was given.
+
+    Raises:
+        UserError: it is none.
+    """
+    if not isinstance(job, Job):
+        raise UserError(f"job is {job!r}: give a recycle.Job, or what recycle.load_job returns")
+    return job
+
+
+def read_count(name: str, count: int, least: int = 0) -> int:
+    """A number of something.
+
+    Args:
+        name: of what.
+        count: the number that was given.
+        least: what it may be.
+
+    Raises:
+        UserError: it is no whole number, or less.
+    """
+    if not isinstance(count, int) or count < least:
+        raise UserError(f"{name} is {count!r}: give a number, {least} or more")
+    return count
 
 
 def read_servers(dead: str | Server | Iterable[str | Server]) -> list[Server]:
@@ -259,7 +289,7 @@ def read_seconds(name: str, duration: str | float) -> float:
         UserError: it is neither.
     """
     if isinstance(duration, str):
-        return parse_duration(duration)
+        return parse_duration(duration, name)
     if not isinstance(duration, int | float) or not 0 <= duration < math.inf:
         raise UserError(f"{name} is {duration!r}: give seconds, or a text such as '2s'")
     return float(duration)

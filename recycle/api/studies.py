@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from recycle.api.planned import PathLike, Planned, read_seconds, read_servers
+from recycle.api.planned import PathLike, Planned, read_count, read_job, read_seconds, read_servers
 from recycle.errors import UserError
 from recycle.faults.outages import load_outages
 from recycle.job import Job, Server
@@ -140,9 +140,8 @@ def _setting(
     constants: Mapping[str, float] | None,
     seeds: int,
 ) -> StudySetting:
-    job.require_standard("a study")
-    if not isinstance(seeds, int) or seeds < 1:
-        raise UserError(f"seeds is {seeds!r}: give a number, 1 or more")
+    read_job(job).require_standard("a study")
+    read_count("seeds", seeds, 1)
     history = failures.history(job)
     seconds = iteration_seconds(job) if iteration is None else read_seconds("iteration", iteration)
     ground = Ground(job, seconds, layers or 8 * job.depth, history.failures_per_second(job.pipelines * job.depth))
@@ -189,7 +188,8 @@ def make_catalogue(
     Raises:
         UserError: it cannot be made.
     """
-    effort = Effort((MaxMoves(moves),), f"{moves} moves")
+    effort = Effort((MaxMoves(read_count("moves", moves)),), f"{moves} moves")
+    most = read_count("failures", failures)
     watch = lambda done, total, _: progress(done, total)  # noqa: E731 - the entry is of no interest here
-    make_catalogue_file(Path(path), job, Mode(), failures, effort, "lowered", watch, processors())
+    make_catalogue_file(Path(path), read_job(job), Mode(), most, effort, "lowered", watch, processors())
     return PlanCatalogue(path)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from recycle.api.planned import make_plan
+from recycle.api.planned import make_plan, read_job
 from recycle.errors import JobError
 from recycle.job import Job
 from recycle.processors import pool, processors
@@ -39,7 +39,7 @@ def sweep(
     Raises:
         UserError: there are not so many servers to lose, or no plan exists.
     """
-    job.require_even("a sweep")
+    read_job(job).require_even("a sweep")
     order = _deaths(job, seed)
     counts = list(failures)
     for count in counts:

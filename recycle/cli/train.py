@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +25,7 @@ from recycle.cli.parameters import (
     Saves,
     Timeouts,
 )
-from recycle.cli.run.choices import choose_faults, choose_plan
+from recycle.cli.run.choices import Chosen, choose
 from recycle.cli.run.model import load_model, quiet
 from recycle.cli.run.shown_run import train_and_show
 from recycle.control.board.run_folder import require_free, taken
@@ -204,12 +205,19 @@ def command(
     if outlook is not None:
         refuse_beside({"--keep-in-memory": redundancy, "--catalogue": catalogue})
         job = with_own_layout(job)
+    if redundancy is not None:
+        job.require_standard(f"--keep-in-memory {redundancy}")
+    etcd = None if store is None else EtcdCluster.parse(store)
     from recycle.runtime.launch.meet.start import choose_address, find_start
 
     start = find_start(os.environ)
+    files = partial(choose, job, dead, iterations, plan=plan_file, faults=asked_faults, catalogue=catalogue)
+    chosen: Chosen | None = None
     if start is None:
         # Before torch is imported, which takes seconds.
         require_free(output)
+        host = choose_address(address, None)
+        chosen = files()
     from recycle.control.membership.durations import Durations
     from recycle.runtime.device import require_device
     from recycle.runtime.launch.meet.claiming import claimed
@@ -217,24 +225,21 @@ def command(
     kind: Literal["cpu", "cuda"] = "cpu" if device == "cpu" else "cuda"
     require_device(kind)
     allow_most()
-    if redundancy is not None:
-        job.require_standard(f"--keep-in-memory {redundancy}")
     silence, hang, start_within = timeouts
     cluster = click.get_current_context().with_resource(
-        claimed(store, start, str(output.resolve()), silence, start_within, say)
+        claimed(etcd, start, str(output.resolve()), silence, start_within, say)
     )
     meeting = None if start is None else meet(start, start_within, cluster, output, token_file)
-    with nullcontext() if meeting is None else meeting.telling_others():
-        host = choose_address(address, start)
-        if start is not None and start.rank == 0:
-            require_free(output)
     if meeting is not None:
-        meeting.address = host
+        with meeting.telling_others():
+            meeting.address = host = choose_address(address, start)
+            if meeting.start.rank == 0:
+                require_free(output)
     if meeting is not None and meeting.start.rank > 0:
         attend(output, meeting, keeps=redundancy is not None, goes_on=resume or resume_from is not None)
         return
     with nullcontext() if meeting is None else meeting.telling_others():
-        plan = choose_plan(job, plan_file, dead)
+        plan, faults = chosen or files()
         tell_start(plan, catalogue)
         from recycle.megatron.gpt.run import Run
         from recycle.planner.source import plan_ahead
@@ -246,7 +251,6 @@ def command(
             refuse_beside(
                 {"distributed_optimizer": model.distributed_optimizer, "tensor_parallel": model.tensor_parallel > 1}
             )
-        faults = choose_faults(job, plan, iterations, asked_faults)
         if cluster is not None and any(fault.kind is Kind.STORE_LOSS for fault in faults.entries):
             raise UserError(
                 "faults: store-loss ends the store of the run, and --store gives etcd: leave one of them out"

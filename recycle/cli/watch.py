@@ -148,9 +148,8 @@ def try_plans(path: Path) -> Mapping[str, Route]:
     def plan(asked: Mapping[str, str]) -> bytes:
         found, whole = asked_for({"dead": "", **asked}), asked_for({"dead": ""})
         time = found.job.time_text
-        said = (
-            f"an iteration in {time(found.period)}, {throughput_text(found.throughput, whole.throughput, 'all alive')}"
-        )
+        throughput = throughput_text(found.throughput, found.job.baseline_name, whole.throughput, "all alive")
+        said = f"an iteration in {time(found.period)}, {throughput}"
         if found.dead:
             said += f", before {time(whole.period)}"
         return msgspec.json.encode({"document": document_of(panels(found)), "said": said})

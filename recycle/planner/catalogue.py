@@ -148,7 +148,7 @@ def _require_few(job: Job, failures: int) -> None:
     most = math.comb(job.depth + failures, failures)
     if most > MOST_PLANS:
         raise UserError(
-            f"--failures {failures}: {job.depth} stages can lose up to {failures} servers in as many as {most} ways, "
+            f"failures {failures}: {job.depth} stages can lose up to {failures} servers in as many as {most} ways, "
             f"and a catalogue has {MOST_PLANS} plans at most; give fewer failures, and plan others with recycle plan"
         )
 

@@ -202,7 +202,8 @@ def _check(head: RunLine) -> None:
 def _instants(view: ViewLine) -> Iterator[InstantLine]:
     """What a new view is on the time line: its beginning, and the return of each server that joined."""
     name = f"view {view.epoch}"
-    text = f"{name}: {len(view.servers)} servers, {throughput_text(view.throughput)}, {view.plan}; {view.cause}"
+    throughput = throughput_text(view.throughput, view.baseline)
+    text = f"{name}: {len(view.servers)} servers, {throughput}, {view.plan}; {view.cause}"
     yield InstantLine("view change", view.time, None, text, view.step)
     for joined in view.joined:
         Server.parse(joined)

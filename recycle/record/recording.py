@@ -7,6 +7,8 @@ from typing import Literal, Self, TypeVar
 
 import msgspec
 
+from recycle.wording import BASELINE
+
 FORMAT = "recycle run"
 VERSION = 1
 
@@ -188,9 +190,10 @@ class ViewLine(msgspec.Struct, frozen=True, tag="view", tag_field="type", forbid
         cause: why there is a new view.
         restore: where the state of that step comes from: memory or checkpoint.
         period: of its plan, in the job's time.
-        throughput: of its plan: the fault-free 1F1B period over this one's.
+        throughput: of its plan: the baseline's period over this one's.
         plan: where its plan comes from.
         moved: whether servers hold other chunks than in the view before.
+        baseline: what the baseline is called: 1F1B, where memory is tight within that.
     """
 
     epoch: int
@@ -204,6 +207,7 @@ class ViewLine(msgspec.Struct, frozen=True, tag="view", tag_field="type", forbid
     throughput: float
     plan: str
     moved: bool = False
+    baseline: str = BASELINE
 
 
 class RecoveryLine(msgspec.Struct, frozen=True, tag="recovery", tag_field="type", forbid_unknown_fields=True):

@@ -176,7 +176,8 @@ class ConsoleReporter:
         joined = [name for each in (*before, view) for name in each.joined if name in view.servers]
         back = f", {', '.join(dict.fromkeys(joined))} among them again" if joined else ""
         causes = "; ".join(dict.fromkeys(each.cause for each in (*before, view)))
-        say(f"{causes}; training goes on with {len(view.servers)} servers{back}, {throughput_text(view.throughput)}")
+        throughput = throughput_text(view.throughput, view.baseline)
+        say(f"{causes}; training goes on with {len(view.servers)} servers{back}, {throughput}")
         # A server that dies just here has its line said again, which is better than never.
         self._is_first(_key(view))
 

@@ -32,14 +32,12 @@ class Bill(msgspec.Struct, frozen=True):
         match = _PRICE.fullmatch(price.strip())
         if match is None:
             raise UserError(
-                f"--price {price}: give it for an hour of a GPU or of a server, such as 2.5/gpuh or 20/serverh"
+                f"price {price}: give it for an hour of a GPU or of a server, such as 2.5/gpuh or 20/serverh"
             )
         if match[2] == "serverh":
             return cls(gpus or 0, float(match[1]))
         if gpus is None:
-            raise UserError(
-                f"--price {price}: give --gpus-per-server too, or the price of a server, such as 20/serverh"
-            )
+            raise UserError(f"price {price}: give gpus-per-server too, or the price of a server, such as 20/serverh")
         return cls(gpus, float(match[1]) * gpus)
 
     @property

@@ -73,7 +73,7 @@ def summarise(history: History, servers: int) -> list[str]:
         if len(changes) > MOST_VIEWS:
             lines.append(f"and {len(changes) - MOST_VIEWS} more views")
     view = history.view
-    throughput = throughput_text(view.throughput, changes[0].start if changes else None, "the start")
+    throughput = throughput_text(view.throughput, view.baseline, changes[0].start if changes else None, "the start")
     measured = measured_text(history.measured(view.epoch)) if changes else ""
     lines.append(f"at the end view {view.epoch}: {describe_view(len(view.servers), servers, throughput)}{measured}")
     return [printable(line) for line in lines]
@@ -162,7 +162,7 @@ def split(recoveries: Sequence[ViewRecovery], time_unit: str) -> str:
 
 def _change(change: Change, servers: int) -> str:
     view = change.view
-    size = describe_view(len(view.servers), servers, throughput_text(view.throughput, change.before))
+    size = describe_view(len(view.servers), servers, throughput_text(view.throughput, view.baseline, change.before))
     if change.joined and not change.deaths:
         names = ", ".join(f"{server} (incarnation {life})" for server, life in change.joined)
         text = f"{names} {'is' if len(change.joined) == 1 else 'are'} back: {size}"

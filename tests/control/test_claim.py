@@ -178,8 +178,8 @@ def test_a_claim_that_etcd_has_lost_is_made_again_unless_others_have_taken_the_n
 def test_that_a_password_goes_over_the_network_in_clear_is_said_once(rank: int, scheme: str, count: int) -> None:
     said: list[str] = []
     start = Start(rank, 2, "", "host0", 29500)
-    address = f"{scheme}://me:secret@nowhere.invalid"
-    with pytest.raises((ControlError, StoreLost)), claimed(address, start, "", 1.0, 0.0, said.append):
+    etcd = EtcdCluster.parse(f"{scheme}://me:secret@nowhere.invalid")
+    with pytest.raises((ControlError, StoreLost)), claimed(etcd, start, "", 1.0, 0.0, said.append):
         pass
     assert [each.partition(":")[0] for each in said].count(
         "etcd's password goes over the network in clear, for anybody who listens"

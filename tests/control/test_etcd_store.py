@@ -308,7 +308,7 @@ def test_a_cluster_is_read_from_what_a_user_says() -> None:
     [
         *("h:1", "http://h:1", "etcd://", "etcd://h:x", "etcd://h:99999", "etcd://[::1", "etcd://[h]:1"),
         *("etcds://h?c=d", "etcd://h?ca=/a", "etcd://me:secret/@h:1", "etcd://me:secret[@h:1"),
-        *("etcd://h:1,[h]:1", "etcd://h,::1", "etcd://h[::1]", "etcd://h:1#run", "etcd://h:0"),
+        *("etcd://h:1,[h]:1", "etcd://h,::1", "etcd://h[::1]", "etcd://h:1#run", "etcd://h:0", "etcd://h..g:1"),
     ],
 )
 def test_what_is_no_cluster_is_one_line(text: str) -> None:

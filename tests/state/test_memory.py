@@ -1,4 +1,4 @@
-from recycle.state.memory import available_memory
+from recycle.state.memory import available_memory, total_memory
 
 GIBIBYTE = 1 << 30
 
@@ -6,7 +6,7 @@ GIBIBYTE = 1 << 30
 def host(folder, available, group="/a/b"):
     proc = folder / "proc"
     (proc / "self").mkdir(parents=True, exist_ok=True)
-    (proc / "meminfo").write_text(f"MemTotal: 99 kB\nMemAvailable:   {available // 1024} kB\n")
+    (proc / "meminfo").write_text(f"MemTotal: {16 * GIBIBYTE // 1024} kB\nMemAvailable:   {available // 1024} kB\n")
     (proc / "self" / "cgroup").write_text(f"1:name=systemd:/x\n0::{group}\n")
     return proc, folder / "cgroup"
 
@@ -28,5 +28,13 @@ def test_the_least_of_what_the_machine_and_each_control_group_has_left(tmp_path)
     assert available_memory(proc, groups) == 0
 
 
+def test_the_least_of_what_the_machine_has_and_each_control_group_may_take(tmp_path):
+    proc, groups = host(tmp_path, available=8 * GIBIBYTE)
+    limit(groups / "a" / "b", "max", GIBIBYTE)
+    assert total_memory(proc, groups) == 16 * GIBIBYTE
+    limit(groups / "a", 4 * GIBIBYTE, 5 * GIBIBYTE)
+    assert total_memory(proc, groups) == 4 * GIBIBYTE
+
+
 def test_this_machine_has_some():
-    assert available_memory() > 0
+    assert 0 < available_memory() <= total_memory()

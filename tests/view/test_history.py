@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from recycle.record.costs import Cost
@@ -17,6 +18,15 @@ REJOINED = [
     view(2, FOUR, 6, joined=["W1_1"]),
     *(recovery(server, 2, (2e3, 4e3, 9e3, 9e3, 12e3, 80e3), 6) for server in FOUR[:3]),
 ]
+
+
+def test_tight_memory_is_named_wherever_a_throughput_is():
+    tight = "fault-free 1F1B within this memory"
+    lines = [msgspec.structs.replace(each, baseline=tight) if isinstance(each, ViewLine) else each for each in REJOINED]
+    history, said = lines_of(lines)
+    named = [each for each in (*said, *summarise(history, 4)) if "planned throughput" in each]
+    assert len(named) == 3
+    assert all(f"% of {tight})" in each for each in named)
 
 
 def test_a_line_per_event():

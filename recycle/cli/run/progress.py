@@ -43,6 +43,7 @@ class TrainingProgress:
         self._console = console
         self._tokens = tokens
         self._servers = len(plan.job.servers())
+        self._baseline = plan.job.baseline_name
         self._view = self._size(len(plan.programs), plan.throughput)
         self._epoch: int | None = None
         self._iterations = iterations
@@ -113,7 +114,8 @@ class TrainingProgress:
     def _size(self, live: int, throughput: float) -> str:
         changes = self.history.changes
         start = changes[0].start if changes else None
-        return f"{live}/{self._servers} servers, {throughput_text(throughput, start, 'the start')}"
+        text = throughput_text(throughput, self._baseline, start, "the start")
+        return f"{live}/{self._servers} servers, {text}"
 
     @property
     def _measured(self) -> float | None:

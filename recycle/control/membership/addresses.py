@@ -127,7 +127,10 @@ def look_up(name: str) -> NamedHost:
     Raises:
         OSError: it knows none that can be used.
     """
-    host = judge(name, socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+    try:
+        host = judge(name, socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+    except UnicodeError as error:  # a part of it is empty, or longer than 63 characters
+        raise OSError(errno.EINVAL, "it is no name of a host") from error
     if not host.addresses:
         raise OSError(errno.EADDRNOTAVAIL, "it has only addresses of one link (fe80::...), which need an interface")
     return host

@@ -115,7 +115,8 @@ def _member(text: str) -> tuple[str, int] | None:
     port = PORT if parts["port"] is None else int(parts["port"])
     try:
         host = parts["name"] or str(IPv6Address(parts["address"]))
-    except AddressValueError:
+        host.encode("idna")
+    except (AddressValueError, UnicodeError):
         return None
     return (host, port) if 0 < port < 1 << 16 else None
 

@@ -1,6 +1,5 @@
 """Where a process of a run computes."""
 
-import os
 from importlib.util import find_spec
 
 import torch
@@ -12,6 +11,7 @@ from recycle.megatron.gpt.run import Run
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.runtime.device import DeviceKind, require_device, take_device
 from recycle.runtime.errors import RunError
+from recycle.state.memory import total_memory
 from recycle.wording import memory_text
 
 LAYER = 1 << 14
@@ -40,8 +40,8 @@ def require_means(options: ModelOptions, kind: DeviceKind, depth: int) -> None:
 
 
 def _require_memory(options: ModelOptions, depth: int) -> None:
-    """Refuse what cannot be in the memory of this machine by far: without its gradients, and without what steps it."""
-    has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
+    """Refuse what cannot be in the memory of this host by far: without its gradients, and without what steps it."""
+    has = total_memory()
     weights = 12 * options.hidden**2 // options.tensor_parallel
     layers = options.layers // depth * max(4 * weights, LAYER)
     embedding = 4 * options.vocabulary * options.hidden // options.tensor_parallel
@@ -53,7 +53,7 @@ def _require_memory(options: ModelOptions, depth: int) -> None:
     ):
         if takes > has:
             given = " and ".join(f"{each} is {getattr(options, each)}" for each in fields)
-            sizes = f"{memory_text(takes, 'byte')}, and this machine has {memory_text(has, 'byte')}"
+            sizes = f"{memory_text(takes, 'byte')}, and this host may use {memory_text(has, 'byte')}"
             raise RunError(f"{given}: {what} {sizes}; lower {' or '.join(fields)}")
 
 

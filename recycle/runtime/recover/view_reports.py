@@ -96,6 +96,7 @@ class ViewReports:
                 plan.throughput,
                 str(verdict.plan),
                 moved,
+                plan.job.baseline_name,
             )
         )
 
@@ -169,10 +170,9 @@ def first_view(plan: Plan, epoch: int, step: int) -> ViewLine:
         epoch: its number.
         step: the iteration that it begins with.
     """
-    servers = [str(each) for each in sorted(plan.programs)]
-    return ViewLine(
-        epoch, now(), servers, [], step, "the run begins", "memory", plan.period, plan.throughput, str(FIRST)
-    )
+    servers, baseline = [str(each) for each in sorted(plan.programs)], plan.job.baseline_name
+    figures = plan.period, plan.throughput, str(FIRST)
+    return ViewLine(epoch, now(), servers, [], step, "the run begins", "memory", *figures, baseline=baseline)
 
 
 def _line(death: Death, epoch: int, heard: float) -> DeathLine:

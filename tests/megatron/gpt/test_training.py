@@ -207,7 +207,7 @@ def test_what_cannot_be_trained_says_why(tmp_path):
 )
 def test_a_model_that_no_memory_holds_is_refused_before_any_server_is_started(tmp_path, changes):
     name, value = next(iter(changes.items()))
-    with pytest.raises(RunError, match=rf"{name} is {value}\b.* take.*, and this machine has .*; lower .*{name}"):
+    with pytest.raises(RunError, match=rf"{name} is {value}\b.* take.*, and this host may use .*; lower .*{name}"):
         losses(Run(plan(), msgspec.structs.replace(MODEL, **changes), 1, tmp_path))
     assert not [*tmp_path.iterdir()]
 

@@ -10,7 +10,7 @@ from recycle.plan.instruction import Instruction, Op
 from recycle.record.recorder import HostMoment, Recorder
 from recycle.record.recording import AbandonedLine, DeathLine, ViewLine
 from recycle.runtime.recover.plans import FIRST
-from recycle.runtime.recover.view_reports import ADMITTED, MISSED, ViewReports
+from recycle.runtime.recover.view_reports import ADMITTED, MISSED, ViewReports, first_view
 
 EVERYBODY = ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0", "W2_0#0", "W2_1#0")
 
@@ -53,6 +53,15 @@ def test_who_died_in_a_view_that_never_began_is_told_with_the_next_one():
     assert isinstance(view, ViewLine)
     assert view.epoch == 2
     assert view.cause == "W1_0 was killed at 1 s; W1_1 was killed at 2 s"
+
+
+def test_a_view_whose_memory_is_tight_is_compared_with_1f1b_within_it():
+    for limit, name in ((2, "fault-free 1F1B within this memory"), (4, "fault-free 1F1B")):
+        plan, listener = paper_plan(limit=limit), Listener()
+        view_reports = ViewReports(Member.parse("W0_0#0"), listener)
+        view_reports.decide(verdict(1))
+        view_reports.tell_view(plan)
+        assert [each.baseline for each in (*listener.lines, first_view(plan, 0, 0))] == [name, name]
 
 
 def test_the_time_of_a_death_on_another_clock_is_when_it_was_heard_of():

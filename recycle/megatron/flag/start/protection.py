@@ -15,6 +15,7 @@ from typing import NamedTuple
 from recycle.control.host.agent import run_agent
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.view import Member, ServerRank
+from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.command.command_line import read_command_line
@@ -226,7 +227,8 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     refuse_elastic(words_of_parent())
     secret = _secret(flags, start, environment)
     with ExitStack() as keys:
-        cluster = keys.enter_context(claimed(flags.store, start, "", DURATIONS.silence, PATIENCE, say, returns=True))
+        etcd = None if flags.store is None else EtcdCluster.parse(flags.store)
+        cluster = keys.enter_context(claimed(etcd, start, "", DURATIONS.silence, PATIENCE, say, returns=True))
         meeting = Rendezvous(start, PATIENCE, cluster, say, secret)
         hosted: HostedStore | None = None
         with before_run(), meeting.telling_others():

@@ -23,7 +23,7 @@ class LeftEarly(Exception):
 
 @contextmanager
 def claimed(
-    store: str | None,
+    cluster: EtcdCluster | None,
     start: Start | None,
     name: str,
     silence: float,
@@ -35,7 +35,7 @@ def claimed(
     """Have keys in etcd for a start of a run; who has claimed them deletes them at its end, if it is there then.
 
     Args:
-        store: where etcd is, as the user says it; None where the run has a store of its own.
+        cluster: where etcd is, as the user says; None where the run has a store of its own.
         start: how this process was started with others, of which the first one claims; None where it is alone.
         name: of the run, where the user gives none and this process is alone.
         silence: seconds without a sign of life after which a run has ended.
@@ -49,10 +49,9 @@ def claimed(
     Raises:
         ControlError: etcd cannot be used, or a run of that name goes on.
     """
-    if store is None:
+    if cluster is None:
         yield None
         return
-    cluster = EtcdCluster.parse(store)
     if start is not None:
         name = f"{start.host}:{start.port}"
     cluster = msgspec.structs.replace(cluster, run=cluster.run or name)

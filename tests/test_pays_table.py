@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from benchmarks.when_it_pays import rows
+from benchmarks.planner import rows_of_pays as rows
 from harness.paths import ROOT
 
 TABLE = re.findall(r"^\| \d+ \|.*\|$", (ROOT / "README.md").read_text(), re.MULTILINE)
