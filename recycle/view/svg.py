@@ -27,6 +27,9 @@ GROUP_GAP = 30
 MARGIN = 12
 MOST_PROBLEMS = 5
 FONT = "font-family='DejaVu Sans, Verdana, Arial, sans-serif'"
+BETWEEN = "  \u00b7  "
+"""Between two facts of the head."""
+
 STYLE = """
 text{font:11px 'DejaVu Sans',Verdana,Arial,sans-serif;fill:#1c2430}
 .title{font-size:15px;font-weight:bold}.fact{font-size:12px}.name{font-weight:bold}.dim{fill:#5b6573}
@@ -140,7 +143,7 @@ def _scale(charts: Sequence[Chart], paces: Sequence[float]) -> float:
 def _paint(canvas: Canvas, chart: Chart, width: float) -> int:
     """Paint a chart from the top; returns its height."""
     right = canvas.x(chart.end)
-    top = _head(canvas, chart) + (8 if chart.views else 0)
+    top = _head(canvas, chart, width) + (8 if chart.views else 0)
     axis = top + 16
     y = float(axis + 8)
     places: list[tuple[RowGroup, float]] = []
@@ -159,10 +162,20 @@ def _paint(canvas: Canvas, chart: Chart, width: float) -> int:
     return math.ceil(_legend(canvas, chart, foot + 14, width) + 12)
 
 
-def _head(canvas: Canvas, chart: Chart) -> float:
+def _head(canvas: Canvas, chart: Chart, width: float) -> float:
     canvas.text(12, 24, chart.title, "title")
-    canvas.text(12, 44, "  \u00b7  ".join(f"{name}: {value}" for name, value in chart.facts), "fact")
-    y = 44.0
+    lines: list[str] = []
+    for name, value in chart.facts:
+        fact = f"{name}: {value}"
+        # 7.2 pixels is more than a letter of a fact takes on average, so that no line is cut off at the right.
+        if lines and 24 + 7.2 * len(lines[-1] + BETWEEN + fact) <= width:
+            lines[-1] += BETWEEN + fact
+        else:
+            lines.append(fact)
+    y = 26.0
+    for line in lines:
+        y += 18
+        canvas.text(12, y, line, "fact")
     shown = [f"ILLEGAL: {problem}" for problem in chart.problems[:MOST_PROBLEMS]]
     if len(chart.problems) > MOST_PROBLEMS:
         shown.append(f"and {len(chart.problems) - MOST_PROBLEMS} more of this kind")
