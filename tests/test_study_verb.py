@@ -140,6 +140,9 @@ def test_the_questions_of_an_infrastructure_lead(tmp_path):
     assert alone["goodput"] == found["policies"][0]["goodput"]
     (as_it_is,) = [each for each in found["choices"] if each["topic"] == "spare servers" and each["is_present"]]
     assert as_it_is["goodput"] == pytest.approx(alone["goodput"], abs=1e-12)
+    with (tmp_path / "out" / "choices.csv").open() as file:
+        rows = [(row["what"], row["choice"], float(row["goodput"])) for row in csv.DictReader(file)]
+    assert rows == [(each["topic"], each["choice"], each["goodput"]) for each in found["choices"]]
 
 
 def test_a_trace_is_of_as_many_servers_as_it_is_said_to_be(tmp_path):

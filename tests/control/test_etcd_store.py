@@ -1,6 +1,7 @@
 """What etcd adds to the store's contract: members that are lost, users, and keys of several runs."""
 
 import shutil
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -83,6 +84,17 @@ def test_a_watch_that_ends_or_is_not_understood_is_begun_again(keys: EtcdCluster
         spoil(store._waits._watch[1])
         other.set(f"key{number}", b"1")
         assert store.wait(f"key{number}", 120) == b"1"
+
+
+@needs_etcd
+def test_the_kernel_probes_a_watch_and_gives_it_up_within_seconds(keys: EtcdCluster) -> None:
+    store = EtcdStore(keys)
+    assert store.hear("bells/a", 0.1) is None
+    probed = store._bells._watch._connection.sock
+    assert probed.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+    idle, interval, count = (probed.getsockopt(socket.IPPROTO_TCP, each) for each in options)
+    assert idle + interval * count <= 3
 
 
 def _garble(watch: Watch) -> None:

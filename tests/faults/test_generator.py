@@ -82,6 +82,11 @@ def test_outages_that_touch_or_last_throughout_do_not_overlap_when_a_trace_is_tu
         assert sum(end - start for start, end in spans) == pytest.approx(seconds)
 
 
+def test_what_is_dead_from_the_start_did_not_fail_in_a_trace():
+    outages = Outages("x", 2, 100.0, (NodeOutage(0, 0.0, 5.0), NodeOutage(1, 10.0, 20.0)))
+    assert outages.failures_per_second == 0.01
+
+
 def test_a_resampled_trace_keeps_bursts():
     outages = Outages("x", 4, 100.0, tuple(NodeOutage(node, 10.0, 20.0) for node in range(4)))
     starts = {entry.start for entry in outages.resampled(8, 1).entries if entry.start}

@@ -1,10 +1,11 @@
 from itertools import combinations
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from recycle.placing.fleet import choose_fleet
+from recycle.placing.layers import Layer, Model
 from recycle.placing.templates import make_templates
 from tests.placing.models import even_model, fleets, models
 
@@ -25,7 +26,12 @@ def least_period(templates, sizes, micro_batches):
     )
 
 
+# Pipelines of 3 and of 4 servers: the longer one would finish both micro-batches before the other finishes one.
+TWO_SPEEDS = Model(tuple(Layer(state=state) for state in (0, 0, 1, 1)), 3)
+
+
 @given(models(5), st.integers(1, 9), st.integers(1, 7), st.integers(0, 2))
+@example(TWO_SPEEDS, 7, 2, 1)
 def test_a_fleet_is_the_best_of_all_templates_and_shares(model, live, micro_batches, failures):
     templates = make_templates(model, 5, 1)
     sizes = sorted(templates.by_servers)

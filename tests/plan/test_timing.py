@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 
 from harness.examples import paper_job
-from recycle.job import Server
+from recycle.job import Job, Server, Stage
 from recycle.plan.clock import activity_network, duration, run_clock
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Instruction, Op
@@ -117,6 +117,9 @@ def test_a_period_worked_out_by_hand():
     assert run_clock(job, Mode(optimizer="global"), programs).period == 11
     # Where stage 1 waits for its last forward, its own window is the shorter one still.
     assert clock.start[Server(0, 1)] == [1, 2, 3, 4, 5, 6]
+    shortest = Job(1, 1, (Stage(1, 0, 0, 0, 0, held=1, released_at_input_gradient=0, limit=1),), ())
+    alone = {Server(0, 0): [Instruction.parse(text) for text in ("0F0.0", "0I0.0", "0W0.0")]}
+    assert run_clock(shortest, Mode(), alone).period == 1
 
 
 def test_a_cycle_of_waits_is_a_deadlock():

@@ -95,3 +95,6 @@ def test_the_last_iterations_are_numbered_and_timed_from_zero():
     assert last.failed == (Server(1, 0),)
     assert last.instants == (dead,)
     assert whole.last(9) == whole
+    # Of a run that did not come to its first instruction, no time is zero.
+    stillborn = msgspec.structs.replace(whole, spans=())
+    assert stillborn.from_zero() == stillborn

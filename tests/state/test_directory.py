@@ -27,6 +27,16 @@ def test_who_has_the_token_reads_it_and_what_a_stranger_writes_counts_as_not_the
     assert KeeperDirectory.read(store, token) is None
 
 
+def test_a_place_is_taken_once_and_only_in_the_directory_that_was_read():
+    store, token = MemoryStore(), new_token()
+    first, second = (KeeperHome(f"spare{number}", f"10.0.1.{number}", 2000) for number in range(2))
+    assert not DIRECTORY.replace(1, first, store, token)
+    DIRECTORY.tell(store, token)
+    assert DIRECTORY.replace(1, first, store, token)
+    assert not DIRECTORY.replace(1, second, store, token)
+    assert KeeperDirectory.read(store, token) == KeeperDirectory((HOMES[0], first, HOMES[2]), Redundancy(1, 2), ON)
+
+
 def test_a_server_is_kept_by_its_host_first_and_one_that_came_later_as_its_peers():
     assert DIRECTORY.keepers_of(Server(0, 1)) == [HOMES[1], HOMES[2]]
     assert DIRECTORY.keepers_of(Server(2, 0)) == DIRECTORY.keepers_of(Server(0, 0))

@@ -36,6 +36,8 @@ def test_marks_stand_at_their_steps_and_a_curve_is_seen_through_the_one_above_it
     picture = Xml.fromstring(draw_losses("two", curves, marks, ["run"]))
     texts = [each.text for each in picture.findall(f"{NAMESPACE}text")]
     assert {"W1_2 died", "W1_2 is back"} <= set(texts)
+    turned = [each.text for each in picture.findall(f"{NAMESPACE}text") if each.get("transform")]
+    assert turned == ["W1_2 died", "W1_2 is back"]
     lines = picture.findall(f"{NAMESPACE}polyline")
     assert [line.get("stroke-dasharray") is not None for line in lines] == [False, True]
     across = [float(point.split(",")[0]) for point in lines[0].get("points").split()]
