@@ -454,23 +454,29 @@ def test_started_by_hand_nothing_changes_when_a_worker_dies_and_a_host_is_lost_a
 
 
 WITH_ETCD = (pytest.mark.long, pytest.mark.skipif(bool(missing_etcd()), reason=missing_etcd()))
+KEPT = ("--recycle-keep-in-memory", "copies=1", "--recycle-record", "run")
 
 
 @pytest.mark.parametrize(
-    ("lost", "stores"),
+    ("lost", "stores", "more"),
     [
-        ((4, 5), nullcontext),
+        ((4, 5), nullcontext, ()),
         # The first process served the store.
-        pytest.param((0, 1), etcd, marks=WITH_ETCD),
+        pytest.param((0, 1), etcd, (), marks=WITH_ETCD),
+        # All servers of the last stage, whose state is left with the host's keeper.
+        pytest.param((4, 5, 6, 7), nullcontext, KEPT, marks=pytest.mark.long),
     ],
 )
-def test_a_server_of_several_ranks_whose_host_is_lost_comes_back_on_another_one(dataset, stock, tmp_path, lost, stores):
+def test_servers_of_several_ranks_whose_host_is_lost_come_back_on_another_one(
+    dataset, stock, tmp_path, lost, stores, more
+):
     """Its agents are killed with their workers, and the same commands take their place."""
     port, slow, secret = free_port(), tmp_path / "slow", tmp_path / "secret"
     secret.write_text(uuid4().hex)
     secret.chmod(0o600)
     split = ("--tensor-model-parallel-size", 2, "--recycle-token-file", secret)
-    words = words_of(dataset, *split, *ON, iterations=LENGTH, script="paced_gpt.py")
+    more = [tmp_path / each if each == "run" else each for each in more]
+    words = words_of(dataset, *split, *ON, *more, iterations=LENGTH, script="paced_gpt.py")
     with stores() as served:
         chosen = VARIABLES | {"PACE": str(slow)} | ({"RECYCLE_STORE": served.url} if served else {})
 
@@ -483,15 +489,15 @@ def test_a_server_of_several_ranks_whose_host_is_lost_comes_back_on_another_one(
 
         ranks, before = [begin(rank) for rank in range(8)], []
         try:
-            ranks[7].wait_for(" iteration        3/", 600)
+            wait_until(lambda: " iteration        3/" in said(), 600)
             slow.touch()
             before = [ranks[each] for each in lost]
             for each in before:
                 each.kill()
             for each in lost:
                 ranks[each] = begin(each)
-            back = f"W{lost[0] % 4 // 2}_{lost[0] // 4}"
-            wait_until(lambda: f"with 4 servers, {back} among them again" in said(), 600)
+            last = f"W{lost[-1] % 4 // 2}_{lost[-1] // 4}"
+            wait_until(lambda: f"with 4 servers, {last} among them again" in said(), 600)
             slow.unlink()
             assert [rank.ended(600) for rank in ranks] == [0] * 8, said()[-8000:]
         finally:
