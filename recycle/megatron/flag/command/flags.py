@@ -98,7 +98,7 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     group.add_argument(
         RECORD,
         metavar="FOLDER",
-        help="Where servers write what they do, for recycle watch, show and losses; on several hosts they share it.",
+        help="Where servers write what they do, for recycle watch and show; on several hosts they share it.",
     )
     group.add_argument(
         KEEP,
