@@ -8,7 +8,7 @@ from harness.emulated_stage import EmulatedStage, EmulatedUpdate, Sleeper
 from recycle.control.membership.view import View
 from recycle.holding import placed
 from recycle.plan.plan import Plan
-from recycle.record.recorder import Recorder, measured_timeline
+from recycle.record.recorder import UNIT, Recorder
 from recycle.record.timeline import Span, Timeline
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.launch.process.local import LocalProcess, launch
@@ -102,8 +102,9 @@ def emulate(
         lambda rank, content: reports.update({rank: msgspec.json.decode(content, type=ServerReport)}),
     )
     ordered = tuple(reports[rank] for rank in range(len(view.servers)))
+    spans = sorted((span for each in ordered for span in each.spans), key=lambda span: (span.server, span.start))
     return Emulation(
-        timeline=measured_timeline(f"{plan.job.name}, emulated", [report.spans for report in ordered]),
+        timeline=Timeline(f"{plan.job.name}, emulated", UNIT, "measured", tuple(spans), (), ()).from_zero(),
         oversleep=sum(report.oversleep for report in ordered) / len(ordered),
         reports=ordered,
     )

@@ -33,7 +33,7 @@ def with_layout(job: Job, layout: Layout | None) -> Job:
 
     Args:
         job: what is trained.
-        layout: who holds what, with as many pipelines; None for the job as it is.
+        layout: which server holds what, with as many pipelines; None for the job as it is.
     """
     if layout is None or layout == job.layout:
         return job

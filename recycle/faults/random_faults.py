@@ -27,7 +27,7 @@ def random_faults(
 ) -> Faults:
     """Kills of random servers at random times, and joins that repair them; the same for the same seed.
 
-    The time between two kills is exponential, whoever is alive. The last live server of a stage is never killed.
+    The time between two kills is exponential, whichever servers live. The last live server of a stage is never killed.
 
     Args:
         job: whose servers fail.

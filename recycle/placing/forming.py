@@ -27,8 +27,8 @@ def form(home: Job, present: Job, live: Collection[Server], period_of: MeasureOf
     leaves a copy of every chunk.
 
     Args:
-        home: what is trained, with who holds what where nobody is dead.
-        present: the same with who holds what now.
+        home: what is trained, with what each server holds while all live.
+        present: the same with what each server holds now.
         live: servers.
         period_of: scores templates.
 
@@ -51,8 +51,8 @@ def cut_by_speed(home: Job, present: Job, formed: Layout) -> Layout:
     """The same pipelines, each cut so that its slowest server is the quickest.
 
     Args:
-        home: what is trained, with who holds what where nobody is dead, and the speeds that servers have now.
-        present: the same with who holds what now.
+        home: what is trained, with what each server holds while all live, and the speeds that servers have now.
+        present: the same with what each server holds now.
         formed: the pipelines, of servers that were thought to be alike.
     """
     roles: dict[Server, Role] = {}

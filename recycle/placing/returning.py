@@ -1,4 +1,4 @@
-"""Returning: who holds what when servers come back whose chunks have moved to others. Pure.
+"""Returning: which server holds what when servers come back whose chunks have moved to others. Pure.
 
 It has to be found at once, by who decides on the next view, and needs no more than to be good: what is best is looked
 for while training goes on.
@@ -26,8 +26,8 @@ def return_home(
 
     Args:
         job: what is trained.
-        home: who holds what where nobody is dead.
-        layout: who holds what now.
+        home: which server holds what while all live.
+        layout: which server holds what now.
         returned: the servers that come back, and hold nothing.
         live: all live servers, those among them.
     """

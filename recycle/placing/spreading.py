@@ -80,7 +80,7 @@ def assigned(job: Job, home: Layout, roles: Mapping[Server, Role], loads: Sequen
 
     Args:
         job: what is trained.
-        home: who holds what where nobody is dead, with the speeds that servers have now.
+        home: which server holds what while all live, with the speeds that servers have now.
         roles: the pipeline of each server that lives, and its chunks.
         loads: micro-batches of each pipeline.
     """

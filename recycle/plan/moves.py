@@ -29,8 +29,8 @@ class Situation(NamedTuple):
     """What is known where it is decided whether chunks move.
 
     Attributes:
-        plan: of the present view, with who holds what in it.
-        home: what is trained, with who holds what where nobody is dead.
+        plan: of the present view, with what each server holds in it.
+        home: what is trained, with what each server holds while all live.
         seconds: that an iteration takes now.
         chunk: bytes of a chunk with its optimizer's state, about.
         seen: what the run has seen.
@@ -50,7 +50,7 @@ class Proposal(NamedTuple):
 
     Attributes:
         line: the decision, with its numbers.
-        plan: the one to change to, with who holds what by it; None if nothing moves.
+        plan: the one to change to, with what each server holds by it; None if nothing moves.
     """
 
     line: str

@@ -44,7 +44,7 @@ class Belief:
         """The speeds that have changed, in percent.
 
         Args:
-            home: what is trained, with who holds what where nobody is dead.
+            home: what is trained, with what each server holds while all live.
             known: the speeds of all servers so far, in percent.
             shares: of its peers' speed, what each server has shown now.
         """
@@ -62,7 +62,7 @@ class Belief:
         """The servers that have been left out for long enough, with the speeds that they have at home, in percent.
 
         Args:
-            home: what is trained, with who holds what where nobody is dead.
+            home: what is trained, with what each server holds while all live.
             idle: the live servers that are left out.
             known: the speeds of all servers so far, in percent.
             now: seconds since the run began.

@@ -194,7 +194,7 @@ class _Case(NamedTuple):
     """What was decided about.
 
     Attributes:
-        job: with who holds what.
+        job: with what each server holds.
         dead: servers.
         speeds: of all servers, in percent.
     """
@@ -245,9 +245,9 @@ class _Ways(NamedTuple):
     """Where the ways to place the chunks begin.
 
     Attributes:
-        home: who holds what where nobody is dead, with the speeds of now.
+        home: which server holds what while all live, with the speeds of now.
         first: the same with the speeds of the start.
-        present: who holds what now, with the speeds of now.
+        present: which server holds what now, with the speeds of now.
         live: servers.
     """
 

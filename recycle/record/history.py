@@ -1,4 +1,4 @@
-"""The history of a run: who died, which views followed, and how long each change of views took."""
+"""The history of a run: which servers died, which views followed, and how long each change of views took."""
 
 from collections.abc import Sequence
 from contextlib import suppress

@@ -2,12 +2,12 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from recycle.job import Server
 from recycle.plan.instruction import Instruction
-from recycle.record.timeline import Span, Timeline
+from recycle.record.timeline import Span
 
 NANOSECONDS = 1000
 UNIT = "us"
@@ -147,9 +147,3 @@ class Recorder:
         self._marked.clear()
         self._entries.clear()
         self._untaken.clear()
-
-
-def measured_timeline(title: str, lanes: Iterable[Sequence[Span]]) -> Timeline:
-    """One time line from the spans of all servers; it starts with the first of them."""
-    spans = sorted((span for lane in lanes for span in lane), key=lambda span: (span.server, span.start))
-    return Timeline(title, UNIT, "measured", tuple(spans), (), ()).from_zero()

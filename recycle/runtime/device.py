@@ -109,7 +109,7 @@ def spare_cuda() -> None:
 def count_gpus() -> int:
     """How many GPUs torch finds.
 
-    A process that is forked for it asks: whoever has touched CUDA cannot fork others that use it.
+    A process that is forked for it asks: a process that has touched CUDA cannot fork others that use it.
     """
     return _ask_forked(lambda: torch.cuda.device_count() if torch.cuda.is_available() else 0)
 

@@ -1,7 +1,7 @@
 """Virtual shards of a stage's optimizer: how its parameters are cut, which peers hold which shard, and what moves.
 
-The layout is that of the launch: as many shards as the full job has pipelines, whoever is alive. A shard is a unit that
-some peers hold, so that a death or a return moves shards and cuts nothing anew.
+The layout is that of the launch: as many shards as the full job has pipelines, whichever servers live. A shard is a
+unit that some peers hold, so that a death or a return moves shards and cuts nothing anew.
 """
 
 from collections import Counter

@@ -86,7 +86,7 @@ class Machine:
         state: what the member is doing.
         view: the view that it is in, or that of the run while it is joining; of the opening while the run starts.
         starts: whether the run has not begun yet.
-        job: what is trained, with who holds what in the view.
+        job: what is trained, with what each server holds in the view.
     """
 
     def __init__(self, me: Member, job: Job, rank: ServerRank = SOLE) -> None:

@@ -180,7 +180,7 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
             whoever reads it has to look for them, as in the store.
         plan: where the plan of this view is; None as long as nobody has chosen one.
         stop: why the run cannot go on; empty if it can.
-        layout: who holds which chunks in this view, and what pipelines bring; None where that is as the job says.
+        layout: which server holds which chunks in this view, and what pipelines bring; None where the job says it.
         held: the chunks that members hold of the version where those are not the ones that they are to hold.
     """
 

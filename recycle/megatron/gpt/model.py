@@ -45,7 +45,7 @@ class ModelOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         momentum: of SGD.
         weight_decay: of matrices; norms and biases do not decay.
         clip: the largest norm of the whole gradient; none by default.
-        exact: whether sums of gradients have the same bits whoever is alive.
+        exact: whether sums of gradients have the same bits whichever servers live.
         bf16: whether the model computes in bfloat16; gradients are added up and parameters stepped in float32.
         fp16: the same in half precision, with a dynamic loss scale.
         initial_loss_scale: the loss scale of the first iteration.

@@ -131,7 +131,7 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What must be the same for a run to go on from a checkpoint; who is alive and who holds what may differ."""
+        """What must be the same to go on from a checkpoint; which servers live, and what each holds, may differ."""
         batch = Batch(self.plan.job)
         shape = {"pipelines": batch.rows, "micro_batches": batch.length}
         model: dict[str, Any] = msgspec.to_builtins(self.model)

@@ -191,7 +191,7 @@ TRAINER = (
         "process_non_loss_data_func, config, checkpointing_context, non_loss_data_func, inference_model",
     ),
     Hook(TRAINING, "num_floating_point_operations", "args, batch_size"),
-    # Called there, where who comes back begins to train: how large the batch is by now.
+    # Called there, where a rank that comes back begins to train: how large the batch is by now.
     Hook(
         "megatron.core.num_microbatches_calculator",
         "update_num_microbatches",

@@ -241,7 +241,7 @@ class StageTraining:
 
     @property
     def job(self) -> Job:
-        """What is trained, with who holds what in the present view."""
+        """What is trained, with what each server holds in the present view."""
         assert self._plan is not None, "it is in no view"
         return self._plan.job
 

@@ -90,8 +90,8 @@ def _unequal(problem: Problem) -> Iterator[Bound]:
 
     Alike. Where they are alike all the same, the bounds are those of the job by number.
 
-    Alone. Where micro-batches stay at home and nobody who holds a chunk is dead, the plan of all pipelines holds a plan
-    of each alone, whose steps wait for less: so each pipeline's own bounds hold.
+    Alone. Where micro-batches stay at home and no server that holds a chunk is dead, the plan of all pipelines holds a
+    plan of each alone, whose steps wait for less: so each pipeline's own bounds hold.
 
     Work. A live server does what its pipeline brings to its chunks, if micro-batches stay at home. The rest, of dead
     homes or of all, the live holders share (``_shared``).

@@ -31,8 +31,8 @@ class Notices(NamedTuple):
         unprotected: that the store cannot be used.
         unsaved: that a checkpoint which could not be written is to be tried again.
         erased: that the store cannot be used because it has lost what the run had written.
-        leaving: that they were told to leave, by stage, or by chunk where pipelines are not alike; last, those who hold
-            nothing. Empty for nobody.
+        leaving: that they were told to leave, by stage, or by chunk where pipelines are not alike; last, those that
+            hold nothing. Empty for nobody.
     """
 
     admit: int = 0

@@ -295,7 +295,7 @@ class Worker:
                 self._notices.exchange()
             self._shared = self._start_sharing()
         if last:
-            # All who hold the model's last chunk share their losses as soon as they begin to reduce.
+            # All servers that hold the model's last chunk share their losses as soon as they begin to reduce.
             self._take_losses()
         self._update.reduce(instruction.stage, last=last)
 

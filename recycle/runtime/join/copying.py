@@ -1,6 +1,6 @@
 """How servers get copies of chunks that they are to hold in the next view, while training goes on.
 
-A copy is made as for a joiner (``serving.py``, ``following.py``): who holds a chunk copies its state between two
+A copy is made as for a joiner (``serving.py``, ``following.py``): a server with the chunk copies its state between two
 iterations and sends it from a thread of its own, and after it what every step is made from; who is to hold it makes the
 same steps, apart from its training. When nothing is left to be sent, it says so. What has not come by the pause in
 which the chunks move comes in the pause.
@@ -30,7 +30,7 @@ class ChunkCopy(NamedTuple):
 
     Attributes:
         chunk: which.
-        source: who holds it.
+        source: the server that holds it.
         target: who is to.
     """
 
@@ -46,9 +46,9 @@ def find_copies(job: Job, order: MoveOrder, view: View) -> tuple[ChunkCopy, ...]
     nowhere else. Of those, and of all others, it is the one that has the least to send so far.
 
     Args:
-        job: what is trained, with who holds what now.
+        job: what is trained, with what each server holds now.
         order: who is to hold what.
-        view: who is alive.
+        view: of the live servers.
     """
     following = with_layout(job, order.layout)
     holders = live_holders(job, frozenset(view.servers))
@@ -145,9 +145,9 @@ def has_copies(job: Job, order: MoveOrder, view: View, requests: Sequence[JoinRe
     """Whether all copies of an order have come, or ended.
 
     Args:
-        job: what is trained, with who holds what now.
+        job: what is trained, with what each server holds now.
         order: which.
-        view: who is alive.
+        view: of the live servers.
         requests: what members have said of their copies in the view.
     """
     come = {(each.member, each.chunk) for each in requests if each.state == "synced"}

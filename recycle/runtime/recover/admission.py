@@ -72,7 +72,7 @@ class Admission:
 
         Args:
             view: of the member.
-            job: what is trained, with who holds what in it.
+            job: what is trained, with what each server holds in it.
         """
         if self._serving is not None:
             self._serving.look(view, self._alarm_watch.requests)

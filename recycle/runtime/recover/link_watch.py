@@ -57,7 +57,7 @@ class LinkWatch:
         me: which one.
         address: at which others reach this machine.
         view: the present one.
-        job: what is trained, with who holds what in that view.
+        job: what is trained, with what each server holds in that view.
         say: tells the user something.
         now: a clock, in seconds.
         look_at_kernel: gives the addresses that acknowledge nothing.

@@ -29,7 +29,7 @@ class Moving:
 
     Args:
         member: who this is.
-        home: what is trained, with who holds what where nobody is dead.
+        home: what is trained, with what each server holds while all live.
         mover: decides; None where nothing moves.
         tell: gets the decision.
         size: bytes of a chunk with its optimizer's state, about.

@@ -94,7 +94,7 @@ class Recovery:
 
     @property
     def job(self) -> Job:
-        """What is trained, with who holds what in the view."""
+        """What is trained, with what each server holds in the view."""
         return self._machine.job
 
     @property

@@ -25,7 +25,7 @@ def find_holders(verdict: Verdict, job: Job, server: Server) -> Holders:
 
     Args:
         verdict: that begins the view.
-        job: with who holds what in it.
+        job: with what each server holds in it.
         server: of the view.
     """
     members = verdict.view.members
@@ -108,7 +108,7 @@ def restore_state(trainee: Trainee, member: Member, network: Network, restoratio
 
 
 def _pairs(members: Mapping[Member, bool]) -> list[tuple[Member, Member]]:
-    """Who sends a version to whom, of those who hold a unit."""
+    """Who sends a version to whom, of those that hold a unit."""
     lacking = [each for each, holds in members.items() if not holds]
     sources = [each for each, holds in members.items() if holds]
     return [(sources[place % len(sources)], each) for place, each in enumerate(lacking)]

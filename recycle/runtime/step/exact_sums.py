@@ -1,11 +1,11 @@
 """Sums of gradients that have the same bits in every order and on any number of servers.
 
-A sum of floats depends on the order of its addends, and who is alive decides the order. Here each addend, which is what
-one micro-batch gives to one gradient, is first rounded to a multiple of a quantum, by itself. In double precision all
-sums of such multiples below 2**53 quanta are exact, and exact sums have no order.
+A sum of floats depends on the order of its addends, and which servers live decides the order. Here each addend, which
+is what one micro-batch gives to one gradient, is first rounded to a multiple of a quantum, by itself. In double
+precision all sums of such multiples below 2**53 quanta are exact, and exact sums have no order.
 
 The quantum follows from a bound on the addends, and the bound from the greatest addend of the iteration before: both
-are the same on every server, whoever is alive. Where an addend is above the bound, the sum is not used, and the
+are the same on every server, whichever servers live. Where an addend is above the bound, the sum is not used, and the
 iteration is made again with a bound that fits.
 """
 

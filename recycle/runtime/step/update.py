@@ -31,10 +31,10 @@ class TorchUpdate:
     """Sum the gradients over the live peers, and step a torch optimizer.
 
     A stage scales each micro-batch's loss by 1 / M, and 1 / D is applied here, both of the full job; where the loss is
-    a sum over tokens, only their number in the whole batch is. So the sum over whoever is alive is the fault-free
+    a sum over tokens, only their number in the whole batch is. So the sum over whichever servers live is the fault-free
     gradient. Megatron applies 1 / D before the sum. Here it comes after: powers of two give the same bits, and the
-    rounding of others does not depend on who is alive. Sums of gradients in bfloat16 hardly round at all in float32,
-    so that training in bfloat16 is mostly the same to the bit; with exact sums, all training is.
+    rounding of others does not depend on which servers live. Sums of gradients in bfloat16 hardly round at all in
+    float32, so that training in bfloat16 is mostly the same to the bit; with exact sums, all training is.
 
     Where the norm of the whole gradient matters, a staggered stage steps before it is known, if it can be guessed that
     the gradient will be used as it is. ``validate`` finds out, one iteration later; a wrong step is taken back, and
@@ -146,7 +146,7 @@ class TorchUpdate:
 
         Args:
             network: of the server.
-            peers: who holds which of its stages; the network's peers hold all of them if nobody is named.
+            peers: which server holds which of its stages; the network's peers hold all of them if none is named.
             after_reduction: what else is done to all gradients before they are used; None where that is nothing.
             tokens: asked once in an iteration for the number of tokens in the whole batch, where the loss is their sum.
         """

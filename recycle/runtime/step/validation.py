@@ -118,7 +118,7 @@ class Validation:
     """Puts the norm together from the stages' parts, while they go on if it can be guessed.
 
     Every stage's part comes from any of its peers, for they have the same, and the greatest of what is known and
-    unknown is what is known. So the norm does not depend on who is alive, to the bit.
+    unknown is what is known. So the norm does not depend on which servers live, to the bit.
 
     Args:
         stages: of this server.

@@ -34,8 +34,8 @@ class Flags(NamedTuple):
         dead: servers that do no training work; their micro-batches go to their peers.
         budget: seconds for making a plan.
         staggered: whether each stage steps on its own; otherwise Megatron's optimizer steps all of them together.
-        exact: whether sums of gradients have the same bits whoever is alive.
-        store: where servers agree on who is alive in etcd; None for the store with which they were started.
+        exact: whether sums of gradients have the same bits whichever servers live.
+        store: where servers agree on which servers live in etcd; None for the store with which they were started.
         restarts: how often within an hour the server of a crashed worker is started again.
         record: the folder in which the run is recorded; None if it is not.
         redundancy: how the state is kept in the memory of hosts; None if it is not.

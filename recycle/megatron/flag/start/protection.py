@@ -88,7 +88,7 @@ class Protection(NamedTuple):
         return self.servers[place], ServerRank(number, self.ranks)
 
     def gather(self) -> None:
-        """Wait for all ranks, and compare what they are; who comes back compares itself with those who go on.
+        """Wait for all ranks, and compare what they are; a rank that comes back compares itself with those that go on.
 
         Raises:
             UserError: they cannot train together, or one has not come. All who came are told.

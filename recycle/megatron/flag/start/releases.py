@@ -26,7 +26,7 @@ def leave_out_of_step_calls() -> None:
         replace(training, LENGTHS, lambda: (None, None))
     optimizers = module_with(NORMS)
     if optimizers is not None:
-        # Asked once by each rank: who comes back would ask alone. Only multi-token prediction has such a group.
+        # Asked once by each rank: one that comes back would ask alone. Only multi-token prediction has such a group.
         replace(optimizers.MegatronOptimizer, "has_grad_norm_group", lambda *_: False)
 
 

@@ -43,7 +43,7 @@ class RejoinState:
         versions: of the stage.
         stage: model and optimizer.
         code: what the training code knows.
-        arrive: called with the version when one who comes back holds it; None on any other server.
+        arrive: called with the version when a rank that comes back holds it; None on any other server.
     """
 
     def __init__(

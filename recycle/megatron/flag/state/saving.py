@@ -70,7 +70,7 @@ def save_by_the_living(save: Callable[..., None], view: Living, arguments: Any) 
 
     Args:
         save: Megatron's own.
-        view: who is alive.
+        view: of the live servers.
         arguments: Megatron's.
     """
     signature = inspect.signature(save)

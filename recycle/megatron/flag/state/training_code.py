@@ -1,4 +1,4 @@
-"""What Megatron's training code knows beside the model and the optimizer's state, for one who comes back.
+"""What Megatron's training code knows beside the model and the optimizer's state, for a rank that comes back.
 
 It is what a checkpoint holds as well, and what the training code adds up between two lines that it prints.
 """

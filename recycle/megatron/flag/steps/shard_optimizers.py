@@ -1,7 +1,8 @@
 """Megatron's distributed optimizer, once for each shard that a server holds: its own, and those that it mirrors.
 
-The layout is that of the launch, whoever is alive. An optimizer for another shard is made as Megatron made the server's
-own, as if the server had another rank among its peers: what is written of a shard is what its rank would have written.
+The layout is that of the launch, whichever servers live. An optimizer for another shard is made as Megatron made the
+server's own, as if the server had another rank among its peers: what is written of a shard is what its rank would have
+written.
 
 Where several ranks of a server have the same parameters, Megatron cuts these into as many shards as all servers of the
 stage have such ranks. Then a shard is here the part of the ranks with one number, of which there is one in each server.

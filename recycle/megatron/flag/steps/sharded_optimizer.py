@@ -45,7 +45,7 @@ SHARDING = "distrib_optim_sharding_type"
 
 
 class Connected(Living, Protocol):
-    """What can be done together with whoever is alive, over a network.
+    """What can be done together with whichever servers live, over a network.
 
     Attributes:
         server: which this is.
@@ -66,7 +66,7 @@ class ShardedOptimizer:
     """The shards of one server; it is KeptShards, and TakenOver.
 
     Args:
-        execution: by which it is known who is alive.
+        execution: by which it is known which servers live.
         model: all chunks, in Megatron's DDP.
         optimizer: Megatron's, with distributed optimizers.
 

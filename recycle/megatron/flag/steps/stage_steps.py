@@ -36,7 +36,7 @@ class Stepping(NamedTuple):
         optimizer: Megatron's.
         staggered: whether stages go on without waiting for each other.
         clip: the largest norm that the gradient of the whole model may have.
-        exact: whether sums of gradients have the same bits whoever is alive.
+        exact: whether sums of gradients have the same bits whichever servers live.
         looks: whether the training code looks at the norm of the last of so many iterations.
         finite: whether a gradient that is not finite ends the run.
         repeats: whether keepers have versions, so that all may go back to one where a stage is lost.

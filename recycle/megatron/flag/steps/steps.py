@@ -24,7 +24,7 @@ class Steps(Protocol):
 
     @property
     def whole(self) -> TakenOver:
-        """Model and optimizer, for one who comes back."""
+        """Model and optimizer, for a rank that comes back."""
 
     @property
     def shards(self) -> KeptShards | None:

@@ -1,4 +1,4 @@
-"""Model and optimizer of a stage whose steps are Megatron's training code's, for one who comes back."""
+"""Model and optimizer of a stage whose steps are Megatron's training code's, for a rank that comes back."""
 
 from collections.abc import Iterator, Mapping
 from itertools import chain

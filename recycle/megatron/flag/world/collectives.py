@@ -1,4 +1,4 @@
-"""Collectives that outlive their members: Megatron's, carried out by whoever is alive.
+"""Collectives that outlive their members: Megatron's, carried out by whichever servers live.
 
 Outside its schedules Megatron's training code takes norms, sums losses and waits for everybody, in groups of all ranks.
 Here a dead rank's part is played by its first live peer, which has the same state: what one has to say, so has

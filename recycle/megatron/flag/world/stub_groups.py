@@ -1,4 +1,4 @@
-"""How one who comes back gets through Megatron's collective initialisation, which all others have long behind them.
+"""How a rank that comes back gets through Megatron's collective initialisation, which all others have long behind them.
 
 Every call is answered at once, as if all members of the group had said what this one says. That is enough to build
 model, optimizer and data sets: what the answers are wrong about, such as parameters, comes from a peer afterwards.

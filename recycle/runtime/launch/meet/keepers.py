@@ -1,4 +1,4 @@
-"""The keepers' processes: one on each host of a run, which outlives whoever has started it until the run is over."""
+"""The keepers' processes: one on each host of a run, which outlives its parent until the run is over."""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""The start of a keeper's process, which outlives whoever has started it."""
+"""The start of a keeper's process, which outlives the process that has started it."""
 
 import gc
 import mmap
