@@ -66,7 +66,7 @@ def test_the_page_of_the_package_has_readme_without_a_dead_link(wheel):
     data = metadata_of(wheel)
     page = data.get_payload()
     assert data["Description-Content-Type"] == "text/markdown"
-    assert "check it (`docs/howto/doctor.md`)" in page
+    assert "check a job (`docs/howto/doctor.md`)" in page
     assert re.findall(r"\]\((?!https?://)[^)]*\)", page) == []
     named = re.findall(r"\(`([\w./-]+)`\)", page)
     assert [path for path in named if not (ROOT / path).exists()] == []
