@@ -30,24 +30,25 @@ def least_period(templates, sizes, micro_batches):
 TWO_SPEEDS = Model(tuple(Layer(state=state) for state in (0, 0, 1, 1)), 3)
 
 
-@given(models(5), st.integers(1, 9), st.integers(1, 7), st.integers(0, 2))
-@example(TWO_SPEEDS, 7, 2, 1)
-def test_a_fleet_is_the_best_of_all_templates_and_shares(model, live, micro_batches, failures):
+@given(models(5), st.integers(1, 9), st.integers(1, 7), st.integers(0, 2), st.integers(0, 3))
+@example(TWO_SPEEDS, 7, 2, 1, 0)
+@example(even_model(2), 4, 4, 0, 1)
+def test_a_fleet_is_the_best_of_all_templates_and_shares(model, live, micro_batches, failures, most):
     templates = make_templates(model, 5, 1)
     sizes = sorted(templates.by_servers)
     assume(sizes)
-    fleet = choose_fleet(templates, live, micro_batches, filled_and_drained, failures)
+    fleet = choose_fleet(templates, live, micro_batches, filled_and_drained, failures, most)
     tried = [
         least_period(templates, choice, micro_batches)
         for choice in fleets(sizes, live, failures + 1)
-        if len(choice) <= micro_batches
+        if len(choice) <= micro_batches and (not most or (len(choice) <= most and sum(choice) == live))
     ]
     assert (fleet is not None) == bool(tried)
     if fleet is not None:
         assert fleet.period == min(tried)
         assert fleet.period == max(filled_and_drained(each.template, each.micro_batches) for each in fleet.pipelines)
         assert sum(each.micro_batches for each in fleet.pipelines) == micro_batches
-        assert fleet.servers <= live
+        assert fleet.servers == live if most else fleet.servers <= live
         assert min(each.micro_batches for each in fleet.pipelines) >= 1
 
 

@@ -78,6 +78,10 @@ def test_back_to_the_checkpoint_on_disk():
     outcome = run(policy, (0, 60.0, 100.0))
     assert outcome.progress == pytest.approx(50 + 40 / 2)
     assert outcome.buckets[Bucket.REDONE] == pytest.approx(20)
+    # The second death throws away what was trained with one server and, after its return, with both.
+    outcome = run(policy, (0, 30.0, 40.0), (1, 50.0, 100.0))
+    assert outcome.progress == pytest.approx(25 + 50 / 2)
+    assert outcome.buckets[Bucket.REDONE] == pytest.approx(2 * 5 + 10 + 2 * 10)
 
 
 def test_a_pause_during_a_pause_begins_anew():

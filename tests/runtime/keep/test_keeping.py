@@ -1,5 +1,6 @@
 """Two peers of a stage put their parts with real keepers, and whoever comes after them gets the version from there."""
 
+import math
 import threading
 from contextlib import contextmanager
 from itertools import combinations
@@ -121,9 +122,10 @@ class Lost:
     """The keeper of a host that is gone."""
 
     def __init__(self, name):
-        self.name = name
+        self.name, self.asked = name, 0
 
     def copies(self):
+        self.asked += 1
         raise KeeperLost("no keeper can be reached")
 
 
@@ -275,6 +277,20 @@ def test_with_parity_any_hosts_may_be_lost_and_no_bit_is(text):
         sizes = {size for each in keepers for _, _, size in map(msgspec.structs.astuple, each.copies())}
         total = sum(each.nbytes for each in Stage().state().values())
         assert max(sizes) <= total / 2 / redundancy.needed + 1
+
+
+def test_a_keeper_that_was_lost_a_moment_ago_is_asked_again_only_if_a_version_needs_it(keepers):
+    for server in PEERS:
+        Peer(keepers, server).iterate()
+    lost = Lost("far")
+    joiner = Peer([keepers[0], lost], PEERS[0])
+    assert joiner.keeping.find_versions()[1] == (0,)
+    joiner.keeping._resting = {name: (math.inf, rest) for name, (_, rest) in joiner.keeping._resting.items()}
+    assert same(joiner.keeping.fetch(0), Stage(0).state())
+    assert lost.asked == 1
+    with pytest.raises(ConnectionLost, match="no keeper has version 1"):
+        joiner.keeping.fetch(1)
+    assert lost.asked == 2
 
 
 def test_a_bad_piece_is_left_out_and_too_many_are_another_version(monkeypatch):
