@@ -87,7 +87,6 @@ FOREIGN = {
     "revision of auth store is old",
     "user name is empty",
     "^(MAJOR|MINOR|PATCH|PRE_RELEASE) *= *['\\\"]?(\\w*)",
-    "^MemAvailable:\\s+([0-9]+) kB",
 }
 """What others say, or read."""
 
