@@ -10,6 +10,7 @@ PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
     for path in [
         ROOT / "README.md",
+        ROOT / "docs" / "questions.md",
         *(path for each in FOLDERS for path in sorted((ROOT / "docs" / each).glob("*.md"))),
     ]
 }
