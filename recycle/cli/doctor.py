@@ -215,7 +215,7 @@ def report_costs(diagnosis: Diagnosis, whole: Plan, costs: "FailureCosts") -> No
     console.print(f"           {restart_text(costs.restart)}")
     if line.flags.catalogue is None:
         console.print(
-            "F, I and W are taken to be equally long: measure them with recycle profile, and plan ahead with recycle "
+            "F, I and W are taken to be equally long: put measured times into a job file, and plan ahead with recycle "
             f"catalogue --optimizer {whole.mode.optimizer}"
         )
 

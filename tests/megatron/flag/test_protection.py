@@ -288,7 +288,7 @@ def test_what_the_loss_of_one_host_would_end_is_said(environment, words, alone, 
     *stages, store = first.risks()
     ends = ", whose loss ends the run: add --use-tp-pp-dp-mapping, and start at most as many servers on a host as there"
     assert stages == [f"all servers of {each}{ends} are stages" for each in alone]
-    assert store.startswith("the store is on host0: ")
+    assert store.startswith("the store is on host0, ")
     assert "; with --recycle-store etcd://HOST" in store
     assert others[0].risks() == []
 

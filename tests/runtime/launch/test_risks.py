@@ -23,4 +23,4 @@ def test_stages_whose_servers_are_all_on_one_host():
 @pytest.mark.parametrize(("hosts", "etcd", "said"), [("aa", False, 0), ("ab", True, 0), ("ab", False, 1)])
 def test_that_the_store_is_on_one_host_is_said_where_there_are_others(hosts, etcd, said):
     found = risks(list(hosts), [(0,), (0,)], 1, etcd=etcd)
-    assert [each.startswith("the store is on a: when that host is lost") for each in found] == said * [True]
+    assert [each.startswith("the store is on a, whose loss ends the run") for each in found] == said * [True]

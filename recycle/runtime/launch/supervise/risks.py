@@ -39,8 +39,8 @@ def risks(
     ]
     if not etcd and len(set(hosts)) > 1:
         found.append(
-            f"the store is on {hosts[0]}: when that host is lost the others train on, and end with the next "
-            f"failure; with {store} etcd://HOST:PORT,... any host may be lost"
+            f"the store is on {hosts[0]}, whose loss ends the run; with {store} etcd://HOST:PORT,... any host may be "
+            "lost"
         )
     return found
 
