@@ -1,6 +1,7 @@
 """Tied embeddings: the first and the last stage each hold the word embedding, and train it as one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 from megatron.core.utils import get_attr_wrapped_model
@@ -8,31 +9,43 @@ from megatron.core.utils import get_attr_wrapped_model
 from recycle.job import Server
 from recycle.runtime.net.network import Alone, Group, Network
 
+OwnPlaces: TypeAlias = Callable[[torch.nn.Parameter], Sequence[slice]]
+"""Gives where the gradient of a parameter is, in one dimension and rising, that a server alone has among its peers."""
+
 
 class Tie:
     """Keeps the embedding of the first stage and the head of the last one equal.
 
     Once a stage's gradients are reduced, all its live servers hold the same. So one server of each stage puts in its
     gradient, all others put in nothing, and every live server of both stages gets the sum, whoever its partner was.
-    Where the same servers hold both stages, they need nobody for that.
+    Where the same servers hold both stages, they need nobody for that. Where each has a part, it puts in that.
 
     Args:
         weights: the embedding's parameter, the head's, or both in this order: those that are here.
         network: of the server.
         first: the live servers that hold the first stage.
         last: those that hold the last one.
+        own: the parts of gradients that this server has; None where all of a stage have the whole.
     """
 
     def __init__(
-        self, weights: Sequence[torch.nn.Parameter], network: Network, first: Sequence[Server], last: Sequence[Server]
+        self,
+        weights: Sequence[torch.nn.Parameter],
+        network: Network,
+        first: Sequence[Server],
+        last: Sequence[Server],
+        own: OwnPlaces | None = None,
     ) -> None:
-        alone, server = set(first) == set(last), network.server
+        alone, server = own is None and set(first) == set(last), network.server
         everybody = [*first, *(each for each in last if each not in first)]
         self._weight, *self._copies = weights
         self._group: Group = Alone() if alone else network.group("tie", everybody)
         self._first = alone or server == first[0]
         represented = [alone or server == each[0] for each in (first, last) if server in each]
-        self._others = [weight for weight, mine in zip(weights, represented, strict=True) if not mine]
+        self._own: list[tuple[torch.nn.Parameter, Sequence[slice]]] = [
+            (weight, own(weight) if own else [slice(0, weight.numel())] * mine)
+            for weight, mine in zip(weights, represented, strict=True)
+        ]
 
     def copy_from_first(self) -> None:
         """Give every server the first stage's parameter."""
@@ -44,8 +57,12 @@ class Tie:
 
     def reduce(self) -> None:
         """Give every server the gradient of both uses."""
-        for weight in self._others:
-            gradient_of(weight).zero_()
+        for weight, own in self._own:
+            flat, end = gradient_of(weight).view(-1), 0
+            for place in own:
+                flat[end : place.start].zero_()
+                end = place.stop
+            flat[end:].zero_()
         gradient = gradient_of(self._weight)
         for copy in self._copies:
             gradient.add_(gradient_of(copy))
@@ -55,7 +72,11 @@ class Tie:
 
 
 def tie_of(
-    models: Sequence[torch.nn.Module], network: Network, first: Sequence[Server], last: Sequence[Server]
+    models: Sequence[torch.nn.Module],
+    network: Network,
+    first: Sequence[Server],
+    last: Sequence[Server],
+    own: OwnPlaces | None = None,
 ) -> Tie | None:
     """The tie of a server's stages; None if they have none.
 
@@ -64,6 +85,7 @@ def tie_of(
         network: of the server.
         first: the live servers that hold the first stage.
         last: those that hold the last one.
+        own: see Tie.
 
     Raises:
         ConnectionLost: somebody did not come.
@@ -74,7 +96,7 @@ def tie_of(
     if not tied or not ends or ends == [models[0], models[0]]:
         return None
     weights = [get_attr_wrapped_model(each, "shared_embedding_or_output_weight")() for each in ends]
-    return Tie(weights, network, first, last)
+    return Tie(weights, network, first, last, own)
 
 
 def gradient_of(weight: torch.nn.Parameter) -> torch.Tensor:

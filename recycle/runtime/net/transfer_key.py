@@ -16,6 +16,8 @@ class Carried(IntEnum):
     """The number of tokens in the whole batch."""
     STATE = 3
     """A part of a stage's state."""
+    SHARE = 4
+    """A share of a gradient, or its sum."""
 
 
 class TransferKey(msgspec.Struct, frozen=True):
@@ -39,3 +41,4 @@ class TransferKey(msgspec.Struct, frozen=True):
 
 TOKENS = TransferKey(Carried.TOKENS)
 STATE = TransferKey(Carried.STATE)
+SHARE = TransferKey(Carried.SHARE)

@@ -1,6 +1,6 @@
 """The end of an iteration in Megatron's terms; the optimizer is the training code's."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import Redo
 from recycle.runtime.net.network import Network, Reduction
+from recycle.runtime.step.shared_sums import Share, SharedSum
 
 
 class FinalizedGradients:
@@ -103,9 +104,12 @@ class LiveGradients(FinalizedGradients):
         job: for its shape.
         ranks: of the server, with which it sums.
         losses: that are exchanged meanwhile; None where that is done elsewhere, or nothing is reported here.
+        shares: of each buffer, by its identity, that peers get the sum of; None where each gets all. Whatever else is
+            in a buffer then is of no use.
 
     Raises:
         RunError: the model is not wrapped.
+        ViewBroken: a peer is gone.
     """
 
     def __init__(
@@ -115,6 +119,7 @@ class LiveGradients(FinalizedGradients):
         job: Job,
         ranks: SameParameters = ALONE,
         losses: StageLosses | None = None,
+        shares: Mapping[int, Sequence[Share]] | None = None,
     ) -> None:
         self._models: list[Any] = [stage.model for stage in stages]
         if not all(hasattr(model, "expert_parallel_buffers") for model in self._models):
@@ -131,8 +136,15 @@ class LiveGradients(FinalizedGradients):
             ]
             for chunk, model in zip(chunks, self._models, strict=True)
         }
+        self._shares = shares
         self._under_way: dict[int, list[Reduction]] = {}
-        self._tie = tie_of(self._models, network, network.view.peers(0), network.view.peers(job.depth - 1))
+        ends = network.view.peers(0), network.view.peers(job.depth - 1)
+        self._tie = tie_of(self._models, network, *ends, None if shares is None else self._own_places)
+        if shares is not None and not network.one_queue:
+            # All go through their peers in the same order, so that nobody waits for somebody who waits for another one.
+            for peer in network.view.peers(network.server.stage):
+                if peer != network.server:
+                    network.link(peer)
 
     def start_reduction(self, chunk: int) -> None:
         """See StageUpdate. Where all that is started runs in one queue, it would hold up what others wait for."""
@@ -148,11 +160,13 @@ class LiveGradients(FinalizedGradients):
         """Give every live server of the stage the gradient of the whole batch."""
         if self._losses is not None:
             self._losses.start()
-        for chunk, buffers in self._sums.items():
+        for chunk in self._sums:
             self._start(chunk)
+        for chunk, buffers in self._sums.items():
             for (buffer, ranks), each in zip(buffers, self._under_way.pop(chunk), strict=True):
                 each.wait()
-                sum_over(ranks, buffer.grad_data)
+                for place in self._places(buffer):
+                    sum_over(ranks, buffer.grad_data[place])
         if self._losses is not None:
             self._losses.start_totals()
         config = self._stages[-1].config
@@ -179,7 +193,23 @@ class LiveGradients(FinalizedGradients):
         factor = factor_of(buffer)
         if factor != 1.0:
             buffer.grad_data *= factor
-        return self._network.peers.start_sum(buffer.grad_data)
+        if self._shares is None or self._network.one_queue:
+            return self._network.peers.start_sum(buffer.grad_data)
+        return SharedSum(self._network, buffer.grad_data, self._shares[id(buffer)])
+
+    def _places(self, buffer: Any, *, first: bool = False) -> list[slice]:
+        """Where the sum of a buffer is that this server gets, or of which it is the first to hold it."""
+        if self._shares is None:
+            return [slice(None)]
+        me = self._network.server
+        return [place for place, holders in self._shares[id(buffer)] if me in (holders[:1] if first else holders)]
+
+    def _own_places(self, weight: torch.nn.Parameter) -> list[slice]:
+        """See OwnPlaces."""
+        (buffer,) = (each for model in self._models for each in model.buffers if weight in each.param_index_map)
+        start, end, _ = buffer.param_index_map[weight]
+        places = ((max(each.start, start), min(each.stop, end)) for each in self._places(buffer, first=True))
+        return [slice(low - start, high - start) for low, high in places if low < high]
 
 
 def factor_of(buffer: Any) -> float:

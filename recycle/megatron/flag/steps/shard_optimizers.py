@@ -8,7 +8,7 @@ stage have such ranks. Then a shard is here the part of the ranks with one numbe
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from itertools import chain
@@ -18,10 +18,12 @@ import torch
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
+from recycle.job import Server
 from recycle.megatron.flag.steps.group_steps import COUNT, read_group_steps, write_group_steps
 from recycle.megatron.shared.patching import replace
+from recycle.runtime.step.shared_sums import Share
 
-ROUND, STEPS, PARAMETER, INNER = "round", "steps", "parameter", "optimizer/"
+ROUND, STEPS, PARAMETER, INNER, GRADIENT = "round", "steps", "parameter", "optimizer/", "gradient/"
 """How the parts of a shard are called under which it travels."""
 
 WRITTEN = ("param", "exp_avg", "exp_avg_sq")
@@ -139,7 +141,7 @@ class ShardOptimizers:
             inner.state[part] = {}
         write_group_steps(inner, state[STEPS])
         for key, value in state.items():
-            if key in (ROUND, STEPS):
+            if key in (ROUND, STEPS) or key.startswith(GRADIENT):
                 continue
             pieces = torch.split(value, lengths) if value.dim() else [value] * len(parts)
             for part, piece in zip(parts, pieces, strict=True):
@@ -151,6 +153,37 @@ class ShardOptimizers:
                     inner.state[part][key.removeprefix(INNER)] = piece.to(place, copy=True)
         optimizer._copy_main_params_to_model_params()  # noqa: SLF001 - Megatron has no other way to do it alone
         self._rounds[shard] = int(state[ROUND])
+        for key, part in self.summed(shard).items():
+            if key in state:
+                part.copy_(state[key])
+
+    def summed(self, shard: int) -> dict[str, torch.Tensor]:
+        """The parts of a shard's gradient, by name, where they lie."""
+        return {
+            f"{GRADIENT}{number}/{place.start}": buffer.grad_data[place]
+            for number, buffer in enumerate(self._own.buffers)
+            for place in self._elements(number, shard)
+        }
+
+    @torch.no_grad()
+    def counted(self, shards: Collection[int]) -> list[torch.Tensor]:
+        """The gradients of some shards, of which each counts in the norm once among all ranks."""
+        found = []
+        for optimizer in map(self._made.__getitem__, shards):
+            optimizer._copy_model_grads_to_main_grads()  # noqa: SLF001
+            found += optimizer.get_main_grads_for_grad_norm()
+        return found
+
+    def shares(self, holders: Sequence[tuple[Server, ...]]) -> Iterator[tuple[Any, list[Share]]]:
+        """Megatron's buffers, each with what the holders of every shard have of it, on all ranks of a server."""
+        for buffer in self._own.buffers:
+            found = []
+            for bucket in buffer.buckets:
+                length = self._of_server * (bucket.param_data.numel() // self._size)
+                for shard, each in enumerate(holders):
+                    start = bucket.offset + shard * length
+                    found.append(Share(slice(start, start + length), each))
+            yield buffer, found
 
     @torch.no_grad()
     def step(self, number: int, norm: float) -> None:
@@ -311,13 +344,6 @@ def find_distributed(optimizer: Any) -> list[Any]:
 def is_divided(parameter: torch.nn.Parameter) -> bool:
     """Whether it is one of an expert's, where ranks have different experts."""
     return not getattr(parameter, "allreduce", True)
-
-
-def gradients_of(model: Any) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor]]:
-    """The parameters of chunks in Megatron's DDP that are trained, each with its whole gradient."""
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            yield parameter, parameter.main_grad.float()
 
 
 def _parts(optimizer: Any) -> list[torch.Tensor]:

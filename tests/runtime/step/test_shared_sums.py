@@ -1,0 +1,99 @@
+"""Sums of which each peer gets its shares: the bits of a sum that all get, for fewer bytes on the wire."""
+
+import os
+import socket
+import struct
+from contextlib import suppress
+
+import msgspec
+import pytest
+import torch
+
+from recycle.control.membership.view import View
+from recycle.job import Server
+from recycle.runtime.launch.process.local import launch
+from recycle.runtime.net.connect import connect
+from recycle.runtime.step.shared_sums import Share, SharedSum
+from recycle.state.shards import assign_shards
+
+PIPELINES, LENGTH = 4, 3 << 16
+SENT = 200
+"""Where the kernel's account of a TCP connection has how many bytes were sent."""
+
+
+class Found(msgspec.Struct):
+    sums: list[bytes]
+    wholes: list[bytes]
+    bytes_of_sum: int
+    bytes_of_whole: int
+
+
+def bytes_sent():
+    """By all connections of this process."""
+    found = 0
+    for each in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError), socket.socket(fileno=os.dup(each)) as copy:
+            account = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+            found += struct.unpack_from("Q", account, SENT)[0]
+    return found
+
+
+def addends(pipeline):
+    """Of which the sum depends on the order."""
+    generator = torch.Generator().manual_seed(pipeline)
+    return [torch.randn(LENGTH, generator=generator) for _ in range(2)]
+
+
+def sum_over(live):
+    """What each of the live peers finds, by pipeline, and who holds each share."""
+    view = View.among(Server(each, 0) for each in live)
+    holders = [tuple(Server(each, 0) for each in held) for held in assign_shards(PIPELINES, live)]
+    size = LENGTH // PIPELINES
+    shares = [Share(slice(turn * size, (turn + 1) * size), each) for turn, each in enumerate(holders)]
+    found = {}
+
+    def body(member):
+        server = view.servers[member.rank]
+        network = connect(member.store(), view, server)
+        network.peers.sum(torch.zeros(1))
+        network.barrier()
+        wholes, tensors = addends(server.pipeline), addends(server.pipeline)
+        sent = [bytes_sent()]
+        for each in wholes:
+            network.peers.sum(each)
+        sent.append(bytes_sent())
+        # Several may be under way at once.
+        for each in [SharedSum(network, tensor, shares) for tensor in tensors]:
+            each.wait()
+        sent.append(bytes_sent())
+        mine = [place for place, each in shares if server in each]
+        parts = [[each[place].numpy().tobytes() for each in held for place in mine] for held in (tensors, wholes)]
+        member.report(msgspec.msgpack.encode(Found(*parts, sent[2] - sent[1], sent[1] - sent[0])))
+        network.barrier()
+
+    launch(
+        len(live), body, lambda rank, content: found.update({live[rank]: msgspec.msgpack.decode(content, type=Found)})
+    )
+    return found
+
+
+def test_each_holder_gets_the_bits_of_a_whole_sum_for_as_many_bytes_as_it_has():
+    found = sum_over(range(PIPELINES))
+    for each in found.values():
+        assert each.sums == each.wholes
+        assert len(each.sums) == 4
+        size = 2 * 4 * LENGTH
+        assert each.bytes_of_sum == pytest.approx(size, rel=0.01)
+        assert each.bytes_of_whole == pytest.approx(2 * (PIPELINES - 1) / PIPELINES * size, rel=0.01)
+
+
+@pytest.mark.parametrize("live", [(0, 2, 3), (1,)])
+def test_if_peers_are_dead_all_holders_of_a_share_get_the_same_bits(live):
+    found = sum_over(live)
+    known = {}
+    for each in found.values():
+        for part, whole in zip(each.sums, each.wholes, strict=True):
+            sums = [torch.frombuffer(bytearray(content), dtype=torch.float32) for content in (part, whole)]
+            torch.testing.assert_close(*sums)
+            known.setdefault(part[:0] + whole[:64], set()).add(part)
+    assert all(len(each) == 1 for each in known.values())
