@@ -101,11 +101,7 @@ EXECUTION = (
         "clip_grad_by_total_norm_fp32",
         "parameters, max_norm, total_norm, use_decoupled_grad",
     ),
-    Hook(
-        "megatron.core.optimizer.optimizer",
-        "get_grad_norm_fp32",
-        "grads_for_norm, norm_type, grad_stats_parallel_group",
-    ),
+    Hook("megatron.core.optimizer.optimizer", "MegatronOptimizer.get_main_grads_for_grad_norm", "self"),
 )
 
 TRAINER = (

@@ -9,8 +9,8 @@ from megatron.core.utils import get_attr_wrapped_model
 from recycle.job import Server
 from recycle.runtime.net.network import Alone, Group, Network
 
-OwnPlaces: TypeAlias = Callable[[torch.nn.Parameter], Sequence[slice]]
-"""Gives where the gradient of a parameter is, in one dimension and rising, that a server alone has among its peers."""
+OthersPlaces: TypeAlias = Callable[[torch.nn.Parameter], Sequence[slice]]
+"""Gives where in the gradient of a parameter, in one dimension, the sum is with other peers than this server."""
 
 
 class Tie:
@@ -18,14 +18,14 @@ class Tie:
 
     Once a stage's gradients are reduced, all its live servers hold the same. So one server of each stage puts in its
     gradient, all others put in nothing, and every live server of both stages gets the sum, whoever its partner was.
-    Where the same servers hold both stages, they need nobody for that. Where each has a part, it puts in that.
+    Where the same servers hold both stages, they need nobody for that. Where each has a part, it puts in that part.
 
     Args:
         weights: the embedding's parameter, the head's, or both in this order: those that are here.
         network: of the server.
         first: the live servers that hold the first stage.
         last: those that hold the last one.
-        own: the parts of gradients that this server has; None where all of a stage have the whole.
+        others: says which parts of the gradients other peers put in; None where all of a stage have the whole.
     """
 
     def __init__(
@@ -34,16 +34,16 @@ class Tie:
         network: Network,
         first: Sequence[Server],
         last: Sequence[Server],
-        own: OwnPlaces | None = None,
+        others: OthersPlaces | None = None,
     ) -> None:
-        alone, server = own is None and set(first) == set(last), network.server
+        alone, server = others is None and set(first) == set(last), network.server
         everybody = [*first, *(each for each in last if each not in first)]
         self._weight, *self._copies = weights
         self._group: Group = Alone() if alone else network.group("tie", everybody)
         self._first = alone or server == first[0]
         represented = [alone or server == each[0] for each in (first, last) if server in each]
-        self._own: list[tuple[torch.nn.Parameter, Sequence[slice]]] = [
-            (weight, own(weight) if own else [slice(0, weight.numel())] * mine)
+        self._others = [
+            (weight, others(weight) if others else [slice(None)] * (not mine))
             for weight, mine in zip(weights, represented, strict=True)
         ]
 
@@ -57,12 +57,9 @@ class Tie:
 
     def reduce(self) -> None:
         """Give every server the gradient of both uses."""
-        for weight, own in self._own:
-            flat, end = gradient_of(weight).view(-1), 0
-            for place in own:
-                flat[end : place.start].zero_()
-                end = place.stop
-            flat[end:].zero_()
+        for weight, places in self._others:
+            for place in places:
+                gradient_of(weight).view(-1)[place] = 0
         gradient = gradient_of(self._weight)
         for copy in self._copies:
             gradient.add_(gradient_of(copy))
@@ -76,7 +73,7 @@ def tie_of(
     network: Network,
     first: Sequence[Server],
     last: Sequence[Server],
-    own: OwnPlaces | None = None,
+    others: OthersPlaces | None = None,
 ) -> Tie | None:
     """The tie of a server's stages; None if they have none.
 
@@ -85,7 +82,7 @@ def tie_of(
         network: of the server.
         first: the live servers that hold the first stage.
         last: those that hold the last one.
-        own: see Tie.
+        others: see Tie.
 
     Raises:
         ConnectionLost: somebody did not come.
@@ -96,7 +93,7 @@ def tie_of(
     if not tied or not ends or ends == [models[0], models[0]]:
         return None
     weights = [get_attr_wrapped_model(each, "shared_embedding_or_output_weight")() for each in ends]
-    return Tie(weights, network, first, last, own)
+    return Tie(weights, network, first, last, others)
 
 
 def gradient_of(weight: torch.nn.Parameter) -> torch.Tensor:

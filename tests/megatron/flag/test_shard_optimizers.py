@@ -64,10 +64,15 @@ class Peer:
             group["lr"] = rate
         self.shards.step(number, 2.0)
 
+    def places(self, shard):
+        """Where this rank's part of a shard is."""
+        holders = [(Server(each, 0),) for each in range(PEERS)]
+        ((_, shares),) = self.shards.shares(holders)
+        return [self.shards.part_of(place) for place, (first,) in shares if first.pipeline == shard]
+
     @property
     def values(self):
-        (buffer,) = self.shards.buffers()
-        return buffer
+        return self.own.buffers[0].param_data
 
 
 def share_out(peers):
@@ -83,7 +88,7 @@ def spread(planes, holders):
     everybody = [peer for peers in planes for peer in peers.values()]
     for peers in planes:
         for shard, (owner, *mirrors) in enumerate(holders):
-            for place in peers[owner].shards.places(0, shard):
+            for place in peers[owner].places(shard):
                 for mirror in mirrors:
                     assert torch.equal(peers[mirror].values[place], peers[owner].values[place])
                 for peer in everybody:

@@ -21,7 +21,7 @@ from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import Redo
 from recycle.runtime.net.network import Network, Reduction
-from recycle.runtime.step.shared_sums import Share, SharedSum
+from recycle.runtime.step.shared_sums import Share, connect_peers, start_shared_sum
 
 
 class FinalizedGradients:
@@ -104,8 +104,8 @@ class LiveGradients(FinalizedGradients):
         job: for its shape.
         ranks: of the server, with which it sums.
         losses: that are exchanged meanwhile; None where that is done elsewhere, or nothing is reported here.
-        shares: of each buffer, by its identity, that peers get the sum of; None where each gets all. Whatever else is
-            in a buffer then is of no use.
+        shares: of each buffer, of whose sums each peer gets those that it holds; None where each gets all. What is
+            elsewhere in a buffer then is of no use.
 
     Raises:
         RunError: the model is not wrapped.
@@ -119,7 +119,7 @@ class LiveGradients(FinalizedGradients):
         job: Job,
         ranks: SameParameters = ALONE,
         losses: StageLosses | None = None,
-        shares: Mapping[int, Sequence[Share]] | None = None,
+        shares: Mapping[Any, Sequence[Share]] | None = None,
     ) -> None:
         self._models: list[Any] = [stage.model for stage in stages]
         if not all(hasattr(model, "expert_parallel_buffers") for model in self._models):
@@ -139,12 +139,9 @@ class LiveGradients(FinalizedGradients):
         self._shares = shares
         self._under_way: dict[int, list[Reduction]] = {}
         ends = network.view.peers(0), network.view.peers(job.depth - 1)
-        self._tie = tie_of(self._models, network, *ends, None if shares is None else self._own_places)
-        if shares is not None and not network.one_queue:
-            # All go through their peers in the same order, so that nobody waits for somebody who waits for another one.
-            for peer in network.view.peers(network.server.stage):
-                if peer != network.server:
-                    network.link(peer)
+        self._tie = tie_of(self._models, network, *ends, None if shares is None else self._others_places)
+        if shares is not None:
+            connect_peers(network)
 
     def start_reduction(self, chunk: int) -> None:
         """See StageUpdate. Where all that is started runs in one queue, it would hold up what others wait for."""
@@ -157,7 +154,7 @@ class LiveGradients(FinalizedGradients):
             self._finalize()
 
     def _finalize(self) -> None:
-        """Give every live server of the stage the gradient of the whole batch."""
+        """Give every live server of the stage the gradient of the whole batch, or its shares of that."""
         if self._losses is not None:
             self._losses.start()
         for chunk in self._sums:
@@ -165,8 +162,11 @@ class LiveGradients(FinalizedGradients):
         for chunk, buffers in self._sums.items():
             for (buffer, ranks), each in zip(buffers, self._under_way.pop(chunk), strict=True):
                 each.wait()
-                for place in self._places(buffer):
-                    sum_over(ranks, buffer.grad_data[place])
+                if ranks is not None:
+                    mine = [buffer.grad_data[place] for place in self._places(buffer)]
+                    total = ranks.reduce(torch.cat(mine), ReduceOp.SUM)
+                    for part, piece in zip(mine, torch.split(total, [*map(len, mine)]), strict=True):
+                        part.copy_(piece)
         if self._losses is not None:
             self._losses.start_totals()
         config = self._stages[-1].config
@@ -193,23 +193,26 @@ class LiveGradients(FinalizedGradients):
         factor = factor_of(buffer)
         if factor != 1.0:
             buffer.grad_data *= factor
-        if self._shares is None or self._network.one_queue:
+        if self._shares is None:
             return self._network.peers.start_sum(buffer.grad_data)
-        return SharedSum(self._network, buffer.grad_data, self._shares[id(buffer)])
+        return start_shared_sum(self._network, buffer.grad_data, self._shares[buffer])
 
-    def _places(self, buffer: Any, *, first: bool = False) -> list[slice]:
-        """Where the sum of a buffer is that this server gets, or of which it is the first to hold it."""
+    def _places(self, buffer: Any) -> list[slice]:
+        """Where this server gets the sum of a buffer."""
         if self._shares is None:
             return [slice(None)]
-        me = self._network.server
-        return [place for place, holders in self._shares[id(buffer)] if me in (holders[:1] if first else holders)]
+        return [place for place, holders in self._shares[buffer] if self._network.server in holders]
 
-    def _own_places(self, weight: torch.nn.Parameter) -> list[slice]:
-        """See OwnPlaces."""
+    def _others_places(self, weight: torch.nn.Parameter) -> list[slice]:
+        """See OthersPlaces: where another peer is the first holder."""
+        assert self._shares is not None
         (buffer,) = (each for model in self._models for each in model.buffers if weight in each.param_index_map)
         start, end, _ = buffer.param_index_map[weight]
-        places = ((max(each.start, start), min(each.stop, end)) for each in self._places(buffer, first=True))
-        return [slice(low - start, high - start) for low, high in places if low < high]
+        return [
+            slice(max(place.start, start) - start, max(min(place.stop, end) - start, 0))
+            for place, (first, *_) in self._shares[buffer]
+            if first != self._network.server
+        ]
 
 
 def factor_of(buffer: Any) -> float:

@@ -153,11 +153,11 @@ class ShardOptimizers:
                     inner.state[part][key.removeprefix(INNER)] = piece.to(place, copy=True)
         optimizer._copy_main_params_to_model_params()  # noqa: SLF001 - Megatron has no other way to do it alone
         self._rounds[shard] = int(state[ROUND])
-        for key, part in self.summed(shard).items():
+        for key, part in self.gradient(shard).items():
             if key in state:
                 part.copy_(state[key])
 
-    def summed(self, shard: int) -> dict[str, torch.Tensor]:
+    def gradient(self, shard: int) -> dict[str, torch.Tensor]:
         """The parts of a shard's gradient, by name, where they lie."""
         return {
             f"{GRADIENT}{number}/{place.start}": buffer.grad_data[place]
@@ -167,23 +167,28 @@ class ShardOptimizers:
 
     @torch.no_grad()
     def counted(self, shards: Collection[int]) -> list[torch.Tensor]:
-        """The gradients of some shards, of which each counts in the norm once among all ranks."""
-        found = []
+        """The gradients of some shards that this rank counts in the norm."""
+        found: list[torch.Tensor] = []
         for optimizer in map(self._made.__getitem__, shards):
             optimizer._copy_model_grads_to_main_grads()  # noqa: SLF001
             found += optimizer.get_main_grads_for_grad_norm()
         return found
 
     def shares(self, holders: Sequence[tuple[Server, ...]]) -> Iterator[tuple[Any, list[Share]]]:
-        """Megatron's buffers, each with what the holders of every shard have of it, on all ranks of a server."""
+        """Megatron's buffers, each with what the holders of every shard have of it, all ranks of a server together."""
         for buffer in self._own.buffers:
             found = []
             for bucket in buffer.buckets:
-                length = self._of_server * (bucket.param_data.numel() // self._size)
-                for shard, each in enumerate(holders):
-                    start = bucket.offset + shard * length
-                    found.append(Share(slice(start, start + length), each))
+                length = bucket.param_data.numel() // len(holders)
+                starts = range(bucket.offset, bucket.offset + bucket.param_data.numel(), length)
+                found += [Share(slice(each, each + length), who) for each, who in zip(starts, holders, strict=True)]
             yield buffer, found
+
+    def part_of(self, place: slice) -> slice:
+        """What this rank has of a share."""
+        length = (place.stop - place.start) // self._of_server
+        start = place.start + self._among_own * length
+        return slice(start, start + length)
 
     @torch.no_grad()
     def step(self, number: int, norm: float) -> None:
@@ -204,17 +209,6 @@ class ShardOptimizers:
             optimizer._copy_main_params_to_model_params()  # noqa: SLF001
             optimizer.zero_grad()
             self._rounds[shard] = number
-
-    def buffers(self) -> Iterator[torch.Tensor]:
-        """The model's parameters, as bytes, where they lie."""
-        for buffer in self._own.buffers:
-            yield buffer.param_data.view(-1).view(torch.uint8)
-
-    def places(self, number: int, shard: int) -> Iterator[slice]:
-        """Where a shard is in the buffer with a number, in bytes; it has a part of each bucket."""
-        width = self._own.buffers[number].param_data.element_size()
-        for place in self._elements(number, shard):
-            yield slice(width * place.start, width * place.stop)
 
     def count_main(self, shards: Collection[int]) -> None:
         """Have Megatron count the main parameters of some shards when it takes the norm of all parameters."""
@@ -288,7 +282,7 @@ class ShardOptimizers:
             first += bucket.param_data.numel() if with_gaps else bucket.numel_unpadded
 
     def _elements(self, number: int, shard: int) -> Iterator[slice]:
-        """Where a shard is in the buffer with a number."""
+        """Where a shard is in the buffer with a number; it has a part of each bucket."""
         for bucket in self._own.buffers[number].buckets:
             length = bucket.param_data.numel() // self._size
             start = bucket.offset + self._rank(shard) * length

@@ -2,8 +2,8 @@
 
 Each shard has two holders among the live peers, as in recycle.state.shards. Both get the sum of its gradient and make
 its step, to the same bits, and the first of them gives the stepped parameters to all. The training code steps after a
-vote, when all gradients are whole, so no step has to be taken back: where somebody dies before the parameters are with
-all, those who are left go on with it. A shard that moves meanwhile takes its gradient along.
+vote, when all holders have their sums, so no step has to be taken back: where somebody dies before the parameters are
+with all, those who are left go on with it. A shard that moves meanwhile takes its gradient along.
 
 Where experts are divided among the ranks of a server, Megatron has an optimizer of its own for them, with which it goes
 likewise. Ranks of a server that have the same parameters have different shards: what these give meets in the server.
@@ -26,7 +26,7 @@ from recycle.megatron.flag.world.collectives import Collectives
 from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.net.network import Network
 from recycle.runtime.recover.restore import gather
-from recycle.runtime.step.shared_sums import Share
+from recycle.runtime.step.shared_sums import Share, spread
 from recycle.state.shards import assign_shards
 
 STEP, NORM = "step", "norm"
@@ -111,13 +111,14 @@ class ShardedOptimizer:
         Raises:
             ViewBroken: somebody is gone; whoever holds its shards then counts these.
         """
+        shards, network = self._held_here(first=True), self._execution.network
+        gradients = list(chain.from_iterable(part.counted(shards) for part in self._parts))
         found = torch.zeros(2, dtype=torch.float64)
-        shards = self._held_here(first=True)
-        for gradient in chain.from_iterable(part.counted(shards) for part in self._parts):
-            found[0] += float(torch.linalg.vector_norm(gradient)) ** 2
+        if gradients:
+            norms = torch.stack([torch.linalg.vector_norm(each) for each in gradients])
+            found[0] = norms.double().square().sum()
             if self._settings.log_num_zeros_in_grad:
-                found[1] += gradient.numel() - int(torch.count_nonzero(gradient))
-        network = self._execution.network
+                found[1] = sum(torch.sum(each == 0) for each in gradients)
         network.all.sum(found)
         network.ranks.sum(found)
         return [found]
@@ -133,15 +134,14 @@ class ShardedOptimizer:
         """The gradients of the shards that are here are whole, until they are stepped."""
         self._is_summed = True
 
-    def shares(self, network: Network) -> Mapping[int, Sequence[Share]]:
-        """What each peer gets of the sum of each of Megatron's buffers, by their identity.
+    def shares(self, network: Network) -> Mapping[Any, Sequence[Share]]:
+        """What each peer has of each of Megatron's buffers.
 
         Args:
             network: of a view in which shards are shared out.
         """
-        stage, peers = network.server.stage, [each.pipeline for each in network.view.peers(network.server.stage)]
-        holders = [tuple(Server(each, stage) for each in holding) for holding in assign_shards(self.count, peers)]
-        return {id(buffer): shares for part in self._parts for buffer, shares in part.shares(holders)}
+        holders = self._holders(network)
+        return {buffer: shares for part in self._parts for buffer, shares in part.shares(holders)}
 
     def _get_parameter_state_dp_zero(
         self,
@@ -201,7 +201,7 @@ class ShardedOptimizer:
         return {
             f"{number}/{name}": each
             for number, part in enumerate(self._parts)
-            for name, each in (part.give(shard) | (part.summed(shard) if self._is_summed else {})).items()
+            for name, each in (part.give(shard) | (part.gradient(shard) if self._is_summed else {})).items()
         }
 
     def take(self, shard: int, state: Mapping[str, torch.Tensor]) -> None:
@@ -240,11 +240,15 @@ class ShardedOptimizer:
         parameters = ((name, each.detach()) for name, each in self._model.named_parameters())
         return chain(parameters, self._model.named_buffers())
 
+    def _holders(self, network: Network) -> list[tuple[Server, ...]]:
+        """Of each shard, in a view."""
+        stage = network.server.stage
+        peers = [each.pipeline for each in network.view.peers(stage)]
+        return [tuple(Server(each, stage) for each in holding) for holding in assign_shards(self.count, peers)]
+
     def _held_here(self, *, first: bool) -> list[int]:
         """The shards that this server holds in the present view, or of which it is the first holder."""
-        network = self._execution.network
-        peers = [each.pipeline for each in network.view.peers(network.server.stage)]
-        me, holders = network.server.pipeline, assign_shards(self.count, peers)
+        me, holders = self._execution.server, self._holders(self._execution.network)
         return [shard for shard, each in enumerate(holders) if me in (each[:1] if first else each)]
 
     def _keep_held(self) -> None:
@@ -268,20 +272,16 @@ class ShardedOptimizer:
         Raises:
             ViewBroken: somebody is gone; what is here can be stepped and spread again.
         """
+        network = self._execution.network
         for part in self._parts:
             part.step(number, norm)
-        owned, peers = self._held_here(first=True), self._execution.network.peers
-        for part, buffer, values in self._buffers():
-            # Each byte is one rank's, and zero elsewhere. What is here stays as it is until the sum is whole.
-            total = torch.zeros_like(values)
-            for shard in owned:
-                for place in part.places(buffer, shard):
-                    total[place] = values[place]
-            peers.sum(total)
-            sum_over(self._same(part), total)
-            values.copy_(total)
-
-    def _buffers(self) -> Iterator[tuple[ShardOptimizers, int, torch.Tensor]]:
-        for part in self._parts:
-            for number, values in enumerate(part.buffers()):
-                yield part, number, values
+            same = self._same(part)
+            for buffer, shares in part.shares(self._holders(network)):
+                values = buffer.param_data
+                if same is not None:
+                    held = [place for place, holders in shares if network.server in holders]
+                    mine = [values[part.part_of(each)] for each in held]
+                    rows = [torch.split(row, [*map(len, mine)]) for row in same.gather(torch.cat(mine))]
+                    for place, *pieces in zip(held, *rows, strict=True):
+                        values[place] = torch.cat(pieces)
+                spread(network, values, shares)
