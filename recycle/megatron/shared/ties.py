@@ -1,7 +1,6 @@
 """Tied embeddings: the first and the last stage each hold the word embedding, and train it as one."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import torch
 from megatron.core.utils import get_attr_wrapped_model
@@ -9,23 +8,24 @@ from megatron.core.utils import get_attr_wrapped_model
 from recycle.job import Server
 from recycle.runtime.net.network import Alone, Group, Network
 
-OthersPlaces: TypeAlias = Callable[[torch.nn.Parameter], Sequence[slice]]
-"""Gives where in the gradient of a parameter, in one dimension, the sum is with other peers than this server."""
-
 
 class Tie:
     """Keeps the embedding of the first stage and the head of the last one equal.
 
     Once a stage's gradients are reduced, all its live servers hold the same. So one server of each stage puts in its
     gradient, all others put in nothing, and every live server of both stages gets the sum, whoever its partner was.
-    Where the same servers hold both stages, they need nobody for that. Where each has a part, it puts in that part.
+    Where the same servers hold both stages, they need nobody for that. Where each peer has shares, it puts in those of
+    which it is the first holder, and has zeros elsewhere.
 
     Args:
         weights: the embedding's parameter, the head's, or both in this order: those that are here.
         network: of the server.
         first: the live servers that hold the first stage.
         last: those that hold the last one.
-        others: says which parts of the gradients other peers put in; None where all of a stage have the whole.
+        shared: whether each peer has shares of the gradients, and not the whole.
+
+    Attributes:
+        weights: see above.
     """
 
     def __init__(
@@ -34,18 +34,16 @@ class Tie:
         network: Network,
         first: Sequence[Server],
         last: Sequence[Server],
-        others: OthersPlaces | None = None,
+        shared: bool = False,
     ) -> None:
-        alone, server = others is None and set(first) == set(last), network.server
+        self.weights = weights
+        alone, server = not shared and set(first) == set(last), network.server
         everybody = [*first, *(each for each in last if each not in first)]
         self._weight, *self._copies = weights
         self._group: Group = Alone() if alone else network.group("tie", everybody)
         self._first = alone or server == first[0]
-        represented = [alone or server == each[0] for each in (first, last) if server in each]
-        self._others = [
-            (weight, others(weight) if others else [slice(None)] * (not mine))
-            for weight, mine in zip(weights, represented, strict=True)
-        ]
+        represented = [alone or shared or server == each[0] for each in (first, last) if server in each]
+        self._others = [weight for weight, mine in zip(weights, represented, strict=True) if not mine]
 
     def copy_from_first(self) -> None:
         """Give every server the first stage's parameter."""
@@ -57,9 +55,8 @@ class Tie:
 
     def reduce(self) -> None:
         """Give every server the gradient of both uses."""
-        for weight, places in self._others:
-            for place in places:
-                gradient_of(weight).view(-1)[place] = 0
+        for weight in self._others:
+            gradient_of(weight).zero_()
         gradient = gradient_of(self._weight)
         for copy in self._copies:
             gradient.add_(gradient_of(copy))
@@ -73,7 +70,7 @@ def tie_of(
     network: Network,
     first: Sequence[Server],
     last: Sequence[Server],
-    others: OthersPlaces | None = None,
+    shared: bool = False,
 ) -> Tie | None:
     """The tie of a server's stages; None if they have none.
 
@@ -82,7 +79,7 @@ def tie_of(
         network: of the server.
         first: the live servers that hold the first stage.
         last: those that hold the last one.
-        others: see Tie.
+        shared: see Tie.
 
     Raises:
         ConnectionLost: somebody did not come.
@@ -93,7 +90,7 @@ def tie_of(
     if not tied or not ends or ends == [models[0], models[0]]:
         return None
     weights = [get_attr_wrapped_model(each, "shared_embedding_or_output_weight")() for each in ends]
-    return Tie(weights, network, first, last, others)
+    return Tie(weights, network, first, last, shared)
 
 
 def gradient_of(weight: torch.nn.Parameter) -> torch.Tensor:

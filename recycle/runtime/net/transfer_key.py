@@ -15,9 +15,7 @@ class Carried(IntEnum):
     TOKENS = 2
     """The number of tokens in the whole batch."""
     STATE = 3
-    """A part of a stage's state."""
-    SHARE = 4
-    """A share of a gradient, or its sum."""
+    """A part of a stage's state, or of its gradient."""
 
 
 class TransferKey(msgspec.Struct, frozen=True):
@@ -41,4 +39,3 @@ class TransferKey(msgspec.Struct, frozen=True):
 
 TOKENS = TransferKey(Carried.TOKENS)
 STATE = TransferKey(Carried.STATE)
-SHARE = TransferKey(Carried.SHARE)

@@ -55,11 +55,19 @@ class Peer:
         (self.own,) = find_distributed(optimizer)
         self.shards = ShardOptimizers(self.own, 1 if rank is None else PEERS)
 
-    def step(self, number, rate):
-        """Make a round with a gradient that all have."""
+    def sum(self, number):
+        """Have what is held of a round's gradient, and no numbers elsewhere."""
         torch.manual_seed(number)
         for parameter in self.model.parameters():
             parameter.main_grad.copy_(torch.randn(parameter.shape))
+        parts = [part for shard in self.shards.held for part in self.shards.gradient(shard).values()]
+        sums = [part.clone() for part in parts]
+        self.own.buffers[0].grad_data.fill_(torch.nan)
+        for part, each in zip(parts, sums, strict=True):
+            part.copy_(each)
+
+    def step(self, number, rate):
+        """Make a round."""
         for group in self.own.optimizer.param_groups:
             group["lr"] = rate
         self.shards.step(number, 2.0)
@@ -79,7 +87,8 @@ def share_out(peers):
     """As recovery does, and everybody forgets what is others'."""
     holders = assign_shards(PEERS, sorted(peers))
     for move in find_moves({number: peer.shards.held for number, peer in peers.items()}, holders):
-        peers[move.receiver].shards.take(move.shard, peers[move.sender].shards.give(move.shard))
+        sender = peers[move.sender].shards
+        peers[move.receiver].shards.take(move.shard, sender.give(move.shard) | sender.gradient(move.shard))
     return holders
 
 
@@ -104,6 +113,8 @@ def outlined(state):
 def train(dtype, of_each):
     """Two of the peers die when one of the others has stepped already: what comes over is at either round.
 
+    It brings its gradient along.
+
     Where each server has several ranks with the same parameters, shards stay among those with one number.
     """
     keep_what_optimizers_are_made_of()
@@ -116,8 +127,11 @@ def train(dtype, of_each):
         holders = share_out(peers)
     for number in range(1, 7):
         rate = 0.1 / number
+        whole.sum(number)
         whole.step(number, rate)
         for peers in planes:
+            for peer in peers.values():
+                peer.sum(number)
             if number in deaths:
                 peers[0].step(number, rate)
                 del peers[deaths[number]]

@@ -14,8 +14,7 @@ from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
-from recycle.runtime.step.shared_sums import Share, SharedSum
-from recycle.state.shards import assign_shards
+from recycle.runtime.step.shared_sums import Share, SharedSum, connect_peers, find_holders, spread
 
 PIPELINES, LENGTH = 4, 3 << 16
 SENT = 200
@@ -25,8 +24,10 @@ SENT = 200
 class Found(msgspec.Struct):
     sums: list[bytes]
     wholes: list[bytes]
+    spread: list[bytes]
     bytes_of_sum: int
     bytes_of_whole: int
+    bytes_of_spread: int
 
 
 def bytes_sent():
@@ -40,26 +41,31 @@ def bytes_sent():
     return found
 
 
-def addends(pipeline):
+def addends(pipeline, dtype):
     """Of which the sum depends on the order."""
     generator = torch.Generator().manual_seed(pipeline)
-    return [torch.randn(LENGTH, generator=generator) for _ in range(2)]
+    return [torch.randn(LENGTH, generator=generator).to(dtype) for _ in range(2)]
 
 
-def sum_over(live):
-    """What each of the live peers finds, by pipeline, and who holds each share."""
+def bits(tensor):
+    return tensor.view(torch.uint8).numpy().tobytes()
+
+
+def sum_over(live, dtype=torch.float32):
+    """What each of the live peers finds, by pipeline."""
     view = View.among(Server(each, 0) for each in live)
-    holders = [tuple(Server(each, 0) for each in held) for held in assign_shards(PIPELINES, live)]
     size = LENGTH // PIPELINES
-    shares = [Share(slice(turn * size, (turn + 1) * size), each) for turn, each in enumerate(holders)]
     found = {}
 
     def body(member):
         server = view.servers[member.rank]
         network = connect(member.store(), view, server)
+        connect_peers(network)
         network.peers.sum(torch.zeros(1))
         network.barrier()
-        wholes, tensors = addends(server.pipeline), addends(server.pipeline)
+        holders = find_holders(network, PIPELINES)
+        shares = [Share(slice(turn * size, (turn + 1) * size), each) for turn, each in enumerate(holders)]
+        wholes, tensors = addends(server.pipeline, dtype), addends(server.pipeline, dtype)
         sent = [bytes_sent()]
         for each in wholes:
             network.peers.sum(each)
@@ -69,8 +75,12 @@ def sum_over(live):
             each.wait()
         sent.append(bytes_sent())
         mine = [place for place, each in shares if server in each]
-        parts = [[each[place].numpy().tobytes() for each in held for place in mine] for held in (tensors, wholes)]
-        member.report(msgspec.msgpack.encode(Found(*parts, sent[2] - sent[1], sent[1] - sent[0])))
+        parts = [[bits(each[place]) for each in held for place in mine] for held in (tensors, wholes)]
+        spread(network, [(each, shares) for each in tensors])
+        sent.append(bytes_sent())
+        all_have = [bits(each) for each in tensors]
+        counts = (sent[2] - sent[1], sent[1] - sent[0], sent[3] - sent[2])
+        member.report(msgspec.msgpack.encode(Found(*parts, all_have, *counts)))
         network.barrier()
 
     launch(
@@ -79,14 +89,17 @@ def sum_over(live):
     return found
 
 
-def test_each_holder_gets_the_bits_of_a_whole_sum_for_as_many_bytes_as_it_has():
-    found = sum_over(range(PIPELINES))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_each_holder_gets_the_bits_of_a_whole_sum_for_as_many_bytes_as_it_has(dtype):
+    found = sum_over(range(PIPELINES), dtype)
     for each in found.values():
         assert each.sums == each.wholes
         assert len(each.sums) == 4
-        size = 2 * 4 * LENGTH
+        assert each.spread == found[0].spread
+        size = 2 * dtype.itemsize * LENGTH
         assert each.bytes_of_sum == pytest.approx(size, rel=0.01)
         assert each.bytes_of_whole == pytest.approx(2 * (PIPELINES - 1) / PIPELINES * size, rel=0.01)
+        assert each.bytes_of_spread == pytest.approx((PIPELINES - 2) / PIPELINES * size, rel=0.01)
 
 
 @pytest.mark.parametrize("live", [(0, 2, 3), (1,)])
@@ -94,6 +107,7 @@ def test_if_peers_are_dead_all_holders_of_a_share_get_the_same_bits(live):
     found = sum_over(live)
     known = {}
     for each in found.values():
+        assert each.spread == found[live[0]].spread
         for part, whole in zip(each.sums, each.wholes, strict=True):
             sums = [torch.frombuffer(bytearray(content), dtype=torch.float32) for content in (part, whole)]
             torch.testing.assert_close(*sums)

@@ -139,7 +139,7 @@ class LiveGradients(FinalizedGradients):
         self._shares = shares
         self._under_way: dict[int, list[Reduction]] = {}
         ends = network.view.peers(0), network.view.peers(job.depth - 1)
-        self._tie = tie_of(self._models, network, *ends, None if shares is None else self._others_places)
+        self._tie = tie_of(self._models, network, *ends, shared=shares is not None)
         if shares is not None:
             connect_peers(network)
 
@@ -162,11 +162,8 @@ class LiveGradients(FinalizedGradients):
         for chunk, buffers in self._sums.items():
             for (buffer, ranks), each in zip(buffers, self._under_way.pop(chunk), strict=True):
                 each.wait()
-                if ranks is not None:
-                    mine = [buffer.grad_data[place] for place in self._places(buffer)]
-                    total = ranks.reduce(torch.cat(mine), ReduceOp.SUM)
-                    for part, piece in zip(mine, torch.split(total, [*map(len, mine)]), strict=True):
-                        part.copy_(piece)
+                for place in self._held(buffer):
+                    sum_over(ranks, buffer.grad_data[place])
         if self._losses is not None:
             self._losses.start_totals()
         config = self._stages[-1].config
@@ -174,6 +171,7 @@ class LiveGradients(FinalizedGradients):
             tensor_ranks = parallel_state.get_tensor_model_parallel_group()
             sum_over_tensor_ranks(self._models, config, tensor_ranks)
         if self._tie is not None:
+            self._drop_shares_of_others(self._tie.weights)
             self._tie.reduce()
         if config.calculate_per_token_loss:
             tokens = self._stages[-1].tokens.to("cpu", torch.float64)
@@ -197,22 +195,19 @@ class LiveGradients(FinalizedGradients):
             return self._network.peers.start_sum(buffer.grad_data)
         return start_shared_sum(self._network, buffer.grad_data, self._shares[buffer])
 
-    def _places(self, buffer: Any) -> list[slice]:
+    def _held(self, buffer: Any) -> list[slice]:
         """Where this server gets the sum of a buffer."""
         if self._shares is None:
             return [slice(None)]
         return [place for place, holders in self._shares[buffer] if self._network.server in holders]
 
-    def _others_places(self, weight: torch.nn.Parameter) -> list[slice]:
-        """See OthersPlaces: where another peer is the first holder."""
-        assert self._shares is not None
-        (buffer,) = (each for model in self._models for each in model.buffers if weight in each.param_index_map)
-        start, end, _ = buffer.param_index_map[weight]
-        return [
-            slice(max(place.start, start) - start, max(min(place.stop, end) - start, 0))
-            for place, (first, *_) in self._shares[buffer]
-            if first != self._network.server
-        ]
+    def _drop_shares_of_others(self, weights: Sequence[torch.nn.Parameter]) -> None:
+        """Leave no gradient of some parameters where another peer is the first holder."""
+        for buffer, shares in (self._shares or {}).items():
+            for start, end, _ in (buffer.param_index_map[each] for each in weights if each in buffer.param_index_map):
+                for place, (first, *_) in shares:
+                    if first != self._network.server:
+                        buffer.grad_data[max(place.start, start) : min(place.stop, end)] = 0
 
 
 def factor_of(buffer: Any) -> float:

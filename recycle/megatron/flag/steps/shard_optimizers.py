@@ -114,8 +114,8 @@ class ShardOptimizers:
         """The names and shapes of what ``give`` gives of any shard, also of one that is not here; without a content."""
         length = sum(
             max(0, min(end, place.stop) - max(start, place.start))
-            for number, buffer in enumerate(self._own.buffers)
-            for place in self._elements(number, shard)
+            for buffer in self._own.buffers
+            for place in map(self.part_of, self._cut(buffer, shard))
             for start, end, _ in buffer.param_index_map.values()
         )
         groups = len(self._own.optimizer.param_groups)
@@ -162,27 +162,24 @@ class ShardOptimizers:
         return {
             f"{GRADIENT}{number}/{place.start}": buffer.grad_data[place]
             for number, buffer in enumerate(self._own.buffers)
-            for place in self._elements(number, shard)
+            for place in map(self.part_of, self._cut(buffer, shard))
         }
 
     @torch.no_grad()
     def counted(self, shards: Collection[int]) -> list[torch.Tensor]:
         """The gradients of some shards that this rank counts in the norm."""
-        found: list[torch.Tensor] = []
-        for optimizer in map(self._made.__getitem__, shards):
-            optimizer._copy_model_grads_to_main_grads()  # noqa: SLF001
-            found += optimizer.get_main_grads_for_grad_norm()
-        return found
+        made = [self._made[each] for each in shards]
+        for each in made:
+            each._copy_model_grads_to_main_grads()  # noqa: SLF001
+        return [gradient for each in made for gradient in each.get_main_grads_for_grad_norm()]
 
     def shares(self, holders: Sequence[tuple[Server, ...]]) -> Iterator[tuple[Any, list[Share]]]:
         """Megatron's buffers, each with what the holders of every shard have of it, all ranks of a server together."""
         for buffer in self._own.buffers:
-            found = []
-            for bucket in buffer.buckets:
-                length = bucket.param_data.numel() // len(holders)
-                starts = range(bucket.offset, bucket.offset + bucket.param_data.numel(), length)
-                found += [Share(slice(each, each + length), who) for each, who in zip(starts, holders, strict=True)]
-            yield buffer, found
+            yield (
+                buffer,
+                [Share(place, each) for shard, each in enumerate(holders) for place in self._cut(buffer, shard)],
+            )
 
     def part_of(self, place: slice) -> slice:
         """What this rank has of a share."""
@@ -281,12 +278,11 @@ class ShardOptimizers:
                     target[first + place.start : first + place.end] = tensors[name].detach()
             first += bucket.param_data.numel() if with_gaps else bucket.numel_unpadded
 
-    def _elements(self, number: int, shard: int) -> Iterator[slice]:
-        """Where a shard is in the buffer with a number; it has a part of each bucket."""
-        for bucket in self._own.buffers[number].buckets:
-            length = bucket.param_data.numel() // self._size
-            start = bucket.offset + self._rank(shard) * length
-            yield slice(start, start + length)
+    def _cut(self, buffer: Any, shard: int) -> Iterator[slice]:
+        """Where a shard is in a buffer, on all ranks of a server together; it has a part of each bucket."""
+        for bucket in buffer.buckets:
+            length = bucket.param_data.numel() // self._size * self._of_server
+            yield slice(bucket.offset + shard * length, bucket.offset + (shard + 1) * length)
 
     def _follow(self, shard: int) -> Any:
         """The optimizer of a shard, with the settings that the training code has given this server's own."""

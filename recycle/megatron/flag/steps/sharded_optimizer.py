@@ -26,8 +26,7 @@ from recycle.megatron.flag.world.collectives import Collectives
 from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.net.network import Network
 from recycle.runtime.recover.restore import gather
-from recycle.runtime.step.shared_sums import Share, spread
-from recycle.state.shards import assign_shards
+from recycle.runtime.step.shared_sums import Share, find_holders, spread
 
 STEP, NORM = "step", "norm"
 """What a step is called among the calls of all servers, and what its norm is, which is there for who goes back."""
@@ -140,7 +139,7 @@ class ShardedOptimizer:
         Args:
             network: of a view in which shards are shared out.
         """
-        holders = self._holders(network)
+        holders = find_holders(network, self.count)
         return {buffer: shares for part in self._parts for buffer, shares in part.shares(holders)}
 
     def _get_parameter_state_dp_zero(
@@ -240,15 +239,9 @@ class ShardedOptimizer:
         parameters = ((name, each.detach()) for name, each in self._model.named_parameters())
         return chain(parameters, self._model.named_buffers())
 
-    def _holders(self, network: Network) -> list[tuple[Server, ...]]:
-        """Of each shard, in a view."""
-        stage = network.server.stage
-        peers = [each.pipeline for each in network.view.peers(stage)]
-        return [tuple(Server(each, stage) for each in holding) for holding in assign_shards(self.count, peers)]
-
     def _held_here(self, *, first: bool) -> list[int]:
         """The shards that this server holds in the present view, or of which it is the first holder."""
-        me, holders = self._execution.server, self._holders(self._execution.network)
+        me, holders = self._execution.server, find_holders(self._execution.network, self.count)
         return [shard for shard, each in enumerate(holders) if me in (each[:1] if first else each)]
 
     def _keep_held(self) -> None:
@@ -272,16 +265,14 @@ class ShardedOptimizer:
         Raises:
             ViewBroken: somebody is gone; what is here can be stepped and spread again.
         """
-        network = self._execution.network
+        network, tensors = self._execution.network, []
         for part in self._parts:
             part.step(number, norm)
             same = self._same(part)
-            for buffer, shares in part.shares(self._holders(network)):
+            for buffer, shares in part.shares(find_holders(network, self.count)):
                 values = buffer.param_data
-                if same is not None:
-                    held = [place for place, holders in shares if network.server in holders]
-                    mine = [values[part.part_of(each)] for each in held]
-                    rows = [torch.split(row, [*map(len, mine)]) for row in same.gather(torch.cat(mine))]
-                    for place, *pieces in zip(held, *rows, strict=True):
-                        values[place] = torch.cat(pieces)
-                spread(network, values, shares)
+                tensors.append((values, shares))
+                for place, holders in shares:
+                    if same is not None and network.server in holders:
+                        values[place] = torch.cat(same.gather(values[part.part_of(place)]))
+        spread(network, tensors)
