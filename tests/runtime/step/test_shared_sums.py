@@ -10,11 +10,14 @@ import msgspec
 import pytest
 import torch
 
+from harness.stand_in import Library
+from harness.stand_in_transport import ends_over
 from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
-from recycle.runtime.step.shared_sums import Share, SharedSum, connect_peers, find_holders, spread
+from recycle.runtime.step.shared_sums import Share, SharedSum, connect_peers, find_holders, spread, start_shared_sum
+from tests.runtime.net.contract.ranks import STAGED, Ends, Processes, Threads
 
 PIPELINES, LENGTH = 4, 3 << 16
 SENT = 200
@@ -30,8 +33,9 @@ class Found(msgspec.Struct):
     bytes_of_spread: int
 
 
-def bytes_sent():
-    """By all connections of this process."""
+def bytes_sent(network):
+    """By all connections of this process, when all have got what they wait for."""
+    network.barrier()
     found = 0
     for each in Path("/proc/self/fd").iterdir():
         with suppress(OSError), socket.socket(fileno=os.dup(int(each.name))) as copy:
@@ -66,18 +70,18 @@ def sum_over(live, dtype=torch.float32):
         holders = find_holders(network, PIPELINES)
         shares = [Share(slice(turn * size, (turn + 1) * size), each) for turn, each in enumerate(holders)]
         wholes, tensors = addends(server.pipeline, dtype), addends(server.pipeline, dtype)
-        sent = [bytes_sent()]
+        sent = [bytes_sent(network)]
         for each in wholes:
             network.peers.sum(each)
-        sent.append(bytes_sent())
+        sent.append(bytes_sent(network))
         # Several may be under way at once.
         for each in [SharedSum(network, tensor, shares) for tensor in tensors]:
             each.wait()
-        sent.append(bytes_sent())
+        sent.append(bytes_sent(network))
         mine = [place for place, each in shares if server in each]
         parts = [[bits(each[place]) for each in held for place in mine] for held in (tensors, wholes)]
         spread(network, [(each, shares) for each in tensors])
-        sent.append(bytes_sent())
+        sent.append(bytes_sent(network))
         all_have = [bits(each) for each in tensors]
         counts = (sent[2] - sent[1], sent[1] - sent[0], sent[3] - sent[2])
         member.report(msgspec.msgpack.encode(Found(*parts, all_have, *counts)))
@@ -113,3 +117,39 @@ def test_if_peers_are_dead_all_holders_of_a_share_get_the_same_bits(live):
             torch.testing.assert_close(*sums)
             known.setdefault(part[:0] + whole[:64], set()).add(part)
     assert all(len(each) == 1 for each in known.values())
+
+
+def stand_in(one_queue):
+    def world():
+        library = Library(one_queue)
+        return Ends(*ends_over(library)), library.count
+
+    return Threads(world)
+
+
+@pytest.mark.parametrize(
+    "transport", [Processes(STAGED), stand_in(one_queue=False), stand_in(one_queue=True)], ids=["staged", "many", "one"]
+)
+def test_through_host_memory_and_in_one_queue_it_is_the_same(transport):
+    def sum_and_spread(rank):
+        servers = [Server(each, 0) for each in range(3)]
+        rank.server = servers[rank.number]
+        network = rank.connect(tuple(servers), partners=())
+        connect_peers(network)
+        shares = [
+            Share(slice(2 * place, 2 * place + 2), each)
+            for place, each in enumerate(find_holders(network, len(servers)))
+        ]
+        tensor = torch.arange(6.0) + 10 * rank.number
+        start_shared_sum(network, tensor, shares).wait()
+        total = 3 * torch.arange(6.0) + 30
+        for place, holders in shares:
+            assert rank.server not in holders or torch.equal(tensor[place], total[place])
+            # All others get it, and its sign, from the first holder.
+            tensor[place] = -0.0 if rank.server in holders else torch.nan
+        spread(network, [(tensor, shares), (tensor.clone(), shares)])
+        assert torch.equal(tensor, torch.zeros(6))
+        assert tensor.signbit().all()
+        network.barrier()
+
+    transport.run(sum_and_spread, 3, 60.0)

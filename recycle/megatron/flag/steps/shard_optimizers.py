@@ -176,10 +176,8 @@ class ShardOptimizers:
     def shares(self, holders: Sequence[tuple[Server, ...]]) -> Iterator[tuple[Any, list[Share]]]:
         """Megatron's buffers, each with what the holders of every shard have of it, all ranks of a server together."""
         for buffer in self._own.buffers:
-            yield (
-                buffer,
-                [Share(place, each) for shard, each in enumerate(holders) for place in self._cut(buffer, shard)],
-            )
+            shares = [Share(place, each) for shard, each in enumerate(holders) for place in self._cut(buffer, shard)]
+            yield buffer, shares
 
     def part_of(self, place: slice) -> slice:
         """What this rank has of a share."""
