@@ -1,8 +1,8 @@
 """The distributed optimizer: each peer of a stage holds some shards of the optimizer's state, and steps those.
 
 The sum of the gradients is with all peers, so whoever holds a shard makes its step, and all its holders come to the
-same bits: a shard that is mirrored costs no transfer. Its owner gives the stepped parameters to all. What is in shards
-are the moments; parameters and what is counted (the steps, and the bounds of exact sums) are with everybody.
+same bits: a shard that is mirrored costs no transfer. Its owner gives the stepped parameters to the others. What is in
+shards are the moments; parameters and what is counted (the steps, and the bounds of exact sums) are with everybody.
 
 An optimizer in shards is ZeRO's idea (Rajbhandari et al., SC'20), a mirror that makes the same step from the same
 gradient Checkmate's (NSDI'26).

@@ -64,7 +64,7 @@ def test_killed_in_the_middle_of_something_no_shard_is_lost(dataset, stock, tmp_
     assert [resumed["trained", each] for each in (9, 12)] == [stock["trained", each] for each in (9, 12)]
 
 
-COUNTED = ("--log-num-zeros-in-grad", "--untie-embeddings-and-output-weights")
+COUNTED = ("--log-num-zeros-in-grad", "--untie-embeddings-and-output-weights", "--global-batch-size", 16)
 TIED = ("--pipeline-model-parallel-size", 2)
 VIRTUAL = (*TIED, "--num-layers", 4, "--num-virtual-stages-per-pipeline-rank", 2)
 SPLIT = ("--tensor-model-parallel-size", 2, "--sequence-parallel")
@@ -74,7 +74,7 @@ SPLIT = ("--tensor-model-parallel-size", 2, "--sequence-parallel")
     ("settings", "servers", "accidents"),
     [
         # Between the vote and the norm, and in a sum of gradients.
-        (COUNTED, 3, "0:count:3,1:share:6"),
+        (COUNTED, 4, "0:count:3,1:share:6"),
         # Between the norm and the step, and when parameters are given to the peers, in either stage of the embeddings.
         (TIED, 6, "4:step:3,2:spread:6"),
         pytest.param((*TIED, "--calculate-per-token-loss"), 6, "5:count:3,0:share:6", marks=pytest.mark.long),
