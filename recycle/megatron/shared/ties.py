@@ -14,35 +14,28 @@ class Tie:
 
     Once a stage's gradients are reduced, all its live servers hold the same. So one server of each stage puts in its
     gradient, all others put in nothing, and every live server of both stages gets the sum, whoever its partner was.
-    Where the same servers hold both stages, they need nobody for that. Where each peer has shares, it puts in those of
-    which it is the first holder, and has zeros elsewhere.
+    Where the same servers hold both stages, they need nobody for that.
 
     Args:
         weights: the embedding's parameter, the head's, or both in this order: those that are here.
         network: of the server.
         first: the live servers that hold the first stage.
         last: those that hold the last one.
-        shared: whether each peer has shares of the gradients, and not the whole.
 
     Attributes:
         weights: see above.
     """
 
     def __init__(
-        self,
-        weights: Sequence[torch.nn.Parameter],
-        network: Network,
-        first: Sequence[Server],
-        last: Sequence[Server],
-        shared: bool = False,
+        self, weights: Sequence[torch.nn.Parameter], network: Network, first: Sequence[Server], last: Sequence[Server]
     ) -> None:
-        self.weights = weights
-        alone, server = not shared and set(first) == set(last), network.server
+        alone, server = set(first) == set(last), network.server
         everybody = [*first, *(each for each in last if each not in first)]
+        self.weights = weights
         self._weight, *self._copies = weights
         self._group: Group = Alone() if alone else network.group("tie", everybody)
         self._first = alone or server == first[0]
-        represented = [alone or shared or server == each[0] for each in (first, last) if server in each]
+        represented = [alone or server == each[0] for each in (first, last) if server in each]
         self._others = [weight for weight, mine in zip(weights, represented, strict=True) if not mine]
 
     def copy_from_first(self) -> None:
@@ -53,9 +46,13 @@ class Tie:
         for copy in self._copies:
             copy.data.copy_(self._weight.data)
 
-    def reduce(self) -> None:
-        """Give every server the gradient of both uses."""
-        for weight in self._others:
+    def reduce(self, *, shared: bool = False) -> None:
+        """Give every server the gradient of both uses.
+
+        Args:
+            shared: whether each peer has a part of the gradient that no other one has, and zeros elsewhere.
+        """
+        for weight in () if shared else self._others:
             gradient_of(weight).zero_()
         gradient = gradient_of(self._weight)
         for copy in self._copies:
@@ -66,11 +63,7 @@ class Tie:
 
 
 def tie_of(
-    models: Sequence[torch.nn.Module],
-    network: Network,
-    first: Sequence[Server],
-    last: Sequence[Server],
-    shared: bool = False,
+    models: Sequence[torch.nn.Module], network: Network, first: Sequence[Server], last: Sequence[Server]
 ) -> Tie | None:
     """The tie of a server's stages; None if they have none.
 
@@ -79,7 +72,6 @@ def tie_of(
         network: of the server.
         first: the live servers that hold the first stage.
         last: those that hold the last one.
-        shared: see Tie.
 
     Raises:
         ConnectionLost: somebody did not come.
@@ -90,7 +82,7 @@ def tie_of(
     if not tied or not ends or ends == [models[0], models[0]]:
         return None
     weights = [get_attr_wrapped_model(each, "shared_embedding_or_output_weight")() for each in ends]
-    return Tie(weights, network, first, last, shared)
+    return Tie(weights, network, first, last)
 
 
 def gradient_of(weight: torch.nn.Parameter) -> torch.Tensor:

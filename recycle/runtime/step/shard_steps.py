@@ -8,7 +8,7 @@ An optimizer in shards is ZeRO's idea (Rajbhandari et al., SC'20), a mirror that
 gradient Checkmate's (NSDI'26).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -59,7 +59,9 @@ class ShardSteps:
         self._parameters = list(main)
         assert all(each.dtype == PRECISION for each in self._parameters), "main parameters are in full precision"
         self._optimizer = optimizer
-        sizes = [[each.numel() for each in layer] for layer in _split(self._parameters, rule.layers)]
+        assert sum(rule.layers) == len(self._parameters), f"{rule}, and there are {len(self._parameters)} parameters"
+        following = iter(self._parameters)
+        sizes = [[next(following).numel() for _ in range(length)] for length in rule.layers]
         self._shards = [
             {piece: torch.nn.Parameter(torch.empty(0)) for piece in pieces} for pieces in cut_layers(sizes, rule.shards)
         ]
@@ -198,13 +200,6 @@ class ShardSteps:
         """Give the parameters of the owned shards to all peers, and take theirs."""
         whole = (each.data.view(-1) for each in self._parameters)
         spread(self._network, list(zip(whole, self._shares, strict=True)))
-
-
-def _split(parameters: Sequence[torch.nn.Parameter], lengths: Sequence[int]) -> list[list[torch.nn.Parameter]]:
-    """Parameters in runs of some lengths."""
-    assert sum(lengths) == len(parameters), f"layers of {lengths} parameters, and there are {len(parameters)}"
-    following = iter(parameters)
-    return [[next(following) for _ in range(length)] for length in lengths]
 
 
 def _cut(whole: torch.Tensor, piece: Piece) -> torch.Tensor:

@@ -57,7 +57,7 @@ def start_shared_sum(network: Network, tensor: torch.Tensor, shares: Sequence[Sh
     Args:
         network: whose peers are connected.
         tensor: of one dimension; it must stay as it is until that was waited for. All wait in one order.
-        shares: which do not overlap, the same on all peers and in the same order.
+        shares: which do not overlap, the same on all peers and in the same order. If there are none, all get all.
     """
     peers = len(network.view.peers(network.server.stage))
     if network.one_queue or all(len(each.holders) == peers for each in shares):

@@ -104,7 +104,7 @@ class LiveGradients(FinalizedGradients):
         job: for its shape.
         ranks: of the server, with which it sums.
         losses: that are exchanged meanwhile; None where that is done elsewhere, or nothing is reported here.
-        shares: of each buffer, of whose sums each peer gets those that it holds; None where each gets all. What is
+        shares: of each buffer, of whose sums each peer gets those that it holds; none where each gets all. What is
             elsewhere in a buffer then is of no use.
 
     Raises:
@@ -136,11 +136,10 @@ class LiveGradients(FinalizedGradients):
             ]
             for chunk, model in zip(chunks, self._models, strict=True)
         }
-        self._shares = shares
+        self._shares = shares or {}
         self._under_way: dict[int, list[Reduction]] = {}
-        ends = network.view.peers(0), network.view.peers(job.depth - 1)
-        self._tie = tie_of(self._models, network, *ends, shared=shares is not None)
-        if shares is not None:
+        self._tie = tie_of(self._models, network, network.view.peers(0), network.view.peers(job.depth - 1))
+        if shares:
             connect_peers(network)
 
     def start_reduction(self, chunk: int) -> None:
@@ -162,7 +161,8 @@ class LiveGradients(FinalizedGradients):
         for chunk, buffers in self._sums.items():
             for (buffer, ranks), each in zip(buffers, self._under_way.pop(chunk), strict=True):
                 each.wait()
-                for place in self._held(buffer):
+                shares, me = self._shares.get(buffer, ()), self._network.server
+                for place in [place for place, holders in shares if me in holders] or [slice(None)]:
                     sum_over(ranks, buffer.grad_data[place])
         if self._losses is not None:
             self._losses.start_totals()
@@ -172,7 +172,7 @@ class LiveGradients(FinalizedGradients):
             sum_over_tensor_ranks(self._models, config, tensor_ranks)
         if self._tie is not None:
             self._drop_shares_of_others(self._tie.weights)
-            self._tie.reduce()
+            self._tie.reduce(shared=bool(self._shares))
         if config.calculate_per_token_loss:
             tokens = self._stages[-1].tokens.to("cpu", torch.float64)
             self._network.all.sum(tokens)
@@ -191,19 +191,11 @@ class LiveGradients(FinalizedGradients):
         factor = factor_of(buffer)
         if factor != 1.0:
             buffer.grad_data *= factor
-        if self._shares is None:
-            return self._network.peers.start_sum(buffer.grad_data)
-        return start_shared_sum(self._network, buffer.grad_data, self._shares[buffer])
-
-    def _held(self, buffer: Any) -> list[slice]:
-        """Where this server gets the sum of a buffer."""
-        if self._shares is None:
-            return [slice(None)]
-        return [place for place, holders in self._shares[buffer] if self._network.server in holders]
+        return start_shared_sum(self._network, buffer.grad_data, self._shares.get(buffer, ()))
 
     def _drop_shares_of_others(self, weights: Sequence[torch.nn.Parameter]) -> None:
         """Leave no gradient of some parameters where another peer is the first holder."""
-        for buffer, shares in (self._shares or {}).items():
+        for buffer, shares in self._shares.items():
             for start, end, _ in (buffer.param_index_map[each] for each in weights if each in buffer.param_index_map):
                 for place, (first, *_) in shares:
                     if first != self._network.server:

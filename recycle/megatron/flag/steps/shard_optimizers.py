@@ -23,7 +23,7 @@ from recycle.megatron.flag.steps.group_steps import COUNT, read_group_steps, wri
 from recycle.megatron.shared.patching import replace
 from recycle.runtime.step.shared_sums import Share
 
-ROUND, STEPS, PARAMETER, INNER, GRADIENT = "round", "steps", "parameter", "optimizer/", "gradient/"
+ROUND, STEPS, PARAMETER, INNER = "round", "steps", "parameter", "optimizer/"
 """How the parts of a shard are called under which it travels."""
 
 WRITTEN = ("param", "exp_avg", "exp_avg_sq")
@@ -140,8 +140,11 @@ class ShardOptimizers:
         for part in parts:
             inner.state[part] = {}
         write_group_steps(inner, state[STEPS])
+        gradient = self.gradient(shard)
         for key, value in state.items():
-            if key in (ROUND, STEPS) or key.startswith(GRADIENT):
+            if key in gradient:
+                gradient[key].copy_(value)
+            if key in (ROUND, STEPS, *gradient):
                 continue
             pieces = torch.split(value, lengths) if value.dim() else [value] * len(parts)
             for part, piece in zip(parts, pieces, strict=True):
@@ -153,14 +156,11 @@ class ShardOptimizers:
                     inner.state[part][key.removeprefix(INNER)] = piece.to(place, copy=True)
         optimizer._copy_main_params_to_model_params()  # noqa: SLF001 - Megatron has no other way to do it alone
         self._rounds[shard] = int(state[ROUND])
-        for key, part in self.gradient(shard).items():
-            if key in state:
-                part.copy_(state[key])
 
     def gradient(self, shard: int) -> dict[str, torch.Tensor]:
         """The parts of a shard's gradient, by name, where they lie."""
         return {
-            f"{GRADIENT}{number}/{place.start}": buffer.grad_data[place]
+            f"gradient/{number}/{place.start}": buffer.grad_data[place]
             for number, buffer in enumerate(self._own.buffers)
             for place in map(self.part_of, self._cut(buffer, shard))
         }

@@ -113,11 +113,9 @@ class ShardedOptimizer:
         shards, network = self._held_here(first=True), self._execution.network
         gradients = list(chain.from_iterable(part.counted(shards) for part in self._parts))
         found = torch.zeros(2, dtype=torch.float64)
-        if gradients:
-            norms = torch.stack([torch.linalg.vector_norm(each) for each in gradients])
-            found[0] = norms.double().square().sum()
-            if self._settings.log_num_zeros_in_grad:
-                found[1] = sum(torch.sum(each == 0) for each in gradients)
+        found[0] = sum(torch.linalg.vector_norm(each).double().square() for each in gradients)
+        if self._settings.log_num_zeros_in_grad:
+            found[1] = sum(torch.sum(each == 0) for each in gradients)
         network.all.sum(found)
         network.ranks.sum(found)
         return [found]
