@@ -68,6 +68,9 @@ COUNTED = ("--log-num-zeros-in-grad", "--untie-embeddings-and-output-weights", "
 TIED = ("--pipeline-model-parallel-size", 2)
 VIRTUAL = (*TIED, "--num-layers", 4, "--num-virtual-stages-per-pipeline-rank", 2)
 SPLIT = ("--tensor-model-parallel-size", 2, "--sequence-parallel")
+EXPERTS = ("--global-batch-size", 24, "--num-experts", 4, "--expert-model-parallel-size", 2)
+EXPERTS += ("--moe-token-dispatcher-type", "alltoall", "--disable-bias-linear", "--num-layers", 1)
+ROUNDED = ("--bf16", "--grad-reduce-in-bf16")
 
 
 @pytest.mark.parametrize(
@@ -82,6 +85,8 @@ SPLIT = ("--tensor-model-parallel-size", 2, "--sequence-parallel")
         pytest.param(VIRTUAL, 6, "1:spread:4,5:share:12", marks=pytest.mark.long),
         pytest.param(SPLIT, 6, "3:count:3", marks=pytest.mark.long),
         pytest.param(SPLIT, 6, "0:spread:3", marks=pytest.mark.long),
+        pytest.param(EXPERTS, 6, "3:count:3", marks=pytest.mark.long),
+        pytest.param(ROUNDED, 3, "0:count:3", marks=pytest.mark.long),
     ],
 )
 def test_killed_between_the_sums_of_shards_and_the_next_iteration(dataset, monkeypatch, settings, servers, accidents):
@@ -91,8 +96,9 @@ def test_killed_between_the_sums_of_shards_and_the_next_iteration(dataset, monke
     script = "accident_prone_gpt.py"
     survived = train(dataset, *settings, *ON[len(SHARDED) :], ranks=servers, script=script)
     assert len(re.findall(r"killed by signal 9 \(SIGKILL\)", survived.output)) == accidents.count(":") // 2
-    assert losses(survived) == nearly(stock)
-    assert norms(survived) == pytest.approx(norms(stock), abs=0.001)
+    precision = 1e-3 if settings[-2:] == ROUNDED else 1e-6
+    assert losses(survived) == pytest.approx(losses(stock), rel=precision)
+    assert norms(survived) == pytest.approx(norms(stock), abs=max(0.001, 10 * precision))
     # What tokens that do not occur have of the embeddings; now and then others are added up to a zero.
     zeros = [[float(each) for each in re.findall(r"num zeros: (\S+)", run.output)] for run in (survived, stock)]
     assert zeros[0] == pytest.approx(zeros[1], abs=3)
@@ -149,8 +155,6 @@ def test_both_holders_of_a_shard_are_killed_with_its_gradient(dataset, stock, mo
         train(dataset, *ON, ranks=RANKS, iterations=LENGTH, script=script)
 
 
-EXPERTS = ("--global-batch-size", 24, "--num-experts", 4, "--expert-model-parallel-size", 2)
-EXPERTS += ("--moe-token-dispatcher-type", "alltoall", "--disable-bias-linear", "--num-layers", 1)
 SEQUENCES = ("--context-parallel-size", 2, "--transformer-impl", "transformer_engine", "--num-layers", 1)
 
 
