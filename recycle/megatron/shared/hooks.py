@@ -101,7 +101,6 @@ EXECUTION = (
         "clip_grad_by_total_norm_fp32",
         "parameters, max_norm, total_norm, use_decoupled_grad",
     ),
-    Hook("megatron.core.optimizer.optimizer", "MegatronOptimizer.get_main_grads_for_grad_norm", "self"),
 )
 
 TRAINER = (

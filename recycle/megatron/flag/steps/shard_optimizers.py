@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
+from megatron.core.transformer.module import param_is_not_shared
 
 from recycle.job import Server
 from recycle.megatron.flag.steps.group_steps import COUNT, read_group_steps, write_group_steps
@@ -171,7 +173,9 @@ class ShardOptimizers:
         made = [self._made[each] for each in shards]
         for each in made:
             each._copy_model_grads_to_main_grads()  # noqa: SLF001
-        return [gradient for each in made for gradient in each.get_main_grads_for_grad_norm()]
+        parts = (part for each in made for part in _parts(each) if param_is_not_shared(part))
+        counted = (each for each in parts if param_is_not_tensor_parallel_duplicate(each))
+        return [each.grad for each in counted if each.grad is not None]
 
     def shares(self, holders: Sequence[tuple[Server, ...]]) -> Iterator[tuple[Any, list[Share]]]:
         """Megatron's buffers, each with what the holders of every shard have of it, all ranks of a server together."""
