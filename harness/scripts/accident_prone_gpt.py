@@ -5,6 +5,8 @@ when the first checkpoint of format torch that it writes is half on disk. In tho
 before a tensor is written, ``written`` when all of the rank's are, and ``tracker`` when the checkpoint is whole and
 nobody knows. ``adam`` kills before a step of the optimizer: with a distributed optimizer, there is one for each shard.
 ``voted`` kills when the first round of a vote is over, and ``unheard`` has a rank hear of the end of that view then.
+With shards, ``share`` kills in a sum of gradients, ``count`` between the vote and the norm, ``step`` between the norm
+and the step, and ``spread`` before this rank gives what it has stepped to its peers.
 """
 
 import io
@@ -20,8 +22,10 @@ from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.optimizer import optimizer
 from megatron.core.pipeline_parallel import schedules
 
+from recycle.megatron.flag.steps import sharded_optimizer
 from recycle.megatron.flag.steps.reruns import Reruns
 from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.step.shared_sums import SharedSum
 
 left = {}
 for accident in filter(None, os.environ.get("ACCIDENTS", "").split(",")):
@@ -84,6 +88,11 @@ optimizer.get_grad_norm_fp32 = dying_before(optimizer.get_grad_norm_fp32, lambda
 schedules.forward_step = dying_before(
     schedules.forward_step, lambda: "forward" if torch.is_grad_enabled() else "evaluation"
 )
+SharedSum.wait = dying_before(SharedSum.wait, lambda: "share")
+shards = sharded_optimizer.ShardedOptimizer
+shards._count = dying_before(shards._count, lambda: "count")
+shards._step_and_spread = dying_before(shards._step_and_spread, lambda: "step")
+sharded_optimizer.spread = dying_before(sharded_optimizer.spread, lambda: "spread")
 torch.save = dying_save(torch.save)
 torch.optim.AdamW.step = dying_before(torch.optim.AdamW.step, lambda: "adam")
 filesystem_async._write_item = dying_before(filesystem_async._write_item, lambda: "write")

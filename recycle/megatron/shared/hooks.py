@@ -101,11 +101,6 @@ EXECUTION = (
         "clip_grad_by_total_norm_fp32",
         "parameters, max_norm, total_norm, use_decoupled_grad",
     ),
-    Hook(
-        "megatron.core.optimizer.optimizer",
-        "get_grad_norm_fp32",
-        "grads_for_norm, norm_type, grad_stats_parallel_group",
-    ),
 )
 
 TRAINER = (

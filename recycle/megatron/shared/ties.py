@@ -21,6 +21,9 @@ class Tie:
         network: of the server.
         first: the live servers that hold the first stage.
         last: those that hold the last one.
+
+    Attributes:
+        weights: see above.
     """
 
     def __init__(
@@ -28,6 +31,7 @@ class Tie:
     ) -> None:
         alone, server = set(first) == set(last), network.server
         everybody = [*first, *(each for each in last if each not in first)]
+        self.weights = weights
         self._weight, *self._copies = weights
         self._group: Group = Alone() if alone else network.group("tie", everybody)
         self._first = alone or server == first[0]
@@ -42,9 +46,13 @@ class Tie:
         for copy in self._copies:
             copy.data.copy_(self._weight.data)
 
-    def reduce(self) -> None:
-        """Give every server the gradient of both uses."""
-        for weight in self._others:
+    def reduce(self, *, shared: bool = False) -> None:
+        """Give every server the gradient of both uses.
+
+        Args:
+            shared: whether each peer has a part of the gradient that no other one has, and zeros elsewhere.
+        """
+        for weight in () if shared else self._others:
             gradient_of(weight).zero_()
         gradient = gradient_of(self._weight)
         for copy in self._copies:

@@ -15,7 +15,7 @@ class Carried(IntEnum):
     TOKENS = 2
     """The number of tokens in the whole batch."""
     STATE = 3
-    """A part of a stage's state."""
+    """A part of a stage's state, or of its gradient."""
 
 
 class TransferKey(msgspec.Struct, frozen=True):

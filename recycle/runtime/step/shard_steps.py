@@ -1,21 +1,22 @@
 """The distributed optimizer: each peer of a stage holds some shards of the optimizer's state, and steps those.
 
 The sum of the gradients is with all peers, so the server that holds a shard makes its step, and all its holders come to
-the same bits: a shard that is mirrored costs no transfer. Its owner gives the stepped parameters to all. What is in
-shards are the moments; parameters and what is counted (the steps, and the bounds of exact sums) are with everybody.
+the same bits: a shard that is mirrored costs no transfer. Its owner gives the stepped parameters to the others. What is
+in shards are the moments; parameters and what is counted (the steps, and the bounds of exact sums) are with everybody.
 
 An optimizer in shards is ZeRO's idea (Rajbhandari et al., SC'20), a mirror that makes the same step from the same
 gradient Checkmate's (NSDI'26).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 
-from recycle.runtime.net.network import Group, Network
+from recycle.runtime.net.network import Network
 from recycle.runtime.step.main_parameters import EVERYTHING, PRECISION, MainParameters
-from recycle.state.shards import Piece, assign_shards, cut_layers
+from recycle.runtime.step.shared_sums import Share, connect_peers, find_holders, spread
+from recycle.state.shards import Piece, cut_layers
 
 STEP, BOUND = "step", "bound"
 COUNTED = (STEP, BOUND)
@@ -58,22 +59,26 @@ class ShardSteps:
         self._parameters = list(main)
         assert all(each.dtype == PRECISION for each in self._parameters), "main parameters are in full precision"
         self._optimizer = optimizer
-        self._layers = _split(self._parameters, rule.layers)
-        sizes = [[each.numel() for each in layer] for layer in self._layers]
+        assert sum(rule.layers) == len(self._parameters), f"{rule}, and there are {len(self._parameters)} parameters"
+        following = iter(self._parameters)
+        sizes = [[next(following).numel() for _ in range(length)] for length in rule.layers]
         self._shards = [
             {piece: torch.nn.Parameter(torch.empty(0)) for piece in pieces} for pieces in cut_layers(sizes, rule.shards)
         ]
         group_of = {each: place for place, group in enumerate(optimizer.param_groups) for each in group["params"]}
         self._group_of = [group_of[each] for each in self._parameters]
-        self._owned = self._wanted = self.held
+        self._wanted = self.held
 
     def connect(self, network: Network) -> None:
         """See PeerSteps."""
-        self._peers: Group = network.peers
-        me = network.server.pipeline
-        holders = assign_shards(self.count, [each.pipeline for each in network.view.peers(network.server.stage)])
-        self._wanted = frozenset(shard for shard, each in enumerate(holders) if me in each)
-        self._owned = frozenset(shard for shard, each in enumerate(holders) if me == each[0])
+        self._network, holders = network, find_holders(network, self.count)
+        self._wanted = frozenset(shard for shard, each in enumerate(holders) if network.server in each)
+        shares: list[list[Share]] = [[] for _ in self._parameters]
+        for pieces, each in zip(self._shards, holders, strict=True):
+            for piece in pieces:
+                shares[piece.parameter].append(Share(slice(piece.start, piece.end), each))
+        self._shares = shares
+        connect_peers(network)
 
     def begin(self) -> None:
         """See PeerSteps: all peers have what they need, so that what is others' can go."""
@@ -192,28 +197,9 @@ class ShardSteps:
             self._optimizer.state.pop(part, None)
 
     def _spread(self) -> None:
-        """Give the parameters of the owned shards to all peers, and take theirs: each layer is a sum with zeros.
-
-        It is a sum of their bits as whole numbers, so that a zero keeps its sign.
-        """
-        sizes = [[each.numel() for each in layer] for layer in self._layers]
-        buffers = [torch.zeros(sum(each), dtype=torch.int32) for each in sizes]
-        room = [part for buffer, each in zip(buffers, sizes, strict=True) for part in torch.split(buffer, each)]
-        for shard in self._owned:
-            for piece, part in self._shards[shard].items():
-                _cut(room[piece.parameter], piece).copy_(part.data.view(torch.int32))
-        sums = [self._peers.start_sum(buffer) for buffer in buffers]
-        for each in sums:
-            each.wait()
-        for parameter, bits in zip(self._parameters, room, strict=True):
-            parameter.data.view(-1).view(torch.int32).copy_(bits)
-
-
-def _split(parameters: Sequence[torch.nn.Parameter], lengths: Sequence[int]) -> list[list[torch.nn.Parameter]]:
-    """Parameters in runs of some lengths."""
-    assert sum(lengths) == len(parameters), f"layers of {lengths} parameters, and there are {len(parameters)}"
-    following = iter(parameters)
-    return [[next(following) for _ in range(length)] for length in lengths]
+        """Give the parameters of the owned shards to all peers, and take theirs."""
+        whole = (each.data.view(-1) for each in self._parameters)
+        spread(self._network, list(zip(whole, self._shares, strict=True)))
 
 
 def _cut(whole: torch.Tensor, piece: Piece) -> torch.Tensor:

@@ -50,11 +50,17 @@ class Peers(Group):
         return SimpleNamespace(wait=lambda: self.said.append(f"wait {number}"))
 
 
+class Buffer(SimpleNamespace):
+    """As one of Megatron's, it is itself alone."""
+
+    __hash__ = object.__hash__
+
+
 def chunk_of(number):
     """A chunk in DDP, whose gradients are a number."""
     ddp = SimpleNamespace(average_in_collective=False)
     layers, experts = (
-        [SimpleNamespace(grad_data=torch.tensor([value]), ddp_config=ddp, gradient_scaling_factor=1.0)]
+        [Buffer(grad_data=torch.tensor([value]), ddp_config=ddp, gradient_scaling_factor=1.0)]
         for value in (number, number + 10.0)
     )
     model = SimpleNamespace(buffers=layers, expert_parallel_buffers=experts, share_embeddings_and_output_weights=False)

@@ -21,9 +21,9 @@ AROUND = {
     "collectives": 5,
 }
 OF_STAGE = [
-    {"gradients": 1, "ties": 1, **AROUND},
+    {"shared_sums": 1, "ties": 1, **AROUND},
     # Losses are exchanged while gradients are summed, and summed while those of tied embeddings are.
-    {"loss_table": 2, "gradients (beside)": 1, "ties (beside)": 1, **AROUND},
+    {"loss_table": 2, "shared_sums (beside)": 1, "ties (beside)": 1, **AROUND},
 ]
 
 

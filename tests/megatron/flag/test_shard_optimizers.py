@@ -13,7 +13,6 @@ from recycle.job import Server
 from recycle.megatron.flag.steps.shard_optimizers import (
     ShardOptimizers,
     find_distributed,
-    gradients_of,
     keep_what_optimizers_are_made_of,
 )
 from recycle.megatron.gpt.model import transformer_config
@@ -56,26 +55,40 @@ class Peer:
         (self.own,) = find_distributed(optimizer)
         self.shards = ShardOptimizers(self.own, 1 if rank is None else PEERS)
 
-    def step(self, number, rate):
-        """Make a round with a gradient that all have."""
+    def sum(self, number):
+        """Have what is held of a round's gradient, and no numbers elsewhere."""
         torch.manual_seed(number)
-        for parameter, gradient in gradients_of(self.model):
-            gradient.copy_(torch.randn(parameter.shape))
+        for parameter in self.model.parameters():
+            parameter.main_grad.copy_(torch.randn(parameter.shape))
+        parts = [part for shard in self.shards.held for part in self.shards.gradient(shard).values()]
+        sums = [part.clone() for part in parts]
+        self.own.buffers[0].grad_data.fill_(torch.nan)
+        for part, each in zip(parts, sums, strict=True):
+            part.copy_(each)
+
+    def step(self, number, rate):
+        """Make a round."""
         for group in self.own.optimizer.param_groups:
             group["lr"] = rate
         self.shards.step(number, 2.0)
 
+    def places(self, shard):
+        """Where this rank's part of a shard is."""
+        holders = [(Server(each, 0),) for each in range(PEERS)]
+        ((_, shares),) = self.shards.shares(holders)
+        return [self.shards.part_of(place) for place, (first,) in shares if first.pipeline == shard]
+
     @property
     def values(self):
-        (buffer,) = self.shards.buffers()
-        return buffer
+        return self.own.buffers[0].param_data
 
 
 def share_out(peers):
     """As recovery does, and everybody forgets what is others'."""
     holders = assign_shards(PEERS, sorted(peers))
     for move in find_moves({number: peer.shards.held for number, peer in peers.items()}, holders):
-        peers[move.receiver].shards.take(move.shard, peers[move.sender].shards.give(move.shard))
+        sender = peers[move.sender].shards
+        peers[move.receiver].shards.take(move.shard, sender.give(move.shard) | sender.gradient(move.shard))
     return holders
 
 
@@ -84,7 +97,7 @@ def spread(planes, holders):
     everybody = [peer for peers in planes for peer in peers.values()]
     for peers in planes:
         for shard, (owner, *mirrors) in enumerate(holders):
-            for place in peers[owner].shards.places(0, shard):
+            for place in peers[owner].places(shard):
                 for mirror in mirrors:
                     assert torch.equal(peers[mirror].values[place], peers[owner].values[place])
                 for peer in everybody:
@@ -100,6 +113,8 @@ def outlined(state):
 def train(dtype, of_each):
     """Two of the peers die when one of the others has stepped already: what comes over is at either round.
 
+    It brings its gradient along.
+
     Where each server has several ranks with the same parameters, shards stay among those with one number.
     """
     keep_what_optimizers_are_made_of()
@@ -112,8 +127,11 @@ def train(dtype, of_each):
         holders = share_out(peers)
     for number in range(1, 7):
         rate = 0.1 / number
+        whole.sum(number)
         whole.step(number, rate)
         for peers in planes:
+            for peer in peers.values():
+                peer.sum(number)
             if number in deaths:
                 peers[0].step(number, rate)
                 del peers[deaths[number]]

@@ -16,6 +16,7 @@ from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import Alone
 from recycle.runtime.recover.restore import gather, share_out
+from recycle.runtime.step import shard_steps
 from recycle.runtime.step.checkpoint import give_state, named_state, stage_state
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.method import Method
@@ -151,23 +152,17 @@ def test_shards_move_with_deaths_and_returns_and_change_no_bit(kind):
     assert all(each.moments < 0.65 * whole for each in said.values())
 
 
-def network_of_one(group=None):
+def network_of_one():
     """As the last live peer of a stage sees it."""
-    view = View.among([Server(1, 0)])
-    return SimpleNamespace(peers=group or Alone(), view=view, server=Server(1, 0), rank=SimpleNamespace(is_first=True))
+    server, first = Server(1, 0), SimpleNamespace(is_first=True)
+    return SimpleNamespace(peers=Alone(), view=View.among([server]), server=server, rank=first, one_queue=False)
 
 
-class Broken(Alone):
-    """Peers of which one dies as soon as this is told."""
-
-    dies = False
-
-    def start_sum(self, tensor):
-        # Gradients are summed before; what is given to all in a step are whole numbers.
-        if not self.dies or tensor.dtype != torch.int32:
-            return super().start_sum(tensor)
+def break_off(network, tensors):
+    """What is given to all in a step, when a peer dies in the middle of it."""
+    for tensor, _ in tensors:
         tensor.fill_(7)
-        raise ConnectionLost("a peer is gone")
+    raise ConnectionLost("a peer is gone")
 
 
 def make_update(shards=True):
@@ -197,18 +192,18 @@ def train(update, steps):
         update.step(0, last=True)
 
 
-def test_a_death_among_the_peers_leaves_no_half_of_a_step():
-    (update, named), group = make_update(), Broken()
-    update.connect(network_of_one(group))
+def test_a_death_among_the_peers_leaves_no_half_of_a_step(monkeypatch):
+    update, named = make_update()
+    update.connect(network_of_one())
     before = full_state(update, named)
     for step in range(3):
-        group.dies = True
-        with pytest.raises(ConnectionLost):
-            train(update, [step])
+        with monkeypatch.context() as patch:
+            patch.setattr(shard_steps, "spread", break_off)
+            with pytest.raises(ConnectionLost):
+                train(update, [step])
         update.drop()
         assert (update.versions.newest, update.versions.oldest) == (step, step)
         require_same_bits(full_state(update, named), before)
-        group.dies = False
         train(update, [step])
         before = full_state(update, named)
     update.undo()

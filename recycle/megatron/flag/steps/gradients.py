@@ -1,6 +1,6 @@
 """The end of an iteration in Megatron's terms; the optimizer is the training code's."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import Redo
 from recycle.runtime.net.network import Network, Reduction
+from recycle.runtime.step.shared_sums import Share, connect_peers, start_shared_sum
 
 
 class FinalizedGradients:
@@ -103,9 +104,12 @@ class LiveGradients(FinalizedGradients):
         job: for its shape.
         ranks: of the server, with which it sums.
         losses: that are exchanged meanwhile; None where that is done elsewhere, or nothing is reported here.
+        shares: of each buffer, of whose sums each peer gets those that it holds; none where each gets all. What is
+            elsewhere in a buffer then is of no use.
 
     Raises:
         RunError: the model is not wrapped.
+        ViewBroken: a peer is gone.
     """
 
     def __init__(
@@ -115,6 +119,7 @@ class LiveGradients(FinalizedGradients):
         job: Job,
         ranks: SameParameters = ALONE,
         losses: StageLosses | None = None,
+        shares: Mapping[Any, Sequence[Share]] | None = None,
     ) -> None:
         self._models: list[Any] = [stage.model for stage in stages]
         if not all(hasattr(model, "expert_parallel_buffers") for model in self._models):
@@ -131,8 +136,11 @@ class LiveGradients(FinalizedGradients):
             ]
             for chunk, model in zip(chunks, self._models, strict=True)
         }
+        self._shares = shares or {}
         self._under_way: dict[int, list[Reduction]] = {}
         self._tie = tie_of(self._models, network, network.view.peers(0), network.view.peers(job.depth - 1))
+        if shares:
+            connect_peers(network)
 
     def start_reduction(self, chunk: int) -> None:
         """See StageUpdate. Where all that is started runs in one queue, it would hold up what others wait for."""
@@ -145,14 +153,17 @@ class LiveGradients(FinalizedGradients):
             self._finalize()
 
     def _finalize(self) -> None:
-        """Give every live server of the stage the gradient of the whole batch."""
+        """Give every live server of the stage the gradient of the whole batch, or its shares of that."""
         if self._losses is not None:
             self._losses.start()
-        for chunk, buffers in self._sums.items():
+        for chunk in self._sums:
             self._start(chunk)
+        for chunk, buffers in self._sums.items():
             for (buffer, ranks), each in zip(buffers, self._under_way.pop(chunk), strict=True):
                 each.wait()
-                sum_over(ranks, buffer.grad_data)
+                shares, me = self._shares.get(buffer, ()), self._network.server
+                for place in [place for place, holders in shares if me in holders] or [slice(None)]:
+                    sum_over(ranks, buffer.grad_data[place])
         if self._losses is not None:
             self._losses.start_totals()
         config = self._stages[-1].config
@@ -160,7 +171,8 @@ class LiveGradients(FinalizedGradients):
             tensor_ranks = parallel_state.get_tensor_model_parallel_group()
             sum_over_tensor_ranks(self._models, config, tensor_ranks)
         if self._tie is not None:
-            self._tie.reduce()
+            self._drop_shares_of_others(self._tie.weights)
+            self._tie.reduce(shared=bool(self._shares))
         if config.calculate_per_token_loss:
             tokens = self._stages[-1].tokens.to("cpu", torch.float64)
             self._network.all.sum(tokens)
@@ -179,7 +191,15 @@ class LiveGradients(FinalizedGradients):
         factor = factor_of(buffer)
         if factor != 1.0:
             buffer.grad_data *= factor
-        return self._network.peers.start_sum(buffer.grad_data)
+        return start_shared_sum(self._network, buffer.grad_data, self._shares.get(buffer, ()))
+
+    def _drop_shares_of_others(self, weights: Sequence[torch.nn.Parameter]) -> None:
+        """Leave no gradient of some parameters where another peer is the first holder."""
+        for buffer, shares in self._shares.items():
+            for start, end, _ in (buffer.param_index_map[each] for each in weights if each in buffer.param_index_map):
+                for place, (first, *_) in shares:
+                    if first != self._network.server:
+                        buffer.grad_data[max(place.start, start) : min(place.stop, end)] = 0
 
 
 def factor_of(buffer: Any) -> float:

@@ -9,7 +9,7 @@ stage have such ranks. Then a shard is here the part of the ranks with one numbe
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from itertools import chain
@@ -18,9 +18,13 @@ from typing import Any, NamedTuple
 import torch
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
+from megatron.core.transformer.module import param_is_not_shared
 
+from recycle.job import Server
 from recycle.megatron.flag.steps.group_steps import COUNT, read_group_steps, write_group_steps
 from recycle.megatron.shared.patching import replace
+from recycle.runtime.step.shared_sums import Share
 
 ROUND, STEPS, PARAMETER, INNER = "round", "steps", "parameter", "optimizer/"
 """How the parts of a shard are called under which it travels."""
@@ -113,8 +117,8 @@ class ShardOptimizers:
         """The names and shapes of what ``give`` gives of any shard, also of one that is not here; without a content."""
         length = sum(
             max(0, min(end, place.stop) - max(start, place.start))
-            for number, buffer in enumerate(self._own.buffers)
-            for place in self._elements(number, shard)
+            for buffer in self._own.buffers
+            for place in map(self.part_of, self._cut(buffer, shard))
             for start, end, _ in buffer.param_index_map.values()
         )
         groups = len(self._own.optimizer.param_groups)
@@ -139,8 +143,11 @@ class ShardOptimizers:
         for part in parts:
             inner.state[part] = {}
         write_group_steps(inner, state[STEPS])
+        gradient = self.gradient(shard)
         for key, value in state.items():
-            if key in (ROUND, STEPS):
+            if key in gradient:
+                gradient[key].copy_(value)
+            if key in (ROUND, STEPS, *gradient):
                 continue
             pieces = torch.split(value, lengths) if value.dim() else [value] * len(parts)
             for part, piece in zip(parts, pieces, strict=True):
@@ -152,6 +159,36 @@ class ShardOptimizers:
                     inner.state[part][key.removeprefix(INNER)] = piece.to(place, copy=True)
         optimizer._copy_main_params_to_model_params()  # noqa: SLF001 - Megatron has no other way to do it alone
         self._rounds[shard] = int(state[ROUND])
+
+    def gradient(self, shard: int) -> dict[str, torch.Tensor]:
+        """The parts of a shard's gradient, by name, where they lie."""
+        return {
+            f"gradient/{number}/{place.start}": buffer.grad_data[place]
+            for number, buffer in enumerate(self._own.buffers)
+            for place in map(self.part_of, self._cut(buffer, shard))
+        }
+
+    @torch.no_grad()
+    def counted(self, shards: Collection[int]) -> list[torch.Tensor]:
+        """The gradients of some shards that this rank counts in the norm."""
+        made = [self._made[each] for each in shards]
+        for each in made:
+            each._copy_model_grads_to_main_grads()  # noqa: SLF001
+        parts = (part for each in made for part in _parts(each) if param_is_not_shared(part))
+        counted = (each for each in parts if param_is_not_tensor_parallel_duplicate(each))
+        return [each.grad for each in counted if each.grad is not None]
+
+    def shares(self, holders: Sequence[tuple[Server, ...]]) -> Iterator[tuple[Any, list[Share]]]:
+        """Megatron's buffers, each with what the holders of every shard have of it, all ranks of a server together."""
+        for buffer in self._own.buffers:
+            shares = [Share(place, each) for shard, each in enumerate(holders) for place in self._cut(buffer, shard)]
+            yield buffer, shares
+
+    def part_of(self, place: slice) -> slice:
+        """What this rank has of a share."""
+        length = (place.stop - place.start) // self._of_server
+        start = place.start + self._among_own * length
+        return slice(start, start + length)
 
     @torch.no_grad()
     def step(self, number: int, norm: float) -> None:
@@ -172,17 +209,6 @@ class ShardOptimizers:
             optimizer._copy_main_params_to_model_params()  # noqa: SLF001
             optimizer.zero_grad()
             self._rounds[shard] = number
-
-    def buffers(self) -> Iterator[torch.Tensor]:
-        """The model's parameters, as bytes, where they lie."""
-        for buffer in self._own.buffers:
-            yield buffer.param_data.view(-1).view(torch.uint8)
-
-    def places(self, number: int, shard: int) -> Iterator[slice]:
-        """Where a shard is in the buffer with a number, in bytes; it has a part of each bucket."""
-        width = self._own.buffers[number].param_data.element_size()
-        for place in self._elements(number, shard):
-            yield slice(width * place.start, width * place.stop)
 
     def count_main(self, shards: Collection[int]) -> None:
         """Have Megatron count the main parameters of some shards when it takes the norm of all parameters."""
@@ -255,12 +281,11 @@ class ShardOptimizers:
                     target[first + place.start : first + place.end] = tensors[name].detach()
             first += bucket.param_data.numel() if with_gaps else bucket.numel_unpadded
 
-    def _elements(self, number: int, shard: int) -> Iterator[slice]:
-        """Where a shard is in the buffer with a number."""
-        for bucket in self._own.buffers[number].buckets:
-            length = bucket.param_data.numel() // self._size
-            start = bucket.offset + self._rank(shard) * length
-            yield slice(start, start + length)
+    def _cut(self, buffer: Any, shard: int) -> Iterator[slice]:
+        """Where a shard is in a buffer, on all ranks of a server together; it has a part of each bucket."""
+        for bucket in buffer.buckets:
+            length = bucket.param_data.numel() // self._size * self._of_server
+            yield slice(bucket.offset + shard * length, bucket.offset + (shard + 1) * length)
 
     def _follow(self, shard: int) -> Any:
         """The optimizer of a shard, with the settings that the training code has given this server's own."""
@@ -312,13 +337,6 @@ def find_distributed(optimizer: Any) -> list[Any]:
 def is_divided(parameter: torch.nn.Parameter) -> bool:
     """Whether it is one of an expert's, where ranks have different experts."""
     return not getattr(parameter, "allreduce", True)
-
-
-def gradients_of(model: Any) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor]]:
-    """The parameters of chunks in Megatron's DDP that are trained, each with its whole gradient."""
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            yield parameter, parameter.main_grad.float()
 
 
 def _parts(optimizer: Any) -> list[torch.Tensor]:

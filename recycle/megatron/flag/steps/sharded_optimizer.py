@@ -1,9 +1,9 @@
 """Steps of Megatron's distributed optimizer that lose no shard with a server.
 
-Each shard has two holders among the live peers, as in recycle.state.shards. The sum of the gradients is with all peers,
-so both holders make the step of a shard, to the same bits, and the first of them gives the stepped parameters to all.
-The training code steps after a vote, when all gradients are whole, so no step has to be taken back: where somebody dies
-before the parameters are with all, those who are left go on with it.
+Each shard has two holders among the live peers, as in recycle.state.shards. Both get the sum of its gradient and make
+its step, to the same bits, and the first of them gives the stepped parameters to all. The training code steps after a
+vote, when all holders have their sums, so no step has to be taken back: where somebody dies before the parameters are
+with all, those who are left go on with it. A shard that moves meanwhile takes its gradient along.
 
 Where experts are divided among the ranks of a server, Megatron has an optimizer of its own for them, with which it goes
 likewise. Ranks of a server that have the same parameters have different shards: what these give meets in the server.
@@ -16,28 +16,20 @@ from itertools import chain
 from typing import Any, ClassVar, Protocol
 
 import torch
-from megatron.core import parallel_state, tensor_parallel
-from megatron.core.optimizer import optimizer as megatron_optimizers
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
-from megatron.core.transformer.module import param_is_not_shared
 
 from recycle.job import Job, Server
 from recycle.megatron.flag.state.saving import Living
 from recycle.megatron.flag.steps.gradients import SameParameters, sum_over
-from recycle.megatron.flag.steps.shard_optimizers import (
-    ROUND,
-    ShardOptimizers,
-    find_distributed,
-    gradients_of,
-    is_divided,
-)
+from recycle.megatron.flag.steps.shard_optimizers import ROUND, ShardOptimizers, find_distributed
+from recycle.megatron.flag.world.collectives import Collectives
 from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.net.network import Network
 from recycle.runtime.recover.restore import gather
-from recycle.state.shards import assign_shards
+from recycle.runtime.step.shared_sums import Share, find_holders, spread
 
-STEP = "step"
-"""What a step is called among the calls of all servers. Unlike other results, it is not there for who goes back."""
+STEP, NORM = "step", "norm"
+"""What a step is called among the calls of all servers, and what its norm is, which is there for who goes back."""
 
 VALUE = "value/"
 SHARDING = "distrib_optim_sharding_type"
@@ -50,11 +42,13 @@ class Connected(Living, Protocol):
     Attributes:
         server: which this is.
         job: for its shape.
+        collectives: what all servers do together.
         same_parameters: the ranks of the server that have the same.
     """
 
     server: Server
     job: Job
+    collectives: Collectives
     same_parameters: SameParameters
 
     @property
@@ -84,6 +78,7 @@ class ShardedOptimizer:
         self._settings = optimizer.config
         self._parts: list[ShardOptimizers] = []
         self._round = 0
+        self._is_summed = False
         self._is_reshardable = False
         optimizer.step = self.step
         for own in find_distributed(optimizer):
@@ -98,33 +93,52 @@ class ShardedOptimizer:
     def step(self) -> tuple[bool, float, int | None]:
         """What Megatron's optimizers say: that a step was made, the norm, and how many zeros are in the gradient."""
         number = self._round + 1
-        groups = {False: parallel_state.get_model_parallel_group()}
-        if parallel_state.get_expert_model_parallel_world_size() > 1:
-            groups[True] = parallel_state.get_expert_tensor_model_pipeline_parallel_group()
-        norms, zeros = [], 0
-        for divided, group in groups.items():
-            counted = [
-                gradient
-                for parameter, gradient in gradients_of(self._model)
-                if is_divided(parameter) is divided
-                and param_is_not_shared(parameter)
-                and tensor_parallel.param_is_not_tensor_parallel_duplicate(parameter)
-            ]
-            norms.append(float(megatron_optimizers.get_grad_norm_fp32(counted, grad_stats_parallel_group=group)))
-            if self._settings.log_num_zeros_in_grad:
-                found = sum(each.numel() - int(torch.count_nonzero(each)) for each in counted)
-                count = torch.tensor(found, device=next(self._model.parameters()).device)
-                torch.distributed.all_reduce(count, group=group)
-                zeros += int(count)
-        # That of one group is as it is, to the bit.
-        norm = norms[0] if len(norms) == 1 else math.hypot(*norms)
+        (found,) = self._execution.collectives.call(NORM, self._count, across=True)
+        norm, zeros = math.sqrt(found[0]), int(found[1])
         # Where a server goes back meanwhile, its round does as well; that of this step stays.
         self._execution.together(STEP, lambda: self._step_and_spread(number, norm))
         self._round = number
-        self._keep_held()
+        self.begin()
         for part in self._parts:
             part.count_main(self._held_here(first=True))
         return True, norm, zeros if self._settings.log_num_zeros_in_grad else None
+
+    @torch.no_grad()
+    def _count(self) -> list[torch.Tensor]:
+        """The square of the norm, and how many zeros are in the gradient: each shard's, by its first holder.
+
+        Raises:
+            ViewBroken: somebody is gone; whoever holds its shards then counts these.
+        """
+        shards, network = self._held_here(first=True), self._execution.network
+        gradients = list(chain.from_iterable(part.counted(shards) for part in self._parts))
+        found = torch.zeros(2, dtype=torch.float64)
+        found[0] = sum(torch.linalg.vector_norm(each).double().square() for each in gradients)
+        if self._settings.log_num_zeros_in_grad:
+            found[1] = sum(torch.sum(each == 0) for each in gradients)
+        network.all.sum(found)
+        network.ranks.sum(found)
+        return [found]
+
+    # What an iteration asks for.
+
+    def begin(self) -> None:
+        """Gradients are none, or of no use any more, and so are shards that are others'."""
+        self._is_summed = False
+        self._keep_held()
+
+    def know(self) -> None:
+        """The gradients of the shards that are here are whole, until they are stepped."""
+        self._is_summed = True
+
+    def shares(self, network: Network) -> Mapping[Any, Sequence[Share]]:
+        """What each peer has of each of Megatron's buffers.
+
+        Args:
+            network: of a view in which shards are shared out.
+        """
+        holders = find_holders(network, self.count)
+        return {buffer: shares for part in self._parts for buffer, shares in part.shares(holders)}
 
     def _get_parameter_state_dp_zero(
         self,
@@ -180,11 +194,11 @@ class ShardedOptimizer:
         return self.held
 
     def give(self, shard: int) -> Mapping[str, torch.Tensor]:
-        """See Sharded."""
+        """See Sharded; with its gradient, if that is about to be stepped."""
         return {
             f"{number}/{name}": each
             for number, part in enumerate(self._parts)
-            for name, each in part.give(shard).items()
+            for name, each in (part.give(shard) | (part.gradient(shard) if self._is_summed else {})).items()
         }
 
     def take(self, shard: int, state: Mapping[str, torch.Tensor]) -> None:
@@ -225,9 +239,7 @@ class ShardedOptimizer:
 
     def _held_here(self, *, first: bool) -> list[int]:
         """The shards that this server holds in the present view, or of which it is the first holder."""
-        network = self._execution.network
-        peers = [each.pipeline for each in network.view.peers(network.server.stage)]
-        me, holders = network.server.pipeline, assign_shards(self.count, peers)
+        me, holders = self._execution.server, find_holders(self._execution.network, self.count)
         return [shard for shard, each in enumerate(holders) if me in (each[:1] if first else each)]
 
     def _keep_held(self) -> None:
@@ -251,20 +263,14 @@ class ShardedOptimizer:
         Raises:
             ViewBroken: somebody is gone; what is here can be stepped and spread again.
         """
+        network, tensors = self._execution.network, []
         for part in self._parts:
             part.step(number, norm)
-        owned, peers = self._held_here(first=True), self._execution.network.peers
-        for part, buffer, values in self._buffers():
-            # Each byte is one rank's, and zero elsewhere. What is here stays as it is until the sum is whole.
-            total = torch.zeros_like(values)
-            for shard in owned:
-                for place in part.places(buffer, shard):
-                    total[place] = values[place]
-            peers.sum(total)
-            sum_over(self._same(part), total)
-            values.copy_(total)
-
-    def _buffers(self) -> Iterator[tuple[ShardOptimizers, int, torch.Tensor]]:
-        for part in self._parts:
-            for number, values in enumerate(part.buffers()):
-                yield part, number, values
+            same = self._same(part)
+            for buffer, shares in part.shares(find_holders(network, self.count)):
+                values = buffer.param_data
+                tensors.append((values, shares))
+                for place, holders in shares:
+                    if same is not None and network.server in holders:
+                        values[place] = torch.cat(same.gather(values[part.part_of(place)]))
+        spread(network, tensors)

@@ -92,7 +92,8 @@ class Vote:
         """See Steps."""
         execution, self._begins = self._execution, True
         losses = execution.stage_losses(network)
-        update = LiveGradients(self._stages, network, plan.job, execution.same_parameters, losses)
+        shares = None if self.shards is None else self.shards.shares(network)
+        update = LiveGradients(self._stages, network, plan.job, execution.same_parameters, losses, shares)
         self._worker = Worker(plan, self._stages, update, network, execution.recorder, hooks, notices)
 
     def train(self) -> None:
@@ -207,6 +208,8 @@ class Vote:
             # calls that went before it, so nobody may be in one of them.
             meet(self._execution.network)
             self._begins = False
+        if self.shards is not None:
+            self.shards.begin()
         self._drop()
         self._auxiliary.begin(asked.iteration)
         self._reruns.begin(self._execution.epoch)
@@ -214,6 +217,8 @@ class Vote:
         self._connected.bring(asked.micro_batches)
         with self._execution.rank_calls.inside():
             self._connected.run(asked.iteration)
+        if self.shards is not None:
+            self.shards.know()
         self._auxiliary.share(self._execution.network.peers)
 
     @property

@@ -7,8 +7,9 @@ this link, and a check of what it carries. No two transfers that may be in fligh
 - two of the same direction whose orders differ by less than ``ORDERS`` differ in the order; and fewer are in flight at
   once. What a link carries in an iteration is at most an output or a gradient of each micro-batch of the job for each
   stage of a server, and the total of tokens; all of it is waited for before the next iteration, but the total in the
-  course of it. State is copied before the first iteration, one tensor at a time. So this holds for jobs of up to half a
-  million micro-batches times stages of a server;
+  course of it. Between peers it is shares of gradients and then of parameters, a few for each bucket or parameter.
+  State is copied before the first iteration, one tensor at a time. So this holds for jobs of up to half a million
+  micro-batches times stages of a server;
 - different epochs have different connections anyway, and those that follow each other closely also different tags.
 
 The check makes ends that disagree on what a transfer carries wait for each other until their time-out, mostly, instead

@@ -1,0 +1,155 @@
+"""Sums of which each peer gets its shares: the bits of a sum that all get, for fewer bytes on the wire."""
+
+import os
+import socket
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from harness.stand_in import Library
+from harness.stand_in_transport import ends_over
+from recycle.control.membership.view import View
+from recycle.job import Server
+from recycle.runtime.launch.process.local import launch
+from recycle.runtime.net.connect import connect
+from recycle.runtime.step.shared_sums import Share, SharedSum, connect_peers, find_holders, spread, start_shared_sum
+from tests.runtime.net.contract.ranks import STAGED, Ends, Processes, Threads
+
+PIPELINES, LENGTH = 4, 3 << 16
+SENT = 200
+"""Where the kernel's account of a TCP connection has how many bytes were sent; how many of them again is behind it."""
+
+
+class Found(msgspec.Struct):
+    sums: list[bytes]
+    wholes: list[bytes]
+    spread: list[bytes]
+    bytes_of_sum: int
+    bytes_of_whole: int
+    bytes_of_spread: int
+
+
+def bytes_sent(network):
+    """By all connections of this process, when all have got what they wait for."""
+    network.barrier()
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError), socket.socket(fileno=os.dup(int(each.name))) as copy:
+            account = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+            sent, again = struct.unpack_from("QQ", account, SENT)
+            found += sent - again
+    return found
+
+
+def addends(pipeline, dtype):
+    """Of which the sum depends on the order."""
+    generator = torch.Generator().manual_seed(pipeline)
+    return [torch.randn(LENGTH, generator=generator).to(dtype) for _ in range(2)]
+
+
+def bits(tensor):
+    return tensor.view(torch.uint8).numpy().tobytes()
+
+
+def sum_over(live, dtype=torch.float32):
+    """What each of the live peers finds, by pipeline."""
+    view = View.among(Server(each, 0) for each in live)
+    size = LENGTH // PIPELINES
+    found = {}
+
+    def body(member):
+        server = view.servers[member.rank]
+        network = connect(member.store(), view, server)
+        connect_peers(network)
+        network.peers.sum(torch.zeros(1))
+        network.barrier()
+        holders = find_holders(network, PIPELINES)
+        shares = [Share(slice(turn * size, (turn + 1) * size), each) for turn, each in enumerate(holders)]
+        wholes, tensors = addends(server.pipeline, dtype), addends(server.pipeline, dtype)
+        sent = [bytes_sent(network)]
+        for each in wholes:
+            network.peers.sum(each)
+        sent.append(bytes_sent(network))
+        # Several may be under way at once.
+        for each in [SharedSum(network, tensor, shares) for tensor in tensors]:
+            each.wait()
+        sent.append(bytes_sent(network))
+        mine = [place for place, each in shares if server in each]
+        parts = [[bits(each[place]) for each in held for place in mine] for held in (tensors, wholes)]
+        spread(network, [(each, shares) for each in tensors])
+        sent.append(bytes_sent(network))
+        all_have = [bits(each) for each in tensors]
+        counts = (sent[2] - sent[1], sent[1] - sent[0], sent[3] - sent[2])
+        member.report(msgspec.msgpack.encode(Found(*parts, all_have, *counts)))
+        network.barrier()
+
+    launch(
+        len(live), body, lambda rank, content: found.update({live[rank]: msgspec.msgpack.decode(content, type=Found)})
+    )
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_each_holder_gets_the_bits_of_a_whole_sum_for_as_many_bytes_as_it_has(dtype):
+    found = sum_over(range(PIPELINES), dtype)
+    for each in found.values():
+        assert each.sums == each.wholes
+        assert len(each.sums) == 4
+        assert each.spread == found[0].spread
+        size = 2 * dtype.itemsize * LENGTH
+        assert each.bytes_of_sum == pytest.approx(size, rel=0.01)
+        assert each.bytes_of_whole == pytest.approx(2 * (PIPELINES - 1) / PIPELINES * size, rel=0.01)
+        assert each.bytes_of_spread == pytest.approx((PIPELINES - 2) / PIPELINES * size, rel=0.01)
+
+
+@pytest.mark.parametrize("live", [(0, 2, 3), (1,)])
+def test_if_peers_are_dead_all_holders_of_a_share_get_the_same_bits(live):
+    found = sum_over(live)
+    known = {}
+    for each in found.values():
+        assert each.spread == found[live[0]].spread
+        for part, whole in zip(each.sums, each.wholes, strict=True):
+            sums = [torch.frombuffer(bytearray(content), dtype=torch.float32) for content in (part, whole)]
+            torch.testing.assert_close(*sums)
+            known.setdefault(part[:0] + whole[:64], set()).add(part)
+    assert all(len(each) == 1 for each in known.values())
+
+
+def stand_in(one_queue):
+    def world():
+        library = Library(one_queue)
+        return Ends(*ends_over(library)), library.count
+
+    return Threads(world)
+
+
+@pytest.mark.parametrize(
+    "transport", [Processes(STAGED), stand_in(one_queue=False), stand_in(one_queue=True)], ids=["staged", "many", "one"]
+)
+def test_through_host_memory_and_in_one_queue_it_is_the_same(transport):
+    def sum_and_spread(rank):
+        servers = [Server(each, 0) for each in range(3)]
+        rank.server = servers[rank.number]
+        network = rank.connect(tuple(servers), partners=())
+        connect_peers(network)
+        shares = [
+            Share(slice(2 * place, 2 * place + 2), each)
+            for place, each in enumerate(find_holders(network, len(servers)))
+        ]
+        tensor = torch.arange(6.0) + 10 * rank.number
+        start_shared_sum(network, tensor, shares).wait()
+        total = 3 * torch.arange(6.0) + 30
+        for place, holders in shares:
+            assert rank.server not in holders or torch.equal(tensor[place], total[place])
+            # All others get it, and its sign, from the first holder.
+            tensor[place] = -0.0 if rank.server in holders else torch.nan
+        spread(network, [(tensor, shares), (tensor.clone(), shares)])
+        assert torch.equal(tensor, torch.zeros(6))
+        assert tensor.signbit().all()
+        network.barrier()
+
+    transport.run(sum_and_spread, 3, 60.0)
