@@ -168,7 +168,7 @@ class EmulatedRun:
         """Wait until the iteration has been made again without some servers.
 
         Args:
-            dead: who was killed.
+            dead: the servers that were killed.
             moment: when the last of them was.
         """
         names = set(map(str, dead))

@@ -45,7 +45,7 @@ def connect_peers(network: Network) -> None:
     Raises:
         ViewBroken: a peer is gone.
     """
-    # All go through their peers in the same order, so that nobody waits for somebody who waits for another one.
+    # All servers go through their peers in the same order, so that none waits for one that waits for another.
     for peer in network.view.peers(network.server.stage):
         if peer != network.server and not network.one_queue:
             network.link(peer)

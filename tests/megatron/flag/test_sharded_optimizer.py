@@ -141,7 +141,7 @@ def test_both_holders_of_a_shard_are_killed_and_it_comes_from_memory(dataset, st
 
 @pytest.mark.parametrize("point", ["count", pytest.param("spread", marks=pytest.mark.long)])
 def test_both_holders_of_a_shard_are_killed_with_its_gradient(dataset, stock, monkeypatch, point):
-    """Nobody else has its sum: from memory, all make the iteration again; without that, the run is over."""
+    """No other server has its sum: from memory, all make the iteration again; without that, the run is over."""
     monkeypatch.setenv("ACCIDENTS", f"0:{point}:6,2:{point}:6")
     script = "accident_prone_gpt.py"
     kept = ("--recycle-keep-in-memory", "copies=1")

@@ -2,8 +2,8 @@
 
 Each shard has two holders among the live peers, as in recycle.state.shards. Both get the sum of its gradient and make
 its step, to the same bits, and the first of them gives the stepped parameters to all. The training code steps after a
-vote, when all holders have their sums, so no step has to be taken back: where somebody dies before the parameters are
-with all, those who are left go on with it. A shard that moves meanwhile takes its gradient along.
+vote, when all holders have their sums, so no step has to be taken back: if a server dies before all have the
+parameters, the others go on with it. A shard that moves meanwhile takes its gradient along.
 
 Where experts are divided among the ranks of a server, Megatron has an optimizer of its own for them, with which it goes
 likewise. Ranks of a server that have the same parameters have different shards: what these give meets in the server.
@@ -29,7 +29,7 @@ from recycle.runtime.recover.restore import gather
 from recycle.runtime.step.shared_sums import Share, find_holders, spread
 
 STEP, NORM = "step", "norm"
-"""What a step is called among the calls of all servers, and what its norm is, which is there for who goes back."""
+"""What a step is called among the calls of all servers, and what its norm is, which a server that goes back has."""
 
 VALUE = "value/"
 SHARDING = "distrib_optim_sharding_type"
@@ -108,7 +108,7 @@ class ShardedOptimizer:
         """The square of the norm, and how many zeros are in the gradient: each shard's, by its first holder.
 
         Raises:
-            ViewBroken: somebody is gone; whoever holds its shards then counts these.
+            ViewBroken: a server is gone; the next holder of its shards counts these.
         """
         shards, network = self._held_here(first=True), self._execution.network
         gradients = list(chain.from_iterable(part.counted(shards) for part in self._parts))
