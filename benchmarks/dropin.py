@@ -28,8 +28,10 @@ ALLOWED = 1.03
 ENDLESS = 10_000
 SIZE = (
     "--num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 128 --max-position-embeddings 128 "
-    "--micro-batch-size 2 --global-batch-size 16 --lr 1e-3 --eval-iters 0 --eval-interval 10000"
+    "--lr 1e-3 --eval-iters 0 --eval-interval 10000"
 )
+SAMPLES = 2
+"""In a micro-batch, for each rank of a server that divides its tensors: so a rank computes as much in every job."""
 EXPERTS = (
     "--num-experts 4 --expert-model-parallel-size 2 --moe-router-topk 2 --moe-token-dispatcher-type alltoall "
     "--moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 1e-2"
@@ -86,7 +88,9 @@ def main() -> int:
     os.environ.update(KEPT_MEMORY)
     pairs: list[tuple[Length, Length]] = []
     ranks = 4 * arguments.tensor_parallel * (2 if arguments.experts else 1)
+    samples = SAMPLES * arguments.tensor_parallel
     size = [*SIZE.split(), "--tensor-model-parallel-size", str(arguments.tensor_parallel)]
+    size += f"--micro-batch-size {samples} --global-batch-size {8 * samples}".split()
     size += EXPERTS.split() if arguments.experts else []
     with tempfile.TemporaryDirectory() as folder:
         dataset = make_dataset(Path(folder) / "text")

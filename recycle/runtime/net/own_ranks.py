@@ -6,7 +6,7 @@ of a device wait for it, and no host does. With the staged transport it goes thr
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -97,6 +97,8 @@ class OwnRanks:
         self._options = options
         self._crosses = crosses
         self._backends: dict[tuple[str, tuple[int, ...]], Any] = {}
+        # Of each group once: a layer calls several times in every micro-batch.
+        self._partners = cache(self._partners_among)
 
     def start(
         self,
@@ -121,10 +123,7 @@ class OwnRanks:
         Raises:
             ConnectionLost: one of the ranks is gone, and so is this server.
         """
-        own = self._participant.rank
-        partners = [
-            own._replace(number=each).of(self._participant.member) for each in group.numbers if each != own.number
-        ]
+        partners = self._partners(group.numbers)
         crosses = any(map(self._crosses, tensors_of(arguments)))
         kind = "nccl" if crosses and self._options.transport == "nccl" else "gloo"
         try:
@@ -139,6 +138,10 @@ class OwnRanks:
             return OwnWork(work, None if name in BETWEEN_TWO else check, partners, lambda: (spread(), finish()))
         except RuntimeError as error:
             raise lost(error, partners) from error
+
+    def _partners_among(self, numbers: tuple[int, ...]) -> list[str]:
+        own = self._participant.rank
+        return [own._replace(number=each).of(self._participant.member) for each in numbers if each != own.number]
 
     def _backend(self, kind: str, group: OwnGroup) -> Any:
         numbers = group.numbers
