@@ -51,6 +51,9 @@ LENGTH = 12
 FROM_FILE = ("--ckpt-format", "torch", "--load")
 UNHEEDED = ("--overlap-moe-expert-parallel-comm", "--ep-overlap-early-attn-memory-release", "--delay-wgrad-compute")
 UNHEEDED += ("--defer-embedding-wgrad-compute",)
+TENSORS = ("--tensor-model-parallel-size", 2)
+DIVIDED_EXPERTS = ("--num-experts", 4, "--expert-model-parallel-size", 2)
+DIVIDED_EXPERTS += ("--moe-token-dispatcher-type", "alltoall", "--disable-bias-linear")
 IGNORES_RAMP_UP = "step_batch_size_schedule" in signature(init_num_microbatches_calculator).parameters
 
 
@@ -175,9 +178,8 @@ def test_ranks_that_split_sequences_die_together_and_nothing_changes(dataset, st
 @pytest.mark.long
 def test_a_group_of_experts_dies_with_one_of_its_ranks_and_nothing_changes(dataset, tmp_path, monkeypatch):
     """Its servers are two of Megatron's pipelines each; the first rank dies in the checkpoint that all write."""
-    divided = ("--num-experts", 4, "--expert-model-parallel-size", 2)
-    divided += ("--moe-token-dispatcher-type", "alltoall", "--disable-bias-linear")
-    divided += ("--moe-router-load-balancing-type", "seq_aux_loss", "--moe-aux-loss-coeff", 1e-2, "--num-layers", 2)
+    divided = (*DIVIDED_EXPERTS, "--moe-router-load-balancing-type", "seq_aux_loss", "--moe-aux-loss-coeff", 1e-2)
+    divided += ("--num-layers", 2)
     stock = nearly(train(dataset, *divided, ranks=8))
     monkeypatch.setenv("ACCIDENTS", "0:written:1")
     victim, when = random.choice((4, 5, 6, 7)), random.uniform(0, 0.2)
@@ -458,25 +460,25 @@ KEPT = ("--recycle-keep-in-memory", "copies=1", "--recycle-record", "run")
 
 
 @pytest.mark.parametrize(
-    ("lost", "stores", "more"),
+    ("lost", "stores", "divided", "more"),
     [
-        ((4, 5), nullcontext, ()),
+        ((4, 5), nullcontext, TENSORS, ()),
         # The first process served the store.
-        pytest.param((0, 1), etcd, (), marks=WITH_ETCD),
+        pytest.param((0, 1), etcd, TENSORS, (), marks=WITH_ETCD),
         # All servers of the last stage, whose state is left with the host's keeper.
-        pytest.param((4, 5, 6, 7), nullcontext, KEPT, marks=pytest.mark.long),
+        pytest.param((4, 5, 6, 7), nullcontext, TENSORS, KEPT, marks=pytest.mark.long),
+        pytest.param((4, 5), nullcontext, DIVIDED_EXPERTS, (), marks=pytest.mark.long),
     ],
 )
 def test_servers_of_several_ranks_whose_host_is_lost_come_back_on_another_one(
-    dataset, stock, tmp_path, lost, stores, more
+    dataset, shared_runs, tmp_path, lost, stores, divided, more
 ):
     """Its agents are killed with their workers, and the same commands take their place."""
     port, slow, secret = free_port(), tmp_path / "slow", tmp_path / "secret"
     secret.write_text(uuid4().hex)
     secret.chmod(0o600)
-    split = ("--tensor-model-parallel-size", 2, "--recycle-token-file", secret)
-    more = [tmp_path / each if each == "run" else each for each in more]
-    words = words_of(dataset, *split, *ON, *more, iterations=LENGTH, script="paced_gpt.py")
+    more = ["--recycle-token-file", secret, *(tmp_path / each if each == "run" else each for each in more)]
+    words = words_of(dataset, *divided, *ON, *more, iterations=LENGTH, script="paced_gpt.py")
     with stores() as served:
         chosen = VARIABLES | {"PACE": str(slow)} | ({"RECYCLE_STORE": served.url} if served else {})
 
@@ -503,8 +505,9 @@ def test_servers_of_several_ranks_whose_host_is_lost_come_back_on_another_one(
         finally:
             for rank in ranks:
                 rank.kill()
-    expected = {key: pytest.approx(value.expected, rel=1e-5) for key, value in stock.items()}
-    assert losses(printed(said())) == expected
+    alike = {} if divided == TENSORS else {"ranks": 8}
+    stock = trained_by_script(shared_runs, dataset, *(divided if alike else ()), iterations=LENGTH, **alike).left
+    assert losses(printed(said())) == {key: pytest.approx(value, rel=1e-5) for key, value in losses(stock).items()}
 
 
 @pytest.mark.long
