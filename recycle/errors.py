@@ -29,10 +29,14 @@ class EndedBySignal(UserError):
     Args:
         message: for the user.
         number: of the signal; the exit status is 128 more, as shells have it.
+
+    Attributes:
+        number: the same.
     """
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
+        self.number = number
         self.exit_status = 128 + number
 
 

@@ -148,3 +148,63 @@ def test_one_interrupt_ends_a_verb_and_all_its_processes(tmp_path, request, comm
 def test_a_second_interrupt_ends_a_search_whose_plan_would_be_kept(tmp_path):
     status, _ = interrupted(tmp_path, COMMANDS["plan"], 3.0, times=2)
     assert status in {0} | ENDED
+
+
+UNHEARD = """
+import os, signal, sys, time
+from recycle.cli import main, verbs
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def interrupted():
+    signal.raise_signal(signal.{name})
+
+class Garbage:
+    def __del__(self):
+        interrupted()
+
+def act(prog_name, standalone_mode):
+    if {signals}:
+        from recycle.runtime.launch.process.signals import EndSignals
+        EndSignals(lambda: False).__enter__()
+    print("begins", flush=True)
+    {act}
+    print("goes on", flush=True)
+
+verbs.group = act
+main()
+"""
+ACTS = {"garbage": "Garbage()", "fork": "os.register_at_fork(before=interrupted); os.fork() or os._exit(0)"}
+
+
+@pytest.mark.parametrize("act", sorted(ACTS))
+@pytest.mark.parametrize(("name", "signals"), [("SIGINT", False), ("SIGINT", True), ("SIGTERM", True)])
+def test_an_interrupt_is_heard_where_python_only_prints_what_is_raised(act, name, signals):
+    program = UNHEARD.format(act=ACTS[act], name=name, signals=signals)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (-getattr(signal, name), "begins\n"), done.stderr
+    assert not done.stderr
+
+
+LOADING = """
+import ctypes, signal, sys
+from recycle.cli.surroundings import interrupted_at_once
+signal.signal(signal.SIGINT, {handler})
+with interrupted_at_once():
+    print("begins", flush=True)
+    # Python's lock is held, as it is while a library is loaded.
+    ctypes.PyDLL(None).usleep(ctypes.c_uint(900_000))
+assert signal.getsignal(signal.SIGINT) == {handler}
+print("goes on", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("handler", "status", "said"), [("signal.default_int_handler", -2, ""), ("signal.SIG_IGN", 0, "goes on\n")]
+)
+def test_an_interrupt_ends_what_loads_a_library_unless_it_is_ignored(handler, status, said):
+    program = [sys.executable, "-c", LOADING.format(handler=handler)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "begins\n"
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=120)
+    assert (process.returncode, out, errors) == (status, said, "")

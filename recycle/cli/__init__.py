@@ -28,6 +28,21 @@ def _end(number: int, frame: FrameType | None) -> None:
     signal.default_int_handler(number, frame)
 
 
+def _end_unheard(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Take an exception that nothing can catch: if it came of a signal to end, end the process at once.
+
+    Python runs some functions whose exceptions it only prints: those around a fork, those of garbage. An interrupt that
+    is taken in one of them would be lost, and the command would go on.
+    """
+    from recycle.errors import EndedBySignal
+
+    if isinstance(error := unraisable.exc_value, KeyboardInterrupt | EndedBySignal):
+        number = error.number if isinstance(error, EndedBySignal) else signal.SIGINT
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+    sys.__unraisablehook__(unraisable)
+
+
 def main() -> None:
     """Run the command line; what goes wrong is one line, and the exit status says of which kind it is."""
     interrupt = signal.getsignal(signal.SIGINT)
@@ -45,6 +60,7 @@ def main() -> None:
     # At its end Python looks for garbage in all that torch and Megatron are made of: a second of the processor in every
     # process of a host. What is frozen is not looked at.
     atexit.register(gc.freeze)
+    sys.unraisablehook = _end_unheard
     try:
         signal.signal(signal.SIGINT, interrupt)
         with settled():

@@ -6,6 +6,7 @@ import click
 
 from recycle.cli.parameters import SERVER
 from recycle.cli.run.model import quiet
+from recycle.cli.surroundings import interrupted_at_once
 from recycle.control.board.run_folder import shared
 from recycle.control.host.agent import FENCED, STOPPED
 from recycle.control.membership.open_files import allow_most
@@ -40,10 +41,11 @@ def command(folder: Path, server: Server | None, address: str | None) -> None:
     """
     quiet()
     allow_most()
-    from recycle.cli.run.planning import planning_of
-    from recycle.megatron.gpt.arriving import join_run
-    from recycle.megatron.gpt.run import Run
-    from recycle.runtime.launch.meet.start import choose_address
+    with interrupted_at_once():
+        from recycle.cli.run.planning import planning_of
+        from recycle.megatron.gpt.arriving import join_run
+        from recycle.megatron.gpt.run import Run
+        from recycle.runtime.launch.meet.start import choose_address
 
     if address is not None:
         address = choose_address(address, None)

@@ -9,6 +9,7 @@ from recycle.cli.console import make_console
 from recycle.cli.options import JobCommand, describe_job, device_option, job_options
 from recycle.cli.parameters import Count, OutputFile
 from recycle.cli.run.model import load_model, quiet
+from recycle.cli.surroundings import interrupted_at_once
 from recycle.errors import UserError
 from recycle.files import write_whole
 from recycle.job import Job
@@ -34,8 +35,9 @@ def command(job: Job, model_file: Path | None, repeats: int, device: Literal["cp
     """
     quiet()
     job.require_even("a profile")
-    from recycle.megatron.gpt.forward import load_text
-    from recycle.megatron.gpt.profile import profile
+    with interrupted_at_once():
+        from recycle.megatron.gpt.forward import load_text
+        from recycle.megatron.gpt.profile import profile
 
     options = load_model(model_file)
     if options.tensor_parallel > 1:

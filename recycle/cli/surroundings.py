@@ -51,6 +51,22 @@ def settled() -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
+@contextmanager
+def interrupted_at_once() -> Iterator[None]:
+    """Within it, Ctrl-C ends the process without Python's help: for imports whose libraries load for seconds.
+
+    While a library is loaded, no handler runs. Nothing may have been begun that has to be tidied up.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    # In the background of a shell it is ignored.
+    if handler != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 def _nowhere() -> IO[str]:
     return Path(os.devnull).open("w")
 

@@ -28,6 +28,7 @@ from recycle.cli.parameters import (
 from recycle.cli.run.choices import Chosen, choose
 from recycle.cli.run.model import load_model, quiet
 from recycle.cli.run.shown_run import train_and_show
+from recycle.cli.surroundings import interrupted_at_once
 from recycle.control.board.run_folder import require_free, taken
 from recycle.control.membership.open_files import allow_most
 from recycle.control.store.etcd_cluster import VARIABLE, EtcdCluster
@@ -218,9 +219,10 @@ def command(
         require_free(output)
         host = choose_address(address, None)
         chosen = files()
-    from recycle.control.membership.durations import Durations
-    from recycle.runtime.device import require_device
-    from recycle.runtime.launch.meet.claiming import claimed
+    with interrupted_at_once():
+        from recycle.control.membership.durations import Durations
+        from recycle.runtime.device import require_device
+        from recycle.runtime.launch.meet.claiming import claimed
 
     kind: Literal["cpu", "cuda"] = "cpu" if device == "cpu" else "cuda"
     require_device(kind)
@@ -241,8 +243,9 @@ def command(
     with nullcontext() if meeting is None else meeting.telling_others():
         plan, faults = chosen or files()
         tell_start(plan, catalogue)
-        from recycle.megatron.gpt.run import Run
-        from recycle.planner.source import plan_ahead
+        with interrupted_at_once():
+            from recycle.megatron.gpt.run import Run
+            from recycle.planner.source import plan_ahead
 
         model = load_model(model_file)
         if model.distributed_optimizer:

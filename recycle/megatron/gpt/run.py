@@ -1,5 +1,6 @@
 """A training run: what is trained, for how long, and where it is written."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -173,7 +174,7 @@ class Run(msgspec.Struct, frozen=True):
         """
         save_plan(self.plan, self.folder / PLAN, private=True)
         fields = {name: getattr(self, name) for name in self.__struct_fields__ if name not in NOT_SAVED}
-        content = msgspec.json.format(msgspec.json.encode(fields, enc_hook=str))
+        content = msgspec.json.format(msgspec.json.encode(fields, enc_hook=self._saved))
         write_whole(self.folder / SETTINGS, content, private=True)
 
     @classmethod
@@ -185,10 +186,20 @@ class Run(msgspec.Struct, frozen=True):
         """
         plan = load_plan(folder / PLAN)
         try:
-            saved = msgspec.json.decode(read_bytes(folder / SETTINGS), type=_Saved, dec_hook=_path)
+            saved = msgspec.json.decode(
+                read_bytes(folder / SETTINGS), type=_Saved, dec_hook=lambda _, value: folder / value
+            )
         except (msgspec.DecodeError, RecursionError) as error:
             raise RunError(f"{folder / SETTINGS}: this is no run of this release: {error}") from error
         return cls(plan=plan, folder=folder, **msgspec.structs.asdict(saved))
+
+    def _saved(self, value: object) -> str:
+        """A path as it is found from any working directory, and below the run's folder on any host."""
+        if not isinstance(value, Path):
+            return str(value)
+        with suppress(ValueError):
+            return str(value.absolute().relative_to(self.folder.absolute()))
+        return str(value.absolute())
 
 
 _Saved = msgspec.defstruct(
@@ -198,8 +209,3 @@ _Saved = msgspec.defstruct(
     forbid_unknown_fields=True,
 )
 """What a run's file holds: all of its other fields, none left out."""
-
-
-def _path(kind: type, value: str) -> Path:
-    assert kind is Path
-    return Path(value)

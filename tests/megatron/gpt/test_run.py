@@ -35,6 +35,20 @@ def test_what_is_saved_is_read(run):
     assert Run.read(run.folder) == run
 
 
+@pytest.mark.parametrize("name", ["text", "catalogue", "resume_from"])
+def test_its_files_are_found_from_another_folder(run, tmp_path, monkeypatch, name):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for given, kept in ((Path("given"), "../given"), (Path("run/plans.zip"), "plans.zip")):
+        here = msgspec.structs.replace(run, folder=Path("run"), **{name: given})
+        here.folder.mkdir(exist_ok=True)
+        here.save()
+        monkeypatch.chdir("elsewhere")
+        found = getattr(Run.read(Path("../run")), name)
+        assert found.resolve() == (tmp_path / "run" / kept).resolve()
+        monkeypatch.chdir("..")
+
+
 @pytest.mark.parametrize("name", sorted({*Run.__struct_fields__} - {*NOT_SAVED}))
 def test_a_file_that_lacks_a_setting_is_of_another_release(run, name):
     run.save()
