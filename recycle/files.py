@@ -23,11 +23,18 @@ STANDARD = Path("-")
 LARGEST = 1 << 29
 """Bytes of a file that is read whole: the largest plan that is ever made has less."""
 
+_WIDE = {
+    # The mark of UTF-16 is how that of UTF-32 begins.
+    (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE): "utf-32",
+    (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE): "utf-16",
+}
+"""Encodings of more than a byte a letter, by the marks that texts in them begin with."""
+
 T = TypeVar("T")
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file's content; what a byte-order mark says to be UTF-16, or UTF-8, comes as UTF-8 without it.
+    """The file's content; what a byte-order mark says to be UTF-32, UTF-16 or UTF-8 comes as UTF-8 without it.
 
     Raises:
         UserError: the file cannot be read, or is larger than any of ours.
@@ -90,11 +97,12 @@ def _require_once(pairs: list[tuple[str, Any]]) -> None:
 
 def without_mark(content: bytes) -> bytes:
     """A text as UTF-8 without a byte-order mark; what begins with none is left as it is."""
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        try:
-            return content.decode("utf-16").encode()
-        except UnicodeError:
-            return content
+    for marks, encoding in _WIDE.items():
+        if content.startswith(marks):
+            try:
+                return content.decode(encoding).encode()
+            except UnicodeError:
+                continue
     return content.removeprefix(codecs.BOM_UTF8)
 
 

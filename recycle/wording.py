@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 MICROSECONDS = {
+    "ps": 1e-6,
     "ns": 1e-3,
     "us": 1.0,
     "\u00b5s": 1.0,
     "ms": 1e3,
     "s": 1e6,
+    "picosecond": 1e-6,
     "nanosecond": 1e-3,
     "microsecond": 1.0,
     "millisecond": 1e3,
@@ -17,6 +19,8 @@ MICROSECONDS = {
     "minute": 6e7,
     "h": 3.6e9,
     "hour": 3.6e9,
+    "d": 8.64e10,
+    "day": 8.64e10,
 }
 """The units of time, in microseconds; whatever else a job counts its times in stands for no length of time."""
 
@@ -145,9 +149,9 @@ def plural(value: float, unit: str) -> str:
 
 
 def units(unit: str) -> str:
-    """A unit for several; symbols such as ms stay."""
+    """A unit for several; symbols such as ms stay, and so do words that are of several."""
     symbol = unit in MICROSECONDS.keys() | BYTES.keys() and len(unit) <= 3
-    return printable(unit) if symbol or len(unit) <= 2 else f"{printable(unit)}s"
+    return printable(unit) if symbol or len(unit) <= 2 or unit.endswith("s") else f"{printable(unit)}s"
 
 
 def number(value: float) -> str:

@@ -53,7 +53,7 @@ def call(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("columns", ["0", "-3", "", "²", "9" * 30, "wide"])
+@pytest.mark.parametrize("columns", ["0", "-3", "", "²", "9" * 30, "9" * 5000, "wide"])
 def test_a_width_that_is_none_is_that_of_a_page(call, columns):
     usual = call("show", COLUMNS="80").stdout
     assert call("show", COLUMNS=columns).stdout == usual
@@ -62,7 +62,12 @@ def test_a_width_that_is_none_is_that_of_a_page(call, columns):
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_what_every_command_prints_fits_any_width_and_encoding(call, name):
-    for variables in ({"COLUMNS": "0"}, {"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1", "COLUMNS": "1"}):
+    for variables in (
+        {"COLUMNS": "0"},
+        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONIOENCODING": "latin-1", "COLUMNS": "1"},
+        {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""},
+    ):
         done = call(name, **variables)
         assert (done.returncode, b"Traceback" in done.stderr) == (0, False), (variables, done.stderr)
         assert done.stdout.strip()
@@ -146,15 +151,26 @@ def test_a_foreign_backend_keeps_no_picture_from_being_made(call, tmp_path):
     assert (tmp_path / "a.png").stat().st_size
 
 
-@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff"), min_size=1))
+def test_letters_that_a_font_lacks_are_no_warning(call, tmp_path):
+    assert call("output", "2>/dev/null > named.json").returncode == 0
+    done = call(
+        "help", f"; {sys.executable} -W error -c 'from recycle.cli import main; main()' show named.json --figure a.pdf"
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    done = call("study", "-o out", PYTHONWARNINGS="error")
+    assert (done.returncode, b"Warning" in done.stderr) == (0, False)
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff\0"), min_size=1))
 def test_a_text_is_the_same_with_any_byte_order_mark(text):
     plain = text.encode()
-    for encoding in ("utf-8-sig", "utf-16", "utf-8"):
+    for encoding in ("utf-8-sig", "utf-16", "utf-32", "utf-8"):
         assert without_mark(text.encode(encoding)) == plain
     assert without_mark(b"\xfe\xff" + text.encode("utf-16-be")) == plain
+    assert without_mark(b"\0\0\xfe\xff" + text.encode("utf-32-be")) == plain
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
 def test_every_file_of_a_user_is_read_with_a_byte_order_mark(tmp_path, run, encoding):
     def write(name, text):
         (tmp_path / name).write_bytes(text.encode(encoding))

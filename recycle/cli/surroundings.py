@@ -28,7 +28,7 @@ def settled() -> Iterator[None]:
         SystemExit: the reader of standard output has ended.
     """
     columns = os.environ.get("COLUMNS")
-    if columns is not None and not (columns.isascii() and columns.isdecimal() and 0 < int(columns) <= WIDEST):
+    if columns is not None and not _is_width(columns):
         del os.environ["COLUMNS"]
     # Pictures are made without a window, and a backend that is not installed would keep them from being made.
     os.environ.pop("MPLBACKEND", None)
@@ -37,7 +37,8 @@ def settled() -> Iterator[None]:
     sys.stdout = output = cast("Any", _Output(sys.stdout or _nowhere()))
     sys.stderr = sys.stderr or _nowhere()
     for stream in before:
-        if getattr(stream, "errors", None) == "strict":
+        # Under the locales C and POSIX Python lets undecodable bytes through, and fails at all that ASCII lacks.
+        if getattr(stream, "errors", None) in ("strict", "surrogateescape"):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         yield
@@ -65,6 +66,11 @@ def interrupted_at_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
+
+
+def _is_width(columns: str) -> bool:
+    digits = columns.lstrip("0")
+    return columns.isascii() and columns.isdecimal() and 0 < len(digits) <= len(str(WIDEST)) and int(digits) <= WIDEST
 
 
 def _nowhere() -> IO[str]:

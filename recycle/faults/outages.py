@@ -153,13 +153,14 @@ def _on_servers(outages: Outages, job: Job, held: Sequence[Sequence[Server]]) ->
 
 def _rows_of_faults(content: bytes) -> list[TraceRow]:
     rows = []
-    for number, fault in enumerate(decode_faults(content).of_launcher(), 1):
+    for number, fault in enumerate(decode_faults(content).entries, 1):
+        if not (fault.kind.ends_server or fault.kind is Kind.JOIN):
+            continue
         if fault.at is None:
             raise FaultError(f"fault {number}, {fault}: a study has no steps; write at = instead")
         change = ADD if fault.kind is Kind.JOIN else REMOVE
-        if fault.kind.ends_server or fault.kind is Kind.JOIN:
-            rows.append(TraceRow(number, f"{fault.at}s", change, tuple(map(str, fault.servers))))
-    return rows
+        rows.append((fault.at, TraceRow(number, f"{fault.at}s", change, tuple(map(str, fault.servers)))))
+    return [row for _, row in sorted(rows, key=lambda each: each[0])]
 
 
 def _of_places(rows: Sequence[TraceRow], job: Job) -> list[TraceRow]:

@@ -32,8 +32,14 @@ CHANGES = ("change", "event")
 NAMES = ("server", "node")
 Fields: TypeAlias = tuple[int, list[str]]
 
-DATE, LATEST = 1e9 * 1000, 1e10 * 1000
-"""Milliseconds from which on a time is a date, of 2001 or later, and from which on it is none, with that unit."""
+DATE, LATEST = 3e8 * 1000, 1e10 * 1000
+"""Milliseconds from which on a time is a date, of 1979 or later, and from which on it is none, with that unit.
+
+No cluster waits nine years for its first failure.
+"""
+
+SECONDS = range(10**9, 10**10)
+"""Numbers that are taken for seconds since 1970 where milliseconds are asked for: dates of 2001 or later."""
 
 DECIMALS = 2
 """Of milliseconds: a date in days is not more exact."""
@@ -45,6 +51,8 @@ FACTS, PER_NODE = ("days", "nodes"), "-per-node"
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _COUNT = re.compile(r"\d{1,18}", re.ASCII)
+_SAID = re.compile(r"#+\s*([\w-]+)(?:(\s*[:=])\s*|\s+)(\S+)\s*", re.ASCII)
+_LIST = re.compile(r"[][{},;]")
 
 
 class TraceRow(NamedTuple):
@@ -93,7 +101,7 @@ def read_rows(content: bytes) -> list[TraceRow]:
     Raises:
         FaultError: a line cannot be read or makes no sense; the message has its number, and the remedy.
     """
-    if content.lstrip()[:1] == b"[":
+    if content.lstrip()[:1] in (b"[", b"{"):
         return _of_events(content)
     lines = _lines(content)
     if not lines:
@@ -130,15 +138,20 @@ def comments(content: bytes) -> dict[str, float]:
     Raises:
         FaultError: what should be a number is none.
     """
-    facts = {}
+    facts: dict[str, float] = {}
     for number, line in enumerate(content.decode("utf-8-sig", "replace").splitlines(), 1):
-        words = re.split(r"[\s:=]+", line.strip("# \t"))
-        is_fact = line.startswith("#") and len(words) == 2 and (words[0] in FACTS or words[0].endswith(PER_NODE))
-        if is_fact and any(map(str.isdigit, words[1])):
-            try:
-                facts[words[0]] = parse_number(words[1])
-            except ValueError as error:
-                raise FaultError(f"line {number}: # {words[0]} {words[1]}: give a number") from error
+        said = _SAID.fullmatch(line)
+        name = said[1].lower() if said else ""
+        if not said or not (name in FACTS or name.endswith(PER_NODE)):
+            continue
+        if not (said[2] or any(map(str.isdigit, said[3]))):
+            continue  # words that begin so by chance, as in "# nodes failed"
+        try:
+            value = parse_number(said[3])
+        except ValueError as error:
+            raise FaultError(f"line {number}: # {name} {said[3]}: give a number") from error
+        if facts.setdefault(name, value) != value:
+            raise FaultError(f"line {number}: # {name} {said[3]}: a line above says {facts[name]:g}; leave one out")
     return facts
 
 
@@ -147,8 +160,14 @@ def _lines(content: bytes) -> list[Fields]:
         text = content.decode("utf-8-sig")
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)
         lines = [(reader.line_num, [field.strip() for field in fields]) for fields in reader]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise FaultError(f"this is no CSV file: {error}") from error
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise FaultError(f"line {line}: this is no text in UTF-8; save it as such: {error}") from error
+    except csv.Error as error:
+        raise FaultError(f"line {reader.line_num}: this is no CSV file: {error}") from error
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise FaultError(f"line {line}: there is a byte of 0: this is no text in UTF-8; save it as such")
     return [(number, fields) for number, fields in lines if any(fields) and not fields[0].startswith("#")]
 
 
@@ -178,10 +197,10 @@ def _of_nodes(rows: Sequence[TraceRow]) -> list[TraceRow]:
                 "the like"
             )
         latest = _time(row.line, row.time, latest, 1.0)
-        if not changes and DATE / 1000 <= latest < LATEST / 1000:
+        if not changes and SECONDS.start <= latest < SECONDS.stop:
             raise FaultError(
                 f"line {row.line}: time is {row.time}: a trace of nodes has milliseconds, and these look like seconds "
-                "since 1970; write milliseconds"
+                "since 1970; write milliseconds, or lines 0,add,node above if they are"
             )
         changes += (NodeChange(latest, row.line, row.change, _node(row.line, name)) for name in row.names)
     says_who = bool(changes) and changes[0].change == ADD
@@ -207,6 +226,8 @@ def _of_intervals(lines: Sequence[Fields]) -> list[TraceRow]:
             raise FaultError(f"line {number}: {len(fields)} values for 3 columns; write {','.join(header)}")
         latest = _time(number, fields[1], latest, unit)
         node = _node(number, fields[0])
+        if fields[2] and _time(number, fields[2], 0.0, unit) < latest:
+            raise FaultError(f"line {number}: its end {fields[2]} is before its start {fields[1]}; correct one of them")
         changes.append(NodeChange(latest, number, REMOVE, node))
         if fields[2]:
             changes.append(NodeChange(_time(number, fields[2], latest, unit), number, ADD, node))
@@ -311,8 +332,10 @@ def _node(number: int, name: str, what: str = "line") -> str:
     """A single node's name."""
     if not name:
         raise FaultError(f"{what} {number}: the name of the node is missing")
-    if "[" in name or "]" in name:
+    if _LIST.search(name):
         raise FaultError(f"{what} {number}: {name} is a list: write each node's name, as scontrol show hostnames does")
+    if len(name.split()) > 1:
+        raise FaultError(f"{what} {number}: {name} has a space: write one node's name, without spaces")
     return name
 
 

@@ -1,6 +1,7 @@
 """The plots of a study, as SVG, by matplotlib."""
 
 import io
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -108,6 +109,8 @@ def _figure(draw: "Callable[[Sequence[Axes]], None]", height: float, rows: int =
         figure = Figure(figsize=(9, height), layout="constrained")
         draw(list(figure.subplots(rows, 1, sharex=True, squeeze=False).flat))
         text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
+        # Of letters that its font lacks it warns, and draws boxes.
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
+            figure.savefig(text, format="svg", metadata={"Date": None})
     svg = text.getvalue()
     return svg[svg.index("<svg") :]

@@ -1,6 +1,7 @@
 """The paper view: PNG or PDF through matplotlib, which the ``figures`` extra installs."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -97,7 +98,9 @@ def draw_figure(chart: Chart, form: str) -> bytes:
     if used:
         figure.legend(loc="outside lower center", ncols=5, fontsize=7, frameon=False)
     content = BytesIO()
-    figure.savefig(content, format=form, dpi=150, metadata={"CreationDate": None} if form == "pdf" else None)
+    # Of letters that its font lacks it warns, and draws boxes.
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        figure.savefig(content, format=form, dpi=150, metadata={"CreationDate": None} if form == "pdf" else None)
     return content.getvalue()
 
 

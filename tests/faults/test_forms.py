@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from harness.examples import paper_job
 from recycle.faults.errors import FaultError
 from recycle.faults.file import load_faults
 from recycle.faults.outages import Outages, load_outages
-from recycle.faults.rows import MILLISECONDS
+from recycle.faults.rows import ADD, MILLISECONDS, REMOVE
+from recycle.job import Job, Server
 from recycle.study.compare import StudySetting, compare
 from recycle.study.failures import FailureHistory
 from recycle.study.rates import Ground
@@ -82,10 +83,10 @@ def written(history: History, unit: str, begin: float) -> dict[str, str]:
     }
 
 
-def read(folder: Path, name: str, content: str) -> Outages:
+def read(folder: Path, name: str, content: str, job: Job | None = None) -> Outages:
     path = folder / name
     path.write_text(content)
-    return load_outages(str(path))
+    return load_outages(str(path), job)
 
 
 def values(outages: Outages) -> list[float]:
@@ -200,6 +201,15 @@ def test_who_fails_when_the_trace_ends_is_counted_as_such(tmp_path):
         ("# nodes 1e300\n0,add,a\n5,remove,a\n9,add,a\n", "# nodes 1e.300: give a whole number from 1 to 1000000"),
         ("# days 2\u0660\n0,add,a\n5,remove,a\n9,add,a\n", "line 1: # days 2\u0660: give a number"),
         ("# nodes=4x\n0,add,a\n5,remove,a\n9,add,a\n", "line 1: # nodes 4x: give a number"),
+        ('node,start_days,end_days\n"gpu1,gpu2",1,2\n', "line 2: gpu1,gpu2 is a list: write each node's name"),
+        ("node,start_days,end_days\ngpu{1..4},1,2\n", "line 2: gpu{1..4} is a list"),
+        ("0,add,a;b\n", "line 1: a;b is a list"),
+        ("0,add,a\n5,remove,gpu1 gpu2\n", "line 2: gpu1 gpu2 has a space"),
+        ("node,start_days,end_days\nx,5,4\n", "line 2: its end 4 is before its start 5"),
+        ("# nodes 8\n# nodes 9\nnode,start_days,end_days\nx,5,6\n", "line 2: # nodes 9: a line above says 8"),
+        ("# nodes: eight\nnode,start_days,end_days\nx,5,6\n", "line 1: # nodes eight: give a number"),
+        ("node,start_days,end_days\n\0,5,6\n", "line 2: there is a byte of 0"),
+        ("1000000000,remove,a\n", "line 1: .*or lines 0,add,node above"),
         ("# nodes 2.5\n0,add,a\n5,remove,a\n9,add,a\n", "# nodes 2.5: give a whole number"),
     ],
 )
@@ -208,3 +218,67 @@ def test_what_means_nothing_is_a_line_with_its_number(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(FaultError, match=message):
         load_outages(str(path), JOB)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"node,start_days,end_days\nM\xfcnchen,1,2\n", "line 2: this is no text in UTF-8"),
+        ("a.csv", "node,start_days,end_days\nx,1,2\n".encode("utf-16-le"), "line 1: there is a byte of 0"),
+        ("a.json", b'{"events": []}', "a JSON trace is a list"),
+        ("a.json", b'{"node_id": "a"}\n{"node_id": "b"}\n', "a JSON trace is a list"),
+    ],
+)
+def test_what_is_no_text_of_a_trace_is_a_line(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(FaultError, match=message):
+        load_outages(str(tmp_path / name), JOB)
+
+
+@pytest.mark.parametrize("comment", ["# Nodes: 8", "#NODES=8", "# nodes 8\n# nodes failed\n# nodes  8"])
+def test_a_comment_says_how_many_nodes_there_are_in_any_letters(tmp_path, comment):
+    assert read(tmp_path, "a.csv", f"{comment}\nnode,start_days,end_days\nx,1,2\ny,3,4\n").nodes == 8
+
+
+def test_dates_before_2001_are_dates(tmp_path):
+    outages = read(tmp_path, "a.csv", "node,start_seconds,end_seconds\na,840000000,840003600\nb,840100000,840103600\n")
+    assert outages.seconds == 103_600
+
+
+@st.composite
+def server_outages(draw: st.DrawFn) -> list[tuple[Server, int, int]]:
+    """Outages of a job's servers, in tenths of a second; those of one server do not touch."""
+    found = []
+    for server in JOB.servers():
+        times = sorted(draw(st.lists(st.integers(0, 5000), max_size=6, unique=True)))
+        found += [(server, start, end) for start, end in zip(times[::2], times[1::2], strict=False)]
+    assume(found)
+    return sorted(found, key=lambda each: (each[1], each[0]))
+
+
+@given(outages=server_outages())
+def test_outages_of_servers_are_the_same_as_those_of_as_many_nodes(tmp_path_factory, outages):
+    folder = tmp_path_factory.mktemp("servers")
+    number = {server: place for place, server in enumerate(JOB.servers())}
+    nodes = [(f"n{number[server]}", start / 10, end / 10) for server, start, end in outages]
+    changes = [
+        (when, kind, str(each)) for each, *ends in outages for when, kind in zip(ends, (REMOVE, ADD), strict=True)
+    ]
+    changes.sort()
+    faults = [
+        f'[[fault]]\nkind = "{"kill" if kind == REMOVE else "join"}"\nserver = "{name}"\nat = "{when * 100}ms"\n'
+        for when, kind, name in reversed(changes)
+    ]
+    there = [f"0,add,n{place}" for place in range(len(number))]
+    of_nodes = [f"{when * 100},{kind},n{number[Server.parse(name)]}" for when, kind, name in changes]
+    forms = {
+        "header.csv": ["time,change,server", *(f"{when / 10}s,{kind},{name}" for when, kind, name in changes)],
+        "bare.csv": [f"{when / 10},{kind},{name}" for when, kind, name in changes],
+        "faults.toml": faults,
+        "changes.csv": [*there, *of_nodes],
+        "intervals.csv": ["node,start_seconds,end_seconds", *(f"{node},{start},{end}" for node, start, end in nodes)],
+    }
+    first, *others = (read(folder, name, "\n".join(lines), JOB) for name, lines in forms.items())
+    # Which node is which is known of those alone that the trace names.
+    assert all(same(first, each) for each in others[:3])
+    assert [each[1:] for each in others[3].entries] == [pytest.approx(each[1:], abs=1e-3) for each in first.entries]

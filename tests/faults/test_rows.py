@@ -118,7 +118,7 @@ def test_how_many_servers_a_trace_is_of_follows_from_those_of_a_node(load):
         ("0,add\n", "line 1: expected .*known forms are"),
         ("node,begin,end\nx,1,2\n", "line 1: columns node,begin,end: write node,start_days,end_days"),
         ("node,start_weeks,end_weeks\nx,1,2\n", "line 1: unknown column 'weeks'; name its unit"),
-        ("node,start_days,end_days\nx,2,1\n", "line 2: its time 1 is before 2"),
+        ("node,start_days,end_days\nx,2,1\n", "line 2: its end 1 is before its start 2"),
         ("node,start_days,end_days\nx,2,3\ny,1,3\n", "line 3: its time 1 is before 2; sort"),
         ("node,start_days,end_days\nx,soon,3\n", "line 2: time is 'soon': write a number"),
         ("node,start_days,end_days\nx,2\n", "line 2: 2 values for 3 columns"),
@@ -146,6 +146,16 @@ def test_an_unknown_file(tmp_path):
     (tmp_path / "trace.yaml").write_text("x")
     with pytest.raises(FaultError, match=r"end in \.toml, \.csv, \.txt, \.json, or be one of language-model-cluster"):
         load_outages(str(tmp_path / "trace.yaml"))
+
+
+@pytest.mark.parametrize("kind", ["kill", "exit", "stop", "agent-kill"])
+def test_a_fault_with_a_step_is_refused_beside_others_with_times(load, kind):
+    timed = (
+        '[[fault]]\nkind = "kill"\nserver = "W0_1"\nat = "5s"\n[[fault]]\nkind = "join"\nserver = "W0_1"\nat = "9s"\n'
+    )
+    load(f'{timed}[[fault]]\nkind = "nan"\nserver = "W0_0"\niteration = 4\n', "faults.toml", job=SMALL)
+    with pytest.raises(FaultError, match=r"fault 3.*a study has no steps; write at ="):
+        load(f'{timed}[[fault]]\nkind = "{kind}"\nserver = "W0_0"\niteration = 4\n', "faults.toml", job=SMALL)
 
 
 def test_a_fault_with_a_step_has_no_time(load):
