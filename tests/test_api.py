@@ -4,10 +4,14 @@ import logging
 import re
 import subprocess
 import sys
+from collections import Counter
+from itertools import chain, combinations_with_replacement, product
 from xml.etree import ElementTree
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import recycle
 from harness.paths import ROOT
@@ -16,6 +20,7 @@ from recycle.errors import JobError, PlanFileError, UserError
 from recycle.job import Server
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.routing import ROUTING_RULES
+from recycle.planner.model.problem import make_problem
 from recycle.study.policies.scaled import FaultScaled
 from recycle.study.policy import Reaction, train
 from recycle.study.registry import MAKERS
@@ -237,6 +242,63 @@ def test_plans_keep_to_a_rule_that_tells_pipelines_apart(registries, keys, keeps
     del ROUTING_RULES["rack"]
     with pytest.raises(PlanFileError, match="routing 'rack': there is none; choose from home, free"):
         decode_plan(encode_plan(plan.plan), "plan.json")
+
+
+def test_the_bound_of_a_plan_takes_account_of_the_rule(registries):
+    recycle.register_routing("rack", rack)
+    job = recycle.Job(pipelines=4, stages=4, micro_batches=6)
+    plan = recycle.make_plan(job, "W1_2", moves=200, mode="rack")
+    assert plan.period == plan.bound > recycle.make_plan(job, "W1_2", moves=200).period
+    one = recycle.make_plan(recycle.Job(pipelines=4, stages=1, micro_batches=6), "W1_0", moves=5, mode="rack")
+    assert "1 live server for 12 micro-batches, so one of them executes 12" in one.explain().bound
+
+
+@st.composite
+def rules(draw):
+    """A rule as a table: which live servers may execute the micro-batches of a home, drawn for each question."""
+    random = draw(st.randoms(use_true_random=False))
+    table = {}
+
+    def hosts(home, live):
+        if (home, live) not in table:
+            table[home, live] = [*random.sample(live, random.randint(1, len(live))), *({home} & set(live))]
+        return table[home, live]
+
+    return hosts
+
+
+@given(
+    rule=rules(),
+    keeps_home=st.booleans(),
+    shape=st.sampled_from(["standard", "v-shaped", "looped"]),
+    pipelines=st.integers(2, 4),
+    micro_batches=st.integers(1, 3),
+    numbers=st.integers(0, 2**30),
+)
+def test_no_plan_is_below_the_bound_of_any_rule_and_the_busiest_server_has_its_share(
+    rule, keeps_home, shape, pipelines, micro_batches, numbers
+):
+    name = f"drawn-{len(ROUTING_RULES)}"
+    recycle.register_routing(name, rule, keeps_home=keeps_home)
+    try:
+        keys = {} if shape == "standard" else {"placement": "v-shaped" if shape == "v-shaped" else [[0, 2], [1, 3]]}
+        job = recycle.Job(pipelines=pipelines, stages=2, micro_batches=micro_batches, **keys)
+        dead = [each for place, each in enumerate(job.servers()) if numbers >> place & 1 and each.pipeline]
+        # A plan below its bound is refused when it is made.
+        plan = recycle.make_plan(job, dead, moves=3, mode=name)
+        assert plan.check() == []
+        problem = make_problem(job, dead, plan.plan.mode)
+        for place in range(2):
+            hosts = [problem.hosts(place, home) for home in range(pipelines)]
+            assert max(map(problem.least_share, problem.crowds(place))) == least_load(hosts, micro_batches)
+    finally:
+        del ROUTING_RULES[name]
+
+
+def least_load(hosts, micro_batches):
+    """The least number of micro-batches of the busiest server, by trying all ways to deal them out."""
+    deals = [list(combinations_with_replacement(each, micro_batches)) for each in hosts]
+    return min(max(Counter(chain(*dealt)).values()) for dealt in product(*deals))
 
 
 @pytest.mark.parametrize(
