@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from itertools import chain, combinations_with_replacement, product
+from itertools import chain, combinations, combinations_with_replacement, product
 from xml.etree import ElementTree
 
 import msgspec
@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 import recycle
 from harness.paths import ROOT
 from recycle.api.planned import Planned
-from recycle.errors import JobError, PlanFileError, UserError
+from recycle.errors import JobError, NoPlanError, PlanFileError, UserError
 from recycle.job import Server
+from recycle.plan.catalogue import Catalogue
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.routing import ROUTING_RULES
 from recycle.planner.model.problem import make_problem
@@ -242,6 +243,40 @@ def test_plans_keep_to_a_rule_that_tells_pipelines_apart(registries, keys, keeps
     del ROUTING_RULES["rack"]
     with pytest.raises(PlanFileError, match="routing 'rack': there is none; choose from home, free"):
         decode_plan(encode_plan(plan.plan), "plan.json")
+
+
+def test_a_catalogue_by_a_rule_that_tells_pipelines_apart_has_a_plan_for_every_set(registries, tmp_path):
+    recycle.register_routing("rack", rack)
+    job, path, told = recycle.Job(pipelines=4, stages=2, micro_batches=2), tmp_path / "c.zip", []
+    left = path.with_name("c.zip.part")
+    left.mkdir()
+    (left / "mark").write_bytes(b"of a run that was interrupted")
+    made = recycle.make_catalogue(
+        job, path, 2, moves=2, mode="rack", progress=lambda done, total: told.append((done, total))
+    )
+    assert told[-1] == (1 + 8 + 28, 1 + 8 + 28)
+    assert not left.exists()
+    for count in range(3):
+        for dead in combinations(job.servers(), count):
+            plan = made.plan(dead)
+            assert (plan.plan.dead, plan.check(), plan.plan.roles) == (job.dead_servers(dead), [], {})
+            assert plan.period == recycle.make_plan(job, dead, moves=2, mode="rack").period
+            for server in plan.plan.programs:
+                one = Catalogue(path).look_up(dead).plan_of(server)
+                assert one.programs[server] == plan.plan.programs[server]
+    with pytest.raises(NoPlanError, match="no plan for failure counts"):
+        made.plan("W0_0,W1_0,W2_1")
+    del ROUTING_RULES["rack"]
+    with pytest.raises(PlanFileError, match="routing 'rack': there is none"):
+        recycle.PlanCatalogue(path)
+
+
+def test_a_catalogue_in_a_mode(tmp_path):
+    made = recycle.make_catalogue(recycle.Job(**PAPER), tmp_path / "c.zip", moves=1, mode="fused global")
+    assert (made.plan("W1_2").plan.mode.backward, made.plan("W1_2").plan.mode.optimizer) == ("fused", "global")
+    large = recycle.Job(pipelines=40, stages=8, micro_batches=2)
+    with pytest.raises(UserError, match="mode is 3: give a"):
+        recycle.make_catalogue(large, tmp_path / "d.zip", mode=3)
 
 
 def test_the_bound_of_a_plan_takes_account_of_the_rule(registries):
