@@ -4,18 +4,24 @@ import logging
 import re
 import subprocess
 import sys
+from collections import Counter
+from itertools import chain, combinations, combinations_with_replacement, product
 from xml.etree import ElementTree
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import recycle
 from harness.paths import ROOT
 from recycle.api.planned import Planned
-from recycle.errors import JobError, PlanFileError, UserError
+from recycle.errors import JobError, NoPlanError, PlanFileError, UserError
 from recycle.job import Server
+from recycle.plan.catalogue import Catalogue
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.routing import ROUTING_RULES
+from recycle.planner.model.problem import make_problem
 from recycle.study.policies.scaled import FaultScaled
 from recycle.study.policy import Reaction, train
 from recycle.study.registry import MAKERS
@@ -237,6 +243,97 @@ def test_plans_keep_to_a_rule_that_tells_pipelines_apart(registries, keys, keeps
     del ROUTING_RULES["rack"]
     with pytest.raises(PlanFileError, match="routing 'rack': there is none; choose from home, free"):
         decode_plan(encode_plan(plan.plan), "plan.json")
+
+
+def test_a_catalogue_by_a_rule_that_tells_pipelines_apart_has_a_plan_for_every_set(registries, tmp_path):
+    recycle.register_routing("rack", rack)
+    job, path, told = recycle.Job(pipelines=4, stages=2, micro_batches=2), tmp_path / "c.zip", []
+    left = path.with_name("c.zip.part")
+    left.mkdir()
+    (left / "mark").write_bytes(b"of a run that was interrupted")
+    made = recycle.make_catalogue(
+        job, path, 2, moves=2, mode="rack", progress=lambda done, total: told.append((done, total))
+    )
+    assert told[-1] == (1 + 8 + 28, 1 + 8 + 28)
+    assert not left.exists()
+    for count in range(3):
+        for dead in combinations(job.servers(), count):
+            plan = made.plan(dead)
+            assert (plan.plan.dead, plan.check(), plan.plan.roles) == (job.dead_servers(dead), [], {})
+            assert plan.period == recycle.make_plan(job, dead, moves=2, mode="rack").period
+            for server in plan.plan.programs:
+                one = Catalogue(path).look_up(dead).plan_of(server)
+                assert one.programs[server] == plan.plan.programs[server]
+    with pytest.raises(NoPlanError, match="no plan for failure counts"):
+        made.plan("W0_0,W1_0,W2_1")
+    del ROUTING_RULES["rack"]
+    with pytest.raises(PlanFileError, match="routing 'rack': there is none"):
+        recycle.PlanCatalogue(path)
+
+
+def test_a_catalogue_in_a_mode(tmp_path):
+    made = recycle.make_catalogue(recycle.Job(**PAPER), tmp_path / "c.zip", moves=1, mode="fused global")
+    assert (made.plan("W1_2").plan.mode.backward, made.plan("W1_2").plan.mode.optimizer) == ("fused", "global")
+    large = recycle.Job(pipelines=40, stages=8, micro_batches=2)
+    with pytest.raises(UserError, match="mode is 3: give a"):
+        recycle.make_catalogue(large, tmp_path / "d.zip", mode=3)
+
+
+def test_the_bound_of_a_plan_takes_account_of_the_rule(registries):
+    recycle.register_routing("rack", rack)
+    job = recycle.Job(pipelines=4, stages=4, micro_batches=6)
+    plan = recycle.make_plan(job, "W1_2", moves=200, mode="rack")
+    assert plan.period == plan.bound > recycle.make_plan(job, "W1_2", moves=200).period
+    one = recycle.make_plan(recycle.Job(pipelines=4, stages=1, micro_batches=6), "W1_0", moves=5, mode="rack")
+    assert "1 live server for 12 micro-batches, so one of them executes 12" in one.explain().bound
+
+
+@st.composite
+def rules(draw):
+    """A rule as a table: which live servers may execute the micro-batches of a home, drawn for each question."""
+    random = draw(st.randoms(use_true_random=False))
+    table = {}
+
+    def hosts(home, live):
+        if (home, live) not in table:
+            table[home, live] = [*random.sample(live, random.randint(1, len(live))), *({home} & set(live))]
+        return table[home, live]
+
+    return hosts
+
+
+@given(
+    rule=rules(),
+    keeps_home=st.booleans(),
+    shape=st.sampled_from(["standard", "v-shaped", "looped"]),
+    pipelines=st.integers(2, 4),
+    micro_batches=st.integers(1, 3),
+    numbers=st.integers(0, 2**30),
+)
+def test_no_plan_is_below_the_bound_of_any_rule_and_the_busiest_server_has_its_share(
+    rule, keeps_home, shape, pipelines, micro_batches, numbers
+):
+    name = f"drawn-{len(ROUTING_RULES)}"
+    recycle.register_routing(name, rule, keeps_home=keeps_home)
+    try:
+        keys = {} if shape == "standard" else {"placement": "v-shaped" if shape == "v-shaped" else [[0, 2], [1, 3]]}
+        job = recycle.Job(pipelines=pipelines, stages=2, micro_batches=micro_batches, **keys)
+        dead = [each for place, each in enumerate(job.servers()) if numbers >> place & 1 and each.pipeline]
+        # A plan below its bound is refused when it is made.
+        plan = recycle.make_plan(job, dead, moves=3, mode=name)
+        assert plan.check() == []
+        problem = make_problem(job, dead, plan.plan.mode)
+        for place in range(2):
+            hosts = [problem.hosts(place, home) for home in range(pipelines)]
+            assert max(map(problem.least_share, problem.crowds(place))) == least_load(hosts, micro_batches)
+    finally:
+        del ROUTING_RULES[name]
+
+
+def least_load(hosts, micro_batches):
+    """The least number of micro-batches of the busiest server, by trying all ways to deal them out."""
+    deals = [list(combinations_with_replacement(each, micro_batches)) for each in hosts]
+    return min(max(Counter(chain(*dealt)).values()) for dealt in product(*deals))
 
 
 @pytest.mark.parametrize(

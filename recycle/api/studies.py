@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from recycle.api.planned import PathLike, Planned, read_count, read_job, read_seconds, read_servers
+from recycle.api.planned import PathLike, Planned, read_count, read_job, read_mode, read_seconds, read_servers
 from recycle.errors import UserError
 from recycle.faults.outages import load_outages
 from recycle.job import Job, Server
@@ -174,15 +174,19 @@ def make_catalogue(
     failures: int = 1,
     *,
     moves: int = 1000,
+    mode: Mode | str = Mode(),  # noqa: B008 - immutable
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> PlanCatalogue:
     """Plan every vector of failure counts into one file, on all processors.
+
+    By a rule of ``register_routing`` that is every set of dead servers: many more plans.
 
     Args:
         job: what is trained.
         path: of the file, which ends in .zip.
         failures: the most servers that are dead at a time.
         moves: of the search for each plan.
+        mode: what the plans may do, as ``make_plan`` has it.
         progress: told how many plans are made, of how many.
 
     Raises:
@@ -191,5 +195,5 @@ def make_catalogue(
     effort = Effort((MaxMoves(read_count("moves", moves)),), f"{moves} moves")
     most = read_count("failures", failures)
     watch = lambda done, total, _: progress(done, total)  # noqa: E731 - the entry is of no interest here
-    make_catalogue_file(Path(path), read_job(job), Mode(), most, effort, "lowered", watch, processors())
+    make_catalogue_file(Path(path), read_job(job), read_mode(mode), most, effort, "lowered", watch, processors())
     return PlanCatalogue(path)

@@ -1,8 +1,9 @@
 """The catalogue: plans for every vector of failure counts up to some number of failures, in one file.
 
 The file is a zip archive of ``index.json``, a packed plan per vector, ``plans/0-0-1-0``, and ``references``, which
-holds what the plans have in common. A plan is read when it is looked up, and a program when a server asks for it, so a
-look-up costs little however large the job is.
+holds what the plans have in common. By a routing rule of users, for which it matters which pipeline is which, there is
+a plan per set of dead servers, ``plans/W1_2-W3_0``. A plan is read when
+it is looked up, and a program when a server asks for it, so a look-up costs little however large the job is.
 """
 
 import zipfile
@@ -10,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -42,18 +43,36 @@ _BAD_ARCHIVE = (zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError,
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The figures of one plan of a catalogue."""
+Key: TypeAlias = Counts | tuple[str, ...]
+"""What a plan is for: failure counts, or the names of the dead servers."""
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The figures of one plan of a catalogue.
+
+    Attributes:
+        counts: how many servers of each stage are dead.
+        period: of the plan.
+        bound: likewise.
+        makespan: likewise.
+        dead: the names of the dead servers, where the plan is of these alone and not of all with their counts.
+    """
 
     counts: tuple[Count, ...]
     period: Time
     bound: Time
     makespan: Time
+    dead: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """What it is looked up by."""
+        return self.dead or self.counts
 
     @property
     def member(self) -> str:
         """The name of its plan in the archive."""
-        return member_name(self.counts)
+        return member_name(self.key)
 
     @property
     def figures(self) -> tuple[int, int, int]:
@@ -135,13 +154,14 @@ class Found(msgspec.Struct, frozen=True):
             plan.job.require_held(len(live) + len(plan.dead), sum(map(len, programs.values())))
         except JobError as error:
             raise PlanFileError(f"{self.source}: {error}; make the catalogue again") from error
-        return relabel_plan(msgspec.structs.replace(plan, programs=programs), self.dead)
+        return relabel_plan(msgspec.structs.replace(plan, programs=programs), self.dead, self.reading)
 
     def _head(self) -> Plan:
         """The stored plan without programs, which must be the one that the index says."""
         plan = self.packed.plan(self.source)
         figures = plan.period, plan.bound, plan.makespan
-        if (plan.job, plan.dead.counts, figures) != (self.job, self.dead.counts, self.entry.figures):
+        of_others = bool(self.entry.dead) and plan.dead != self.dead
+        if of_others or (plan.job, plan.dead.counts, figures) != (self.job, self.dead.counts, self.entry.figures):
             raise PlanFileError(f"{self.source}: this is another plan than the index says; make the catalogue again")
         return plan
 
@@ -188,7 +208,7 @@ class Catalogue:
                 f"{path}: this catalogue was made for another job ({other_job(self.index.job, job)}); "
                 "make one for this job with recycle catalogue"
             )
-        self.entries = {entry.counts: entry for entry in self.index.entries}
+        self.entries: dict[Key, Entry] = {entry.key: entry for entry in self.index.entries}
         whole = self.index.job.dead_servers(()).counts
         if whole not in self.entries or len(self.entries) != len(self.index.entries):
             raise PlanFileError(f"{path}: its index has no plan for all servers, or two for the same; make it again")
@@ -203,7 +223,8 @@ class Catalogue:
         job = self.index.job
         dead = job.dead_servers(dead)
         counts = dead.counts
-        entry = self.entries.get(counts)
+        by_set = self.index.mode.routing_rule.registered
+        entry = self.entries.get((by_set and tuple(map(str, sorted(dead)))) or counts)
         if entry is None:
             raise NoPlanError(
                 f"{self.path}: no plan for failure counts {counts}, {sum(counts)} failures; it holds every vector "
@@ -218,7 +239,7 @@ class Catalogue:
             job=job,
             dead=dead,
             entry=entry,
-            reading=relabelling(job, dead),
+            reading=Relabelling(tuple(range(job.pipelines)), {}) if by_set else relabelling(job, dead),
             source=f"{self.path}: {entry.member}",
             packed=packed,
             references=self.references,
@@ -231,9 +252,9 @@ class Catalogue:
         return self.archive.read(name)
 
 
-def member_name(counts: Counts) -> str:
-    """The archive's name for the plan of some failure counts."""
-    return f"plans/{'-'.join(map(str, counts))}"
+def member_name(key: Key) -> str:
+    """The archive's name for the plan of some failure counts, or of some dead servers."""
+    return f"plans/{'-'.join(map(str, key))}"
 
 
 def write_catalogue(path: Path, index: Index, references: bytes, plans: Iterator[tuple[str, bytes]]) -> None:

@@ -94,10 +94,16 @@ def relabelling(job: Job, dead: DeadServers) -> Relabelling:
     return Relabelling(pipelines, roles)
 
 
-def relabel_plan(plan: Plan, dead: DeadServers) -> Plan:
-    """The whole canonical plan, read for some dead servers with the same counts."""
+def relabel_plan(plan: Plan, dead: DeadServers, reading: Relabelling | None = None) -> Plan:
+    """The whole canonical plan, read for some dead servers with the same counts.
+
+    Args:
+        plan: the canonical one.
+        dead: the dead servers.
+        reading: how it is read for them; None for ``relabelling``.
+    """
     job = plan.job
-    reading = relabelling(job, dead)
+    reading = reading or relabelling(job, dead)
     live = [server for server in job.servers() if server not in dead]
     return msgspec.structs.replace(
         plan,

@@ -6,15 +6,16 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
 from contextlib import contextmanager
-from itertools import combinations_with_replacement
+from functools import partial
+from itertools import combinations, combinations_with_replacement
 from pathlib import Path
 
 import msgspec
 
 from recycle.errors import UserError
 from recycle.files import read_bytes, write_whole
-from recycle.job import Job
-from recycle.plan.catalogue import FORMAT, VERSION, Entry, Index, member_name, write_catalogue
+from recycle.job import DeadServers, Job
+from recycle.plan.catalogue import FORMAT, VERSION, Entry, Index, write_catalogue
 from recycle.plan.mode import Mode
 from recycle.plan.normalise import Counts, canonical_dead
 from recycle.plan.packing import (
@@ -46,6 +47,15 @@ def failure_vectors(job: Job, failures: int) -> Iterator[Counts]:
                 yield counts
 
 
+def failure_sets(job: Job, failures: int) -> Iterator[DeadServers]:
+    """Every set of up to some number of dead servers that leaves each stage a live one."""
+    for total in range(failures + 1):
+        for some in combinations(job.servers(), total):
+            dead = job.dead_servers(some)
+            if max(dead.counts) < job.pipelines:
+                yield dead
+
+
 def make_catalogue(
     path: Path,
     job: Job,
@@ -56,7 +66,7 @@ def make_catalogue(
     watch: Callable[[int, int, Entry], None],
     workers: int = 0,
 ) -> None:
-    """Plan every vector of failure counts into one file.
+    """Plan every vector of failure counts into one file; by a routing rule of users, every set of dead servers.
 
     Every plan is kept beside the target as soon as it is made, so that an interrupted run is taken up where it ended.
     The target appears when all plans are there.
@@ -77,24 +87,31 @@ def make_catalogue(
     """
     job.require_size()
     job.require_even("a catalogue")
-    _require_few(job, failures)
-    vectors = list(failure_vectors(job, failures))
+    by_set = mode.routing_rule.registered
+    _require_few(job, failures, by_set=by_set)
+    cases = [
+        *(failure_sets(job, failures) if by_set else map(partial(canonical_dead, job), failure_vectors(job, failures)))
+    ]
+    if by_set:
+        # What an interrupted run has left may be of another rule of that name.
+        shutil.rmtree(_folder_of_parts(path), ignore_errors=True)
     parts = _open_parts(path, job, mode, failures, effort, form)
     references = _references(parts, job, mode, failures, effort, form)
     planner = _Planner(parts, job, mode, effort, form, references)
-    entries: dict[Counts, Entry] = {}
-    with _running(planner, list(enumerate(vectors)), workers) as made:
-        for entry in made:
-            entries[entry.counts] = entry
-            watch(len(entries), len(vectors), entry)
-    index = Index(FORMAT, VERSION, job, mode, failures, baseline_period(job), [entries[counts] for counts in vectors])
-    members = ((member_name(counts), read_bytes(planner.part(number))) for number, counts in enumerate(vectors))
+    entries: dict[int, Entry] = {}
+    with _running(planner, list(enumerate(cases)), workers) as made:
+        for number, entry in made:
+            entries[number] = entry
+            watch(len(entries), len(cases), entry)
+    listed = [entries[number] for number in range(len(cases))]
+    index = Index(FORMAT, VERSION, job, mode, failures, baseline_period(job), listed)
+    members = ((entry.member, read_bytes(planner.part(number))) for number, entry in enumerate(listed))
     write_catalogue(path, index, encode_references(references), members)
     shutil.rmtree(parts)
 
 
 class _Planner(msgspec.Struct, frozen=True):
-    """Plans vectors into a folder, in any process."""
+    """Plans cases, each some dead servers, into a folder, in any process."""
 
     parts: Path
     job: Job
@@ -104,30 +121,34 @@ class _Planner(msgspec.Struct, frozen=True):
     references: References
 
     def part(self, number: int) -> Path:
-        """Where the plan of a vector is kept."""
+        """Where the plan of a case is kept."""
         return self.parts / f"plan-{number}"
 
-    def __call__(self, vector: tuple[int, Counts]) -> Entry:
-        number, counts = vector
+    def __call__(self, case: tuple[int, DeadServers]) -> tuple[int, Entry]:
+        number, dead = case
         part = self.part(number)
         if part.exists():
             packed = msgspec.msgpack.decode(read_bytes(part), type=PackedPlan)
         else:
-            plan = make_plan(self.job, canonical_dead(self.job, counts), self.mode, self.effort, self.form)
+            plan = make_plan(self.job, dead, self.mode, self.effort, self.form)
             packed = pack_plan(plan, self.references)
             write_whole(part, msgspec.msgpack.encode(packed))
         head = packed.plan(str(part))
-        return Entry(counts, head.period, head.bound, head.makespan)
+        names = tuple(map(str, sorted(dead))) if self.mode.routing_rule.registered else ()
+        return number, Entry(dead.counts, head.period, head.bound, head.makespan, names)
 
 
 @contextmanager
-def _running(planner: _Planner, vectors: Sequence[tuple[int, Counts]], workers: int) -> Iterator[Iterator[Entry]]:
-    """The figures of every vector's plan as they are made."""
+def _running(
+    planner: _Planner, cases: Sequence[tuple[int, DeadServers]], workers: int
+) -> Iterator[Iterator[tuple[int, Entry]]]:
+    """The figures of every case's plan as they are made, each with the case's number."""
     if not workers:
-        yield map(planner, vectors)
+        yield map(planner, cases)
         return
-    with pool(workers, "spawn") as executor:
-        futures = [executor.submit(planner, vector) for vector in vectors]
+    # A rule of users is known in processes alone that are forked.
+    with pool(workers, "fork" if planner.mode.routing_rule.registered else "spawn") as executor:
+        futures = [executor.submit(planner, case) for case in cases]
         yield (future.result() for future in as_completed(futures))
 
 
@@ -144,8 +165,10 @@ def _references(parts: Path, job: Job, mode: Mode, failures: int, effort: Effort
     return decode_references(read_bytes(kept), str(kept))
 
 
-def _require_few(job: Job, failures: int) -> None:
+def _require_few(job: Job, failures: int, *, by_set: bool) -> None:
     most = math.comb(job.depth + failures, failures)
+    if by_set:
+        most = sum(math.comb(len(job.servers()), count) for count in range(failures + 1))
     if most > MOST_PLANS:
         raise UserError(
             f"failures {failures}: {job.depth} stages can lose up to {failures} servers in as many as {most} ways, "
@@ -153,9 +176,13 @@ def _require_few(job: Job, failures: int) -> None:
         )
 
 
+def _folder_of_parts(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
 def _open_parts(path: Path, job: Job, mode: Mode, failures: int, effort: Effort, form: Form) -> Path:
     """The folder of an interrupted run, or a new one; its mark tells what it is for."""
-    parts = path.with_name(f"{path.name}.part")
+    parts = _folder_of_parts(path)
     what = msgspec.json.encode((job, mode, failures, effort.budget, effort.seed, form))
     mark = hashlib.sha256(what).hexdigest().encode()
     try:

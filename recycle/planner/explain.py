@@ -86,11 +86,11 @@ def _argument(plan: Plan) -> str:
     problem = make_problem(job, plan.dead, plan.mode)
     bound = lower_bound(problem)
     stage = job.stages[bound.stage]
-    live = len(problem.live[bound.stage])
-    most = -(-problem.total // live)
-    work = most * stage.work
+    crowd = max(problem.crowds(bound.stage), key=problem.least_share)
+    live, most = len(crowd.hosts), problem.least_share(crowd)
+    shared, work = len(crowd.homes) * job.micro_batches, most * stage.work
     text = (
-        f"Stage {bound.stage} bounds it ({bound.rule}): {live} live {_servers(live)} for {problem.total} micro-batches,"
+        f"Stage {bound.stage} bounds it ({bound.rule}): {live} live {_servers(live)} for {shared} micro-batches,"
         f" so one of them executes {most}, which is {most} x {job.time_text(stage.work)} = {job.time_text(work)}"
     )
     rest = bound.value - work - (stage.update if problem.staggered else 0)

@@ -4,7 +4,8 @@ Where servers hold several chunks, those of ``chunk_bounds`` take their place.
 
 Every rule but the sandwich looks at one server of an otherwise empty pipeline. By counting, some live server of stage s
 executes at least ``k = ceil(D * M / live)`` micro-batches; it is called the busiest server of the stage, and none of
-the rules becomes weaker when it executes more than k.
+the rules becomes weaker when it executes more than k. A user's rule may leave the micro-batches of some homes to
+some of the live servers: then k is the greatest such share (``Problem.crowds``).
 
 The rules see two relaxations of a server's memory, and each holds for any mixture of releases:
 
@@ -128,7 +129,8 @@ def _shared(problem: Problem, own: Mapping[Server, int]) -> Iterator[tuple[Serve
 
     Let a chunk be executed k times away from home, by its live holders, each in c at its own speed. A holder with o of
     its own executes no more than (T - o) / c of them in a period of T, rounded down, for one server executes all of a
-    micro-batch at a chunk. So these numbers add up to k at least.
+    micro-batch at a chunk. So these numbers add up to k at least. The same holds for those of some homes that
+    a user's rule leaves to some of the holders.
 
     Let several chunks of works w be executed k times each. On a server whose least ratio c / w among those that it
     holds is r, an amount x of all this work takes r x at least. T is not below any o, so the amounts (T - o) / r that
@@ -149,15 +151,18 @@ def _shared(problem: Problem, own: Mapping[Server, int]) -> Iterator[tuple[Serve
         if not away[chunk] or not job.stages[chunk].work:
             continue
         together.setdefault(live, []).append(chunk)
-        slowest = max(own[server] + away[chunk] * cost[server][chunk] for server in live)
-        yield (
-            live[0],
-            bisect_left(
-                range(slowest),
-                away[chunk],
-                key=lambda time: sum(max(0, time - own[each]) // cost[each][chunk] for each in live),
-            ),
-        )
+        for crowd in problem.crowds(chunk):
+            some = tuple(peers[host] for host in sorted(crowd.hosts))
+            brought = sum(job.loads[home] for home in crowd.homes if not keeps_home or peers[home] not in own)
+            slowest = max(own[server] + brought * cost[server][chunk] for server in some)
+            yield (
+                some[0],
+                bisect_left(
+                    range(slowest),
+                    brought,
+                    key=lambda time: sum(max(0, time - own[each]) // cost[each][chunk] for each in some),
+                ),
+            )
     for chunks in (*together.values(), [chunk for each in together.values() for chunk in each]):
         ratio = {
             server: min(Fraction(held[chunk], job.stages[chunk].work) for chunk in chunks if chunk in held)
@@ -222,7 +227,7 @@ def _busiest_server(problem: Problem, stage: int, trip: int) -> _Span:
     """
     forward, gradient, weight = problem.cost[stage]
     settings = problem.job.stages[stage]
-    most = -(-problem.total // len(problem.live[stage]))
+    most = max(map(problem.least_share, problem.crowds(stage)))
     open_ = min(most, settings.capacity)
     rest = problem.release[stage][2]
     kept = min(most, settings.limit // rest) if rest else most

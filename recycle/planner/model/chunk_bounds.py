@@ -132,8 +132,12 @@ def _busiest(problem: Problem, place: int, out: Sequence[int], back: Sequence[in
     each = [sum(problem.cost[chunk]) for chunk in chunks]
     keeps_home = problem.mode.routing_rule.keeps_home
     own = job.micro_batches if keeps_home else 0
-    others = problem.total - own * live
-    work = own * sum(each) + max(-(-others * sum(each) // live), -(-others * len(chunks) // live) * min(each))
+
+    def shared_by(hosts: int, homes: int) -> int:
+        others = homes * job.micro_batches - own * hosts
+        return max(-(-others * sum(each) // hosts), -(-others * len(chunks) // hosts) * min(each))
+
+    work = own * sum(each) + max(shared_by(len(crowd.hosts), len(crowd.homes)) for crowd in problem.crowds(place))
 
     limit = job.limit(place)
     pending = _filling(
