@@ -16,7 +16,7 @@ import pytest
 from harness.memory_store import MemoryStore
 from harness.processes import is_running, send_signal
 from recycle.control.board.board import Board
-from recycle.control.host.agent import DONE, FENCED, GOOD, Sparing, run_agent
+from recycle.control.host.agent import DONE, FENCED, GOOD, HostAccess, run_agent
 from recycle.control.host.heartbeats import Heartbeat
 from recycle.control.host.signs import host_name
 from recycle.control.membership.addresses import LOOPBACK
@@ -59,7 +59,7 @@ class Run:
         work: Callable[[], int] = sleep,
         connect: Callable | None = None,
         durations: Durations = DURATIONS,
-        sparing: Sparing | None = None,
+        access: HostAccess | None = None,
     ) -> None:
         connect = connect or self.connect
         started = CONTEXT.SimpleQueue()
@@ -70,7 +70,7 @@ class Run:
             return work()
 
         def watch() -> None:
-            os._exit(abs(run_agent(member, body, connect, self.token, durations, sparing=sparing)))
+            os._exit(abs(run_agent(member, body, connect, self.token, durations, access=access)))
 
         agent = CONTEXT.Process(target=watch)
         agent.start()
@@ -124,9 +124,9 @@ def test_a_relay_runs_beside_who_speaks_for_the_host_and_whoever_speaks_next_has
         relays.put(os.getpid())
         time.sleep(300)
 
-    run.start(FIRST, sparing=Sparing(relay, LOOPBACK))
+    run.start(FIRST, access=HostAccess(LOOPBACK, relay))
     first = relays.get()
-    run.start(SECOND, sparing=Sparing(relay, LOOPBACK))
+    run.start(SECOND, access=HostAccess(LOOPBACK, relay))
     send_signal(run.workers[FIRST] if victim == "worker" else run.agents[FIRST].pid, signal.SIGKILL)
     second = relays.get()
     assert second != first
@@ -396,7 +396,7 @@ def test_what_a_worker_has_started_outlives_its_good_end(run: Run, status: int) 
             os._exit(0)
         return status
 
-    run.start(FIRST, leave_some, sparing=Sparing(relay, LOOPBACK))
+    run.start(FIRST, leave_some, access=HostAccess(LOOPBACK, relay))
     os.close(told)
     assert run.ended(FIRST) == status
     os.close(end)

@@ -8,7 +8,7 @@ import pytest
 from harness.memory_store import MemoryStore
 from recycle.control.board import keys
 from recycle.control.board.board import Board
-from recycle.control.host.direct_heartbeats import REACHED, DirectHeartbeats
+from recycle.control.host.direct_heartbeats import REACHED, REACHED_OFTEN, DirectHeartbeats
 from recycle.control.host.heartbeat_leader import HeartbeatLeader
 from recycle.control.host.neighbours import ring, watched
 from recycle.control.host.signs import HostSocket, Sign
@@ -56,8 +56,8 @@ class Wires:
 class WiredSender:
     """A DirectHeartbeatSender over wires."""
 
-    def __init__(self, host: "Host", wires: Wires) -> None:
-        self.heartbeats = DirectHeartbeats(host.name, TOKEN, DURATIONS.silence)
+    def __init__(self, host: "Host", wires: Wires, *, spares: bool) -> None:
+        self.heartbeats = DirectHeartbeats(host.name, TOKEN, DURATIONS.silence, spares=spares)
         self.address = (host.name, len(wires.hosts) + 1)
         self._host = host
         self._wires = wires
@@ -76,8 +76,9 @@ class WiredSender:
 class Host:
     """A host with two servers, whose agents and workers give signs as long as they are among the living."""
 
-    def __init__(self, number: int, store: MemoryStore, wires: Wires | None = None) -> None:
+    def __init__(self, number: int, store: MemoryStore, wires: Wires | None = None, *, spares: bool = True) -> None:
         self.number = number
+        self._spares = spares
         self.name = f"host {number}"
         self.reaches_store, self.store_hangs = True, False
         self._wires = wires
@@ -92,7 +93,7 @@ class Host:
     def take_over(self) -> None:
         """Another agent speaks."""
         # Another process has another address.
-        self.direct = None if self._wires is None else WiredSender(self, self._wires)
+        self.direct = None if self._wires is None else WiredSender(self, self._wires, spares=self._spares)
         self.leader = HeartbeatLeader(self._socket, self.name, DURATIONS, 1, self.direct)
 
     def beat(self, now: float) -> None:
@@ -119,9 +120,9 @@ class Host:
 class Run:
     """Four hosts."""
 
-    def __init__(self, store: MemoryStore, wires: Wires | None) -> None:
+    def __init__(self, store: MemoryStore, wires: Wires | None, *, spares: bool = True) -> None:
         self.now = 100.0
-        self.hosts = [Host(number, store, wires) for number in range(HOSTS)]
+        self.hosts = [Host(number, store, wires, spares=spares) for number in range(HOSTS)]
         self.board = Board(store, TOKEN)
 
     def go_on(self, seconds: float) -> None:
@@ -145,9 +146,9 @@ def wires() -> Wires:
     return Wires()
 
 
-@pytest.fixture(params=["they tell the store", "they hail each other"])
+@pytest.fixture(params=["they tell the store", "they hail each other", "they do both"])
 def run(store: MemoryStore, wires: Wires, request: pytest.FixtureRequest) -> Iterator[Run]:
-    run = Run(store, wires if request.param == "they hail each other" else None)
+    run = Run(store, None if request.param == "they tell the store" else wires, spares=request.param != "they do both")
     yield run
     for host in run.hosts:
         host.close()
@@ -257,6 +258,91 @@ def test_older_signs_that_a_stranger_puts_back_let_no_host_seem_dead_and_none_al
     begun.hosts[1].is_alive = False
     begun.go_on(5)
     assert begun.dead == set(begun.hosts[1].members)
+
+
+@pytest.fixture(params=["they spare the store", "they do not"])
+def hailing(store: MemoryStore, wires: Wires, request: pytest.FixtureRequest) -> Iterator[Run]:
+    run = begin(Run(store, wires, spares=request.param == "they spare the store"))
+    run.go_on(3)
+    yield run
+    for host in run.hosts:
+        host.close()
+
+
+@pytest.fixture
+def asking(store: MemoryStore, wires: Wires) -> Iterator[Run]:
+    """They hail each other, and look at the store in every beat."""
+    run = begin(Run(store, wires, spares=False))
+    run.go_on(3)
+    yield run
+    for host in run.hosts:
+        host.close()
+
+
+@pytest.mark.parametrize("attack", ["newest", "older", "deleted"])
+def test_whose_signs_a_stranger_undoes_is_alive_as_long_as_it_answers(
+    hailing: Run, store: MemoryStore, capsys: pytest.CaptureFixture[str], attack: str
+) -> None:
+    frozen = {key: found for key in (keys.beat(each.name) for each in hailing.hosts) if (found := store.get(key))}
+    if attack == "older":
+        hailing.go_on(5)
+
+    def go_on(beats: int) -> None:
+        for _ in range(beats):
+            hailing.now += BEAT
+            for host in hailing.hosts:
+                if attack == "deleted":
+                    store.delete_all(frozen.__contains__)
+                else:
+                    store.set_many(frozen)
+                host.beat(hailing.now)
+
+    go_on(60)
+    assert hailing.dead == set()
+    told = capsys.readouterr().err.count("The host answers directly, and counts as alive")
+    assert told in (0, HOSTS), "once each"
+    hailing.hosts[1].is_alive = False
+    go_on(5)
+    assert hailing.dead == set()
+    go_on(3)
+    assert hailing.dead == set(hailing.hosts[1].members)
+
+
+def test_whose_signs_a_stranger_deletes_before_any_host_has_read_one_has_to_answer_an_alarm(
+    run: Run, store: MemoryStore
+) -> None:
+    run.board.verdicts.propose(Verdict(0, tuple(map(str, MEMBERS)), 0))
+
+    def go_on(seconds: float) -> None:
+        for _ in range(int(seconds / BEAT)):
+            run.now += BEAT
+            for each in run.hosts:
+                store.delete(keys.beat(run.hosts[1].name))
+                each.beat(run.now)
+
+    go_on(DURATIONS.answer - 1)
+    assert run.board.failures.alarm(0) is None
+    go_on(3)
+    assert run.board.failures.alarm(0) is not None
+    run.board.verdicts.propose(Verdict(1, tuple(map(str, MEMBERS)), 0))
+    go_on(2 * DURATIONS.answer)
+    assert run.dead == set()
+    assert run.board.failures.alarm(1) is None
+
+
+def test_who_answers_and_does_not_reach_the_store_is_missed_soon_where_all_look_at_it(asking: Run) -> None:
+    asking.hosts[2].reaches_store = False
+    asking.go_on((1 + REACHED_OFTEN) * DURATIONS.silence + 2 * BEAT)
+    assert asking.dead == set(asking.hosts[2].members)
+
+
+@pytest.mark.parametrize("seconds", [2.0, 5.0, 30.0])
+def test_while_a_store_hangs_that_all_look_at_nobody_is_missed_who_lives(asking: Run, seconds: float) -> None:
+    for hangs in (True, False):
+        for host in asking.hosts:
+            host.store_hangs = hangs
+        asking.go_on(seconds)
+    assert asking.dead == set()
 
 
 def test_after_the_end_nobody_is_missed(begun: Run) -> None:

@@ -79,6 +79,13 @@ class BeatBoard:
         uncalled = sealed.find(alarm, raised, Alarm) if called is None else None
         return Glance(sealed.find(keys.EPOCH, newest, int), beats, uncalled)
 
+    def warn_of_undone(self) -> None:
+        """Tell the user once that a host answers whose signs of life do not come through the store."""
+        self._sealed.warn(
+            "a stranger writes to the store: the signs of life of a host stand still there. "
+            "The host answers directly, and counts as alive"
+        )
+
     def of_hosts(self, hosts: Iterable[str]) -> dict[str, Beat]:
         """The newest sign of each host, without those that have given none."""
         return self._sealed.read_all({each: keys.beat(each) for each in hosts}, Beat)

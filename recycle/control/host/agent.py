@@ -51,17 +51,17 @@ _SET_PARENT_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
 
 
-class Sparing(NamedTuple):
-    """How a host asks little of a store whose every request takes a majority.
+class HostAccess(NamedTuple):
+    """How the agent that speaks for a host is reached.
 
     Attributes:
-        relay: what the process runs through which the host's members ask the store, beside the agent that speaks for
-            the host.
         address: of this machine, where other hosts hail that agent.
+        relay: what the process runs beside that agent through which the host's members ask a store whose every request
+            takes a majority; None where they ask the store themselves.
     """
 
-    relay: Callable[[], None]
     address: str
+    relay: Callable[[], None] | None = None
 
 
 def run_agent(
@@ -72,7 +72,7 @@ def run_agent(
     durations: Durations,
     began: Callable[[int], None] = lambda _: None,
     rank: ServerRank = SOLE,
-    sparing: Sparing | None = None,
+    access: HostAccess | None = None,
 ) -> int:
     """Run a worker in a process of its own, and tell the others as soon as it is dead.
 
@@ -90,7 +90,7 @@ def run_agent(
         durations: how often to look, and after which silence another member is dead.
         began: called with the worker's process once it is there.
         rank: of the server that the worker is; its death is the server's.
-        sparing: how the host asks little of the store; None where all ask it themselves.
+        access: how the agent is reached that speaks for the host; None where there is one host.
 
     Returns:
         The worker's exit status, or minus the number of the signal that killed it; where the run has ended without it,
@@ -100,7 +100,7 @@ def run_agent(
     others = _adopted()
     worker = _fork(body, lifeline)
     began(worker)
-    agent = _Agent(Participant(member, rank), connect, token, durations, sparing)
+    agent = _Agent(Participant(member, rank), connect, token, durations, access)
     exited = os.pidfd_open(worker)
     ends = [exited]
     while not agent.wait(ends):
@@ -202,9 +202,9 @@ class _Agent:
         connect: Callable[[], Store],
         token: str,
         durations: Durations,
-        sparing: Sparing | None,
+        access: HostAccess | None,
     ) -> None:
-        self._sparing = sparing
+        self._access = access
         self._giver = giver
         self._connect = connect
         self._token = token
@@ -355,12 +355,15 @@ class _Agent:
     def _speak(self) -> HeartbeatLeader:
         """Speak for the host from now on."""
         direct = None
-        if self._sparing is not None:
-            self._fork_relay(self._sparing.relay)
+        if self._access is not None:
+            relay = self._access.relay
+            if relay is not None:
+                self._fork_relay(relay)
             # Where it cannot be hailed, it tells the store.
             with suppress(OSError):
-                heartbeats = DirectHeartbeats(host_name(), self._token, self._durations.silence)
-                direct = DirectHeartbeatSocket(heartbeats, self._sparing.address, self._durations.beat)
+                spares = relay is not None
+                heartbeats = DirectHeartbeats(host_name(), self._token, self._durations.silence, spares=spares)
+                direct = DirectHeartbeatSocket(heartbeats, self._access.address, self._durations.beat)
         return HeartbeatLeader(self._host, host_name(), self._durations, self._giver.rank.size, direct)
 
     def _fork_relay(self, relay: Callable[[], None]) -> None:

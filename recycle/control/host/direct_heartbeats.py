@@ -1,5 +1,6 @@
-"""Direct heartbeats: a host asks another one whether it lives, where signs of life in the store are dear.
+"""Direct heartbeats: a host asks another one whether it lives.
 
+That spares a store that is dear, and where a stranger undoes signs of life in the store, the answer is believed.
 Who watches a host hails it in every beat and is answered. In the next hail it says which answer it has heard: so the
 other one knows as well that it is heard, and need not tell the store. Both go by times on their own clocks, which come
 back to them: what was recorded on the way and is sent again later counts for nothing.
@@ -25,6 +26,9 @@ _SOON = 1.0
 REACHED = 4
 """So many times the limit may pass after the store was reached. It is looked at after three of them at the latest: with
 hundreds of hosts, looking is most of what it is asked for."""
+
+REACHED_OFTEN = 0.5
+"""The same where it is looked at in every beat."""
 
 
 class DirectHeartbeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,9 +77,15 @@ class DirectHeartbeats:
         host: what it is called.
         token: the run's.
         silence: the limit, in seconds.
+        spares: whether hosts that hear each other ask little of the store; otherwise they ask it in every beat too.
+
+    Attributes:
+        spares: the same.
     """
 
-    def __init__(self, host: str, token: str, silence: float) -> None:
+    def __init__(self, host: str, token: str, silence: float, *, spares: bool = True) -> None:
+        self.spares = spares
+        self._patience = (REACHED if spares else REACHED_OFTEN) * silence
         self._host = host
         self._token = token
         self._silence = silence
@@ -140,7 +150,7 @@ class DirectHeartbeats:
                 if hail.heard <= clock:
                     self._heard_by[hail.host] = max(hail.heard, self._heard_by.get(hail.host, 0))
                 self._newest = max(self._newest, hail.epoch)
-                if now - self._reached > REACHED * self._silence:
+                if now - self._reached > self._patience:
                     return None
                 return self._sealed(now, hail.host, hail.number, is_answer=True)
             if hail.host in self._targets and 0 <= clock - hail.heard <= self._silence / 2 * _MILLISECONDS:

@@ -38,7 +38,7 @@ class HeartbeatLeader:
         host: what it is called.
         durations: after which silence somebody is dead.
         ranks: of each server.
-        direct: how hosts hear each other directly; None where they tell the store all the time.
+        direct: how hosts hear each other directly; None where they do not.
     """
 
     def __init__(
@@ -178,19 +178,20 @@ class HeartbeatLeader:
     def _look_elsewhere(self, board: Board, now: float) -> None:
         begun = isinstance(self._begun, Verdict)
         counts = self._neighbours.counts(board, watched(self._ring, self._host, self._gone))
-        # While a run starts, some may still be on their way.
-        expected = {each: count for each, count in counts.items() if count or begun}
+        expected = {each: count for each, count in counts.items() if count}
         heard_at, deaf = self._neighbours.heard_at(), self._neighbours.deaf(now)
         silent = self._silent_hosts.observe(now, expected, heard_at, deaf)
         for host, since in silent.items():
             self._gone.add(host)
             self._declare_dead(board, [each for each, home in self._homes.items() if home == host], now, since)
-        strays = self._silent_strays.observe(now, dict.fromkeys(self._strays(), 0) if begun else {})
+        # While a run starts, some may still be on their way.
+        unseen = [each for each, home in self._homes.items() if counts.get(home) == 0]
+        strays = self._silent_strays.observe(now, dict.fromkeys([*self._strays(), *unseen], 0) if begun else {})
         if strays:
             self._homes |= dict.fromkeys(strays, "")
             # That nothing is in the store proves nothing: a stranger may delete it. Who lives answers an alarm.
             name, seconds = min(strays).member, now - min(strays.values())
-            cause = f"which host {name} is on was not said for {seconds:.1f} s"
+            cause = f"which host {name} is on was not said, or that host gave no sign of life, for {seconds:.1f} s"
             board.failures.raise_alarm(self._view.epoch, cause, f"host {self._host}")
 
     def _declare_dead(self, board: Board, silent: Iterable[Participant], now: float, since: float) -> None:

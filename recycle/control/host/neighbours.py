@@ -6,7 +6,7 @@ from typing import NamedTuple
 from recycle.control.board.board import Board
 from recycle.control.board.heartbeat_board import Beat, Glance
 from recycle.control.host.direct_heartbeats import DirectHeartbeatSender, Heard, clock_number, clock_seconds
-from recycle.control.host.heartbeats import RisingCounts
+from recycle.control.host.heartbeats import RisingCounts, Watchlist
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.messages import Address
 from recycle.control.membership.participant import Participant
@@ -23,9 +23,9 @@ def ring(participants: Iterable[Participant], homes: Mapping[Participant, str]) 
 
     Args:
         participants: all that are in the view, in its order.
-        homes: the host of each, as far as it is known.
+        homes: the host of each, as far as it is known; empty if that was given up.
     """
-    return tuple(dict.fromkeys(homes[each] for each in participants if each in homes))
+    return tuple(dict.fromkeys(homes[each] for each in participants if homes.get(each)))
 
 
 def watched(hosts: tuple[str, ...], own: str, gone: Collection[str]) -> tuple[str, ...]:
@@ -60,13 +60,14 @@ class HostPlace(NamedTuple):
 class Neighbours:
     """What a host knows of its neighbours.
 
-    Where the store is dear, it hails those whom it watches. The store is asked about one that does not answer, told of
-    this host while one that should watch it does not hear it, and looked at now and then for what else changes.
+    It hails those whom it watches, and lives whoever answers, or gives its sign in the store: a stranger may undo that.
+    Where the store is dear, it is asked only about one that does not answer, told of this host while one that should
+    watch it does not hear it, and looked at now and then for what else changes.
 
     Args:
         host: what it is called.
         durations: how often to look, and after which silence a host is dead.
-        direct: how hosts hear each other directly; None where they tell the store all the time.
+        direct: how hosts hear each other directly; None where they do not.
     """
 
     def __init__(self, host: str, durations: Durations, direct: DirectHeartbeatSender | None) -> None:
@@ -78,6 +79,7 @@ class Neighbours:
         # Of what the store had. Of a host that is watched, only a stranger deletes the sign, or puts an older one back.
         self._rising = RisingCounts[str]()
         self._missing: frozenset[str] = frozenset()
+        self._undone = Watchlist[str](durations.silence)
         # The newest answers, however old, and where they came from.
         self._answers: dict[str, tuple[Heard, Address | None]] = {}
         self._looks_at = self._tells_at = float("-inf")
@@ -111,13 +113,19 @@ class Neighbours:
         known = {each: beat for each, beat in self._beats.items() if each in heard}
         self._note({each: Beat(heard[each].number, beat.address) for each, beat in known.items()})
         self._answers |= {each: (heard[each], beat.address) for each, beat in known.items()}
-        unheard = [each for each in self._asked if each not in heard]
-        tells = now >= self._tells_at or not self._is_heard(now, place)
+        unheard = [each for each in self._asked if not heartbeats.spares or each not in heard]
+        tells = not heartbeats.spares or now >= self._tells_at or not self._is_heard(now, place)
         glance = None
         if tells or unheard or now >= self._looks_at or heartbeats.newest_epoch > place.epoch:
             beat = Beat(number, self._direct.address) if tells else None
             glance = self._look(board, beat, unheard, place.epoch)
             heartbeats.reach_store(now)
+            # If those that answer are looked for there, they give signs there too, unless a stranger undoes them.
+            looked = {
+                each: glance.beats[each].count if each in glance.beats else 0 for each in unheard if each in heard
+            }
+            if self._undone.observe(now, looked):
+                board.beats.warn_of_undone()
             # Of all hosts, one looks in each beat, for what anybody can see to.
             self._looks_at = now + min(len(place.ring) * self._durations.beat, self._durations.rare_look)
             self._tells_at = now + self._durations.rare_beat if tells else self._tells_at
@@ -128,7 +136,8 @@ class Neighbours:
     def counts(self, board: Board, hosts: tuple[str, ...]) -> dict[str, int]:
         """What hosts have counted, that were asked about in this glance or are now; 0 for one that gave no sign.
 
-        A host whose sign was taken away, or exchanged for an older one, is left out: that proves nothing.
+        A host whose sign was taken away, or exchanged for an older one, is left out: that proves nothing. But one that
+        has answered directly is asked again, and its silence counts.
 
         Args:
             board: of the store.
@@ -139,7 +148,7 @@ class Neighbours:
             self._note_stored(board.beats.of_hosts(others))
         self._beats = {each: beat for each, beat in self._beats.items() if each in hosts}
         self._answers = {each: answer for each, answer in self._answers.items() if each in hosts}
-        seen = [each for each in hosts if each not in self._missing]
+        seen = [each for each in hosts if each not in self._missing or self._has_answered(each)]
         return {each: self._beats[each].count if each in self._beats else 0 for each in seen}
 
     def heard_at(self) -> dict[str, float]:
@@ -148,22 +157,35 @@ class Neighbours:
         Such a sign may be found in the store much later: its host's clock tells how much newer than the answer it is.
         """
         found: dict[str, float] = {}
-        for host, (answer, address) in self._answers.items():
-            beat = self._beats.get(host)
-            if beat is not None and beat.address == address:
-                later = clock_seconds(beat.count - answer.number)
+        if self._waits_for_store:
+            return found
+        for host, (answer, _) in self._answers.items():
+            if self._has_answered(host):
+                later = clock_seconds(self._beats[host].count - answer.number)
                 if later <= MOMENT * self._durations.beat:
                     found[host] = answer.time + later
         return found
 
     def deaf(self, now: float) -> float:
-        """The longest time in seconds, since this was asked last, for which nobody was hailed."""
-        return float("inf") if self._direct is None else self._direct.heartbeats.deaf(now)
+        """The longest time in seconds, since this was asked last, for which nobody could be heard directly."""
+        if self._direct is None or self._waits_for_store:
+            return float("inf")
+        return self._direct.heartbeats.deaf(now)
 
     def close(self) -> None:
         """Answer nobody any more."""
         if self._direct is not None:
             self._direct.close()
+
+    @property
+    def _waits_for_store(self) -> bool:
+        """Whether nobody is heard for long while the store hangs, so that its pause is nobody's silence."""
+        return self._direct is None or not self._direct.heartbeats.spares
+
+    def _has_answered(self, host: str) -> bool:
+        """Whether who speaks for a host has answered directly."""
+        answered, beat = self._answers.get(host), self._beats.get(host)
+        return answered is not None and beat is not None and beat.address == answered[1]
 
     def _is_heard(self, now: float, place: HostPlace) -> bool:
         """Whether all who should watch this host hear it, and nobody else has to."""

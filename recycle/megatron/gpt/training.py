@@ -167,8 +167,8 @@ def serve_member(
     set_title(f"agent of {door.rank.of(member.server)}")
     work = partial(_work, run, text, planning, faults, member, door)
     endpoint = door.endpoint
-    sparing = endpoint.sparing(partial(set_title, "relay"))
-    return run_agent(member, work, endpoint.connect_alone, endpoint.token, run.durations, began, door.rank, sparing)
+    access = endpoint.host_access(partial(set_title, "relay"))
+    return run_agent(member, work, endpoint.connect_alone, endpoint.token, run.durations, began, door.rank, access)
 
 
 def _work(run: Run, text: TokenText, planning: Planning, faults: Faults, member: Member, door: RunAccess) -> int:

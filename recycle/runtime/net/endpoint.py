@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from recycle.control.host.agent import Sparing
+from recycle.control.host.agent import HostAccess
 from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.membership.doors import HostDoor
 from recycle.control.store.etcd_cluster import EtcdCluster
@@ -72,21 +72,21 @@ class Endpoint(NamedTuple):
         if self.cluster is not None:
             begin_again(self.cluster)
 
-    def sparing(self, begin: Callable[[], None]) -> Sparing | None:
-        """How this host asks little of the store; None where it need not.
+    def host_access(self, begin: Callable[[], None]) -> HostAccess | None:
+        """How the agent is reached that speaks for this host; None where the run has one host, and a store of its own.
 
         Args:
             begin: what the host's relay does first in its process.
         """
         if self.cluster is None:
-            return None
+            return None if self.address == LOOPBACK else HostAccess(self.address)
         opener = self._opener(self.cluster)
 
         def relay() -> None:
             begin()
             asyncio.run(run_relay(self._door(), opener))
 
-        return Sparing(relay, self.address)
+        return HostAccess(self.address, relay)
 
     def _door(self) -> HostDoor:
         return door_of(self.token, self.prefix)

@@ -157,9 +157,9 @@ class Protection(NamedTuple):
                 return _finished(lambda: work(self._replace(life=member.incarnation)))
 
             connect, token = endpoint.connect_alone, endpoint.token
-            sparing = endpoint.sparing(partial(set_title, "relay"))
+            access = endpoint.host_access(partial(set_title, "relay"))
             unheard.clear()
-            status = run_agent(member, worker, connect, token, DURATIONS, begin, place, sparing)
+            status = run_agent(member, worker, connect, token, DURATIONS, begin, place, access)
             workers.clear()
             if status == REFUSED:
                 refused.append(status)
