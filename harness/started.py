@@ -104,20 +104,6 @@ def by_hand(rank: int, count: int, master: str, port: int) -> dict[str, str]:
     return {"RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": master, "MASTER_PORT": str(port)}
 
 
-def as_srun(rank: int, count: int, nodes: str, job: int) -> dict[str, str]:
-    """What srun sets for one of several tasks, one on each node; as far as it is read."""
-    return {
-        "SLURM_PROCID": str(rank),
-        "SLURM_STEP_NUM_TASKS": str(count),
-        "SLURM_NTASKS": str(count),
-        "SLURM_LOCALID": "0",
-        "SLURM_NODEID": str(rank),
-        "SLURM_STEP_NODELIST": nodes,
-        "SLURM_JOB_NODELIST": nodes,
-        "SLURM_JOB_ID": str(job),
-    }
-
-
 def losses(folder: Path) -> dict[int, list[float]]:
     """Of a run, by step; an iteration that was made again counts as it was made last."""
     found: dict[int, tuple[int, list[float]]] = {}
