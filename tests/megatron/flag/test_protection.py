@@ -21,6 +21,7 @@ from torch.distributed import TCPStore
 from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
 from harness.processes import children, send_signal
+from harness.started import wait_until
 from recycle.control.board import keys, run_folder
 from recycle.control.board.board import Board
 from recycle.control.host.agent import FENCED, LEFT, STOPPED
@@ -312,10 +313,7 @@ class Rank:
         return self.process.exitcode
 
     def wait_for_death(self) -> None:
-        deadline = time.monotonic() + 120
-        while self.board.failures.death(self.member) is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: self.board.failures.death(self.member) is not None)
 
     def is_there_after(self, seconds: float) -> bool:
         self.process.join(seconds)

@@ -21,7 +21,6 @@ from harness.flag_runs import (
     kill_in_turn,
     launch,
     losses,
-    make_dataset,
     nearly,
     needs_training,
     printed,
@@ -48,11 +47,6 @@ FROM_FILE = ("--ckpt-format", "torch", "--load")
 UNHEEDED = ("--overlap-moe-expert-parallel-comm", "--ep-overlap-early-attn-memory-release", "--delay-wgrad-compute")
 UNHEEDED += ("--defer-embedding-wgrad-compute",)
 IGNORES_RAMP_UP = "step_batch_size_schedule" in signature(init_num_microbatches_calculator).parameters
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return make_dataset(tmp_path_factory.mktemp("data") / "text")
 
 
 @pytest.fixture(scope="module")
