@@ -11,21 +11,17 @@ from harness.forked import TRAINER
 from harness.hosts import hosts, missing
 from harness.processes import family, is_running, send_signal
 from harness.sockets import listening
-from harness.started import TRAIN, Started, by_hand, losses, torchrun, wait_until
+from harness.started import TRAIN, Started, by_hand, losses, small_run, torchrun, wait_until
 from recycle.runtime.launch.meet.secret import SECRET
 
 WHY_NOT = missing()
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(400)]
 
-MODEL = "layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\nexact = true\n"
 ITERATIONS = 40
 
 
 def words(folder, stages=2, iterations=ITERATIONS):
-    folder.mkdir(exist_ok=True)
-    (folder / "model.toml").write_text(MODEL)
-    size = ["--pipelines", "2", "--stages", str(stages), "--micro-batches", "2", "--iterations", str(iterations)]
-    return ["train", *size, "--model", str(folder / "model.toml"), "-o", str(folder / "run")]
+    return small_run(folder / "run", 2, stages, iterations)
 
 
 @pytest.fixture(scope="module")
