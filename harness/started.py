@@ -21,6 +21,29 @@ from recycle.record.recording import IterationLine, Line, ViewLine
 TRAIN = (sys.executable, "-m", "harness.scripts.train")
 
 
+def small_run(
+    output: Path, pipelines: int, stages: int, iterations: int, *more: str, keys: str = "exact = true\n"
+) -> list[str]:
+    """What ``recycle`` is given to train a small model on two micro-batches a pipeline.
+
+    Args:
+        output: the folder of the run, beside which its model file is written.
+        pipelines: of the job.
+        stages: of the job, with a layer each.
+        iterations: of the run.
+        more: options.
+        keys: more of the model file.
+    """
+    output.parent.mkdir(exist_ok=True)
+    model = output.parent / "model.toml"
+    width = "hidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
+    model.write_text(f"layers = {stages}\n{width}{keys}")
+    counts = zip(
+        ("pipelines", "stages", "micro-batches", "iterations"), (pipelines, stages, 2, iterations), strict=True
+    )
+    return ["train", *(f"--{name}={count}" for name, count in counts), "--model", str(model), "-o", str(output), *more]
+
+
 class Started:
     """One process, and what it and those below it print.
 
@@ -102,20 +125,6 @@ def torchrun(
 def by_hand(rank: int, count: int, master: str, port: int) -> dict[str, str]:
     """What is set for one of several processes."""
     return {"RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": master, "MASTER_PORT": str(port)}
-
-
-def as_srun(rank: int, count: int, nodes: str, job: int) -> dict[str, str]:
-    """What srun sets for one of several tasks, one on each node; as far as it is read."""
-    return {
-        "SLURM_PROCID": str(rank),
-        "SLURM_STEP_NUM_TASKS": str(count),
-        "SLURM_NTASKS": str(count),
-        "SLURM_LOCALID": "0",
-        "SLURM_NODEID": str(rank),
-        "SLURM_STEP_NODELIST": nodes,
-        "SLURM_JOB_NODELIST": nodes,
-        "SLURM_JOB_ID": str(job),
-    }
 
 
 def losses(folder: Path) -> dict[int, list[float]]:

@@ -6,13 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from harness.examples import paper_plan
 from harness.paths import python_path
-from recycle.job import Server
-from recycle.plan.document import save_plan
 from tests.test_cli import PAPER
 
 
@@ -100,17 +96,6 @@ def test_an_illegal_plan_exits_1_and_writes_nothing(run, plan_file, tmp_path, mo
     assert "there is no micro-batch 0.9" in out + err
     assert err.count("\n") == (arguments != ["check"])
     assert [each.name for each in tmp_path.iterdir()] == ["plan.json"]
-
-
-def test_a_plan_that_deadlocks_has_no_picture_and_exits_1(run, plan_file, tmp_path):
-    plan = paper_plan()
-    first = tuple(sorted(plan.programs[Server(0, 0)], key=lambda each: each.op.name))
-    save_plan(msgspec.structs.replace(plan, programs={**plan.programs, Server(0, 0): first}), plan_file)
-    assert run("show", plan_file)[0] == 0
-    status, _, err = run("show", plan_file, "--svg", tmp_path / "plan.svg")
-    assert status == 1
-    assert "deadlocks" in err
-    assert not (tmp_path / "plan.svg").exists()
 
 
 @pytest.mark.parametrize("verb", ["check", "explain", "show"])

@@ -1,7 +1,6 @@
 """A store of each kind, and what the tests of the control package share."""
 
 import signal
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
@@ -12,6 +11,7 @@ import pytest
 from harness.etcd import etcd, missing
 from harness.memory_store import MemoryStore
 from harness.relays import relays
+from harness.started import wait_until
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_store import EtcdStore
 from recycle.control.store.relay_requests import door_of
@@ -58,14 +58,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool]], None]:
     """Wait for something that other threads or processes do; the limit only ends a test that has failed."""
-
-    def wait(condition: Callable[[], bool], limit: float = 120.0) -> None:
-        deadline = time.monotonic() + limit
-        while not condition():
-            assert time.monotonic() < deadline, "it never happened"
-            time.sleep(0.002)
-
-    return wait
+    return wait_until
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Agents with real processes, real signals and a real store."""
 
 import os
-import re
 import secrets
 import signal
 import time
@@ -22,7 +21,7 @@ from recycle.control.host.signs import host_name
 from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.errors import StoreLost
-from recycle.control.membership.messages import Death, Opening, Verdict
+from recycle.control.membership.messages import Death, Verdict
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member
 from recycle.control.store.store import Store
@@ -44,14 +43,13 @@ def sleep() -> int:
 class Run:
     """Workers that beat, each with its agent, in processes of their own."""
 
-    def __init__(self, store: TorchStore, begun: bool = True) -> None:
+    def __init__(self, store: TorchStore) -> None:
         self.token = secrets.token_hex(8)
         self.board = Board(store, self.token)
         self.connect = store.clone
         self.agents: dict[Member, ForkProcess] = {}
         self.workers: dict[Member, int] = {}
-        if begun:
-            self.board.verdicts.propose(verdict(0))
+        self.board.verdicts.propose(verdict(0))
 
     def start(
         self,
@@ -191,72 +189,6 @@ def test_the_alarm_is_raised_in_the_newest_view_that_names_the_dead(run: Run) ->
     run.start(SECOND, lambda: 3)
     assert run.ended(SECOND) == 3
     assert run.board.failures.alarm(1) is not None
-
-
-def test_a_worker_dies_with_its_agent_and_others_notice_the_silence(run: Run, eventually: Eventually) -> None:
-    run.start(FIRST)
-    run.start(FOURTH)
-    eventually(lambda: run.board.beats.counts([FIRST])[FIRST] > 0)
-    run.agents[FIRST].kill()
-    eventually(lambda: not run.is_running(FIRST))
-    eventually(lambda: run.board.failures.death(FIRST) is not None)
-    death = run.board.failures.death(FIRST)
-    assert death is not None
-    assert death.noticed == "heartbeat"
-    assert run.board.failures.wait_alarm(0, 120) is not None
-
-
-def test_a_stopped_worker_is_declared_dead_and_a_beating_one_is_not(run: Run, eventually: Eventually) -> None:
-    for member in MEMBERS:
-        run.start(member)
-    eventually(lambda: all(run.board.beats.counts(MEMBERS).values()))
-    send_signal(run.workers[SECOND], signal.SIGSTOP)
-    eventually(lambda: run.board.failures.death(SECOND) is not None)
-    death, alarm = run.board.failures.death(SECOND), run.board.failures.wait_alarm(0, 120)
-    assert death is not None
-    assert alarm is not None
-    # It was looked for at the end of the silence, or later where the machine is busy.
-    assert re.match(r"W0_1#0 has given no sign of life for ([5-9]|\d\d+)\.", alarm.cause)
-    assert [run.board.failures.death(member) for member in (FIRST, THIRD, FOURTH)] == [None, None, None]
-
-
-def test_the_watch_goes_beyond_neighbours_that_died_together(run: Run, eventually: Eventually) -> None:
-    dead = SECOND, THIRD, FOURTH
-    for member in dead:
-        run.board.beats.settle(Participant(member), f"host of {member}")
-    run.start(FIRST)
-    eventually(lambda: all(run.board.failures.death(member) is not None for member in dead))
-    assert run.board.failures.death(FIRST) is None
-
-
-def test_while_a_run_starts_only_those_are_missed_who_have_been_there(served_apart, eventually: Eventually) -> None:
-    run = Run(served_apart[0], begun=False)
-    run.board.verdicts.open(Opening(0, tuple(map(str, MEMBERS))))
-    try:
-        for member in (FIRST, SECOND):
-            run.start(member)
-        eventually(lambda: all(run.board.beats.counts([FIRST, SECOND]).values()))
-        send_signal(run.workers[SECOND], signal.SIGSTOP)
-        # Who was never there would have been missed at the same time.
-        eventually(lambda: run.board.failures.death(SECOND) is not None)
-        assert [run.board.failures.death(member) for member in (FIRST, THIRD, FOURTH)] == [None, None, None]
-    finally:
-        for agent in run.agents.values():
-            agent.kill()
-            agent.join()
-
-
-def test_when_the_agent_that_speaks_dies_another_one_does(run: Run, eventually: Eventually) -> None:
-    run.start(FIRST)
-    eventually(lambda: run.board.beats.counts([FIRST])[FIRST] > 0)
-    for member in (SECOND, THIRD, FOURTH):
-        run.start(member)
-    eventually(lambda: len(run.board.beats.homes([Participant(each) for each in MEMBERS])) == len(MEMBERS))
-    run.agents[FIRST].kill()
-    eventually(lambda: run.board.failures.death(FIRST) is not None)
-    assert [run.board.failures.death(member) for member in (SECOND, THIRD, FOURTH)] == [None, None, None]
-    count = run.board.beats.counts([SECOND])[SECOND]
-    eventually(lambda: run.board.beats.counts([SECOND])[SECOND] > count)
 
 
 def test_an_agent_that_has_long_not_needed_the_store_finds_the_one_that_there_is(

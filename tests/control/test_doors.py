@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.refusing_listener import RefusingListener
+from harness.started import wait_until
 from harness.strangers import STRANGER, as_stranger, needs_root
 from recycle.control.membership import doors
 from recycle.control.membership.addresses import listen_at
@@ -69,10 +70,7 @@ def address(request: pytest.FixtureRequest, token: str) -> Iterator[Address]:
 def served(request: pytest.FixtureRequest, count: int) -> list[Guest]:
     """Those who were let in, as soon as they are so many."""
     guests: list[Guest] = request.node.served.guests
-    deadline = time.monotonic() + 120
-    while len(guests) != count:
-        assert time.monotonic() < deadline, guests
-        time.sleep(0.01)
+    wait_until(lambda: len(guests) == count)
     return guests
 
 

@@ -5,7 +5,6 @@ import resource
 import signal
 import socket
 import threading
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from harness.bad_memory import flip
 from harness.refusing_listener import RefusingListener
+from harness.started import wait_until
 from recycle.control.board.joinfile import new_token
 from recycle.control.membership.doors import HostDoor
 from recycle.runtime.launch.process.local import launch
@@ -56,13 +56,6 @@ def get(client, which, size=2 * MEBIBYTE):
 
     client.fetch(which, make_room)
     return heads[0], bytes(found)
-
-
-def settles(condition):
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -129,7 +122,7 @@ def test_nothing_is_there_before_it_is_committed_nor_after_it_was_given_up(clien
         assert client.copies() == ()
     # All of the keeper's memory is free again.
     large = content(LIMIT)
-    settles(lambda: _fits(client, part(), large))
+    wait_until(lambda: _fits(client, part(), large))
 
 
 def _fits(client, which, data):

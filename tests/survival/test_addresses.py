@@ -3,21 +3,18 @@
 import pytest
 
 from harness.hosts import hosts, missing
-from harness.started import TRAIN, by_hand, torchrun
+from harness.started import TRAIN, by_hand, small_run, torchrun
 
 WHY_NOT = missing()
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(300)]
 
-MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
 IPV4, IPV6 = "10.77.0.{}/24", "fd77::{}/64"
 OWN_NAME = "127.0.1.1"
 """What Debian's /etc/hosts has for the machine's own name."""
 
 
 def words(folder, *more):
-    (folder / "model.toml").write_text(MODEL)
-    size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2", "--iterations", "3"]
-    return ["train", *size, "--model", str(folder / "model.toml"), "-o", str(folder / "run"), *more]
+    return small_run(folder / "run", 2, 1, 3, *more)
 
 
 @pytest.mark.parametrize(

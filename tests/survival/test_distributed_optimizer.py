@@ -9,16 +9,14 @@ import pytest
 import torch
 
 from harness.digests import data_digests
-from harness.waiting import ForReturn, wait_between
 from recycle.faults.menu import Kind
 from recycle.job import Server
 from recycle.megatron.gpt.recut import shard
 from recycle.megatron.gpt.server import GptServer
 from recycle.plan.instruction import Op
 from recycle.runtime.step.checkpoint import folder_of, read_stage
-from recycle.runtime.step.shard_steps import ShardSteps
 from recycle.state.redundancy import Redundancy
-from tests.survival.trained import ITERATIONS, JOB, Trained, fault, short_text
+from tests.survival.trained import JOB, Trained, fault, short_text
 
 CONTEXT = get_context("fork")
 
@@ -59,25 +57,6 @@ def whole(shared_runs):
     return Exact.undisturbed(shared_runs, checkpoint_every=SAVED)
 
 
-def die_in(monkeypatch, name, server, epoch, step, after):
-    """Have a server die in a method of its shards, before it or after."""
-    method, entered = getattr(ShardSteps, name), ShardSteps.connect
-
-    def connect(shards, network):
-        shards.victim = network.server == server and network.view.epoch == epoch
-        entered(shards, network)
-
-    def called(shards, *arguments):
-        dies = shards.victim and any(state.get("step") == step for state in shards._optimizer.state.values())
-        result = method(shards, *arguments) if after or not dies else None
-        if dies:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    monkeypatch.setattr(ShardSteps, "connect", connect)
-    monkeypatch.setattr(ShardSteps, name, called)
-
-
 def die_together(monkeypatch, servers, step):
     """Have servers die at the beginning of a step, none of which goes to a view without another one before it dies."""
     died = CONTEXT.Event()
@@ -90,30 +69,6 @@ def die_together(monkeypatch, servers, step):
         iterate(server, now)
 
     monkeypatch.setattr(GptServer, "iterate", iterate_or_die)
-
-
-@pytest.mark.parametrize(
-    "after", [pytest.param(False, id="before"), pytest.param(True, marks=pytest.mark.long, id="after")]
-)
-def test_a_death_where_parameters_are_given_to_the_peers(tmp_path, whole, monkeypatch, after):
-    die_in(monkeypatch, "_spread", Server(1, 0), epoch=0, step=4, after=after)
-    run = Exact(tmp_path / "run", fault(Kind.KILL, "W2_1", 7, Op.REDUCE), changes={"distributed_optimizer": True})
-    run.require_same_bits(whole)
-    assert [len(each.servers) for each in run.views] == [6, 5, 4]
-
-
-def test_deaths_and_returns(tmp_path, whole, monkeypatch):
-    wait_between(ForReturn(Server(0, 0), first=5), monkeypatch.setattr)
-    faults = [
-        fault(Kind.KILL, "W0_0", 2, Op.F),
-        fault(Kind.KILL, "W1_1", 4, Op.STEP),
-        fault(Kind.JOIN, "W0_0", 5),
-        fault(Kind.KILL, "W2_0", 8, Op.REDUCE),
-    ]
-    run = Exact(tmp_path / "run", *faults, changes={"distributed_optimizer": True}, checkpoint_every=4)
-    run.require_same_bits(whole)
-    assert ITERATIONS in run.steps
-    assert any(each.joined == ["W0_0"] for each in run.views), run.story
 
 
 def test_a_shard_that_is_lost_is_taken_from_the_checkpoint(tmp_path, whole, monkeypatch):

@@ -4,7 +4,6 @@ import os
 import resource
 import signal
 import socket
-import time
 from contextlib import ExitStack, suppress
 
 import pytest
@@ -13,7 +12,7 @@ from harness.doors import allow_few, everybody, names_of
 from harness.floods import FLOODS, hear, hold
 from harness.processes import send_signal, title
 from harness.sockets import listening
-from harness.started import TRAIN
+from harness.started import TRAIN, wait_until
 from harness.strangers import as_stranger, needs_root, readable
 from recycle.control.board.joinfile import JoinFile
 
@@ -90,10 +89,7 @@ def test_a_flood_by_another_user_ends_no_process_and_a_kill_meanwhile_is_survive
         (worker,) = run.processes("^recycle: W1_0")
         send_signal(worker, signal.SIGKILL)
         run.wait_for(": 1 of 2 servers")
-        deadline = time.monotonic() + 120
-        while count_views(run) == views:
-            assert time.monotonic() < deadline, run.output[-3000:]
-            time.sleep(0.05)
+        wait_until(lambda: count_views(run) > views)
         gone = {name for each, name in before.items() if not title(each)}
         assert gone <= {"recycle: W1_0", "recycle: agent of W1_0"}, run.output[-3000:]
         assert "keeper's process is gone" not in run.output

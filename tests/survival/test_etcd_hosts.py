@@ -8,20 +8,16 @@ from harness.etcd import EtcdMember, etcd
 from harness.etcd import missing as etcd_missing
 from harness.forked import TRAINER
 from harness.hosts import hosts, missing
-from harness.started import TRAIN, Started, by_hand, losses, newest_view, wait_until
+from harness.started import TRAIN, Started, by_hand, losses, newest_view, small_run, wait_until
 
 WHY_NOT = missing() or etcd_missing()
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(300)]
 
-MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\nexact = true\n"
 ITERATIONS = 60
 
 
 def words(folder, *more):
-    folder.mkdir(exist_ok=True)
-    (folder / "model.toml").write_text(MODEL)
-    size = ["--pipelines", "3", "--stages", "1", "--micro-batches", "2", "--iterations", str(ITERATIONS)]
-    return [*TRAIN, "train", *size, "--model", str(folder / "model.toml"), "-o", str(folder / "run"), *more]
+    return [*TRAIN, *small_run(folder / "run", 3, 1, ITERATIONS, *more)]
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,10 @@ import pytest
 
 from harness.etcd import Etcd, etcd, missing
 from harness.processes import send_signal
-from harness.started import TRAIN, losses, newest_view, wait_until
+from harness.started import TRAIN, losses, newest_view, small_run, wait_until
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(600)]
 
-MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
 QUOTA = 1 << 24
 
 
@@ -55,11 +54,8 @@ def iterations(folder: Path) -> int:
 @pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES)
 def test_a_run_finds_out_before_it_needs_etcd_and_survives_deaths_again_afterwards(tmp_path, start, trouble):
     folder = tmp_path / "run"
-    (tmp_path / "model.toml").write_text(f"{MODEL}exact = true\n")
     with etcd(trouble.members, quotas=[QUOTA]) as served:
-        size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2", "--iterations", "100000"]
-        model = ["--model", str(tmp_path / "model.toml")]
-        run = start([*TRAIN, "train", *size, *model, "-o", str(folder), "--store", served.url])
+        run = start([*TRAIN, *small_run(folder, 2, 1, 100_000, "--store", served.url)])
         run.wait_for("iteration 5/")
         trouble.begin(served)
         run.wait_for("no failure can be survived until it is back")

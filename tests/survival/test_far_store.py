@@ -8,11 +8,10 @@ import pytest
 from harness.etcd import etcd, missing
 from harness.far_away import far_away
 from harness.processes import send_signal
-from harness.started import TRAIN, losses, newest_view, wait_until
+from harness.started import TRAIN, losses, newest_view, small_run, wait_until
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(600), pytest.mark.long]
 
-MODEL = "layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
 PATIENCE = 240.0
 
 
@@ -22,12 +21,9 @@ def is_in_view(folder, epoch, servers):
 
 
 def test_after_a_death_training_goes_on_and_the_server_comes_back(tmp_path, start):
-    folder, model = tmp_path / "run", tmp_path / "model.toml"
-    model.write_text(MODEL)
-    size = ["--pipelines", "2", "--stages", "2", "--micro-batches", "2", "--iterations", "100000"]
+    folder = tmp_path / "run"
     with etcd() as served, far_away(served.members[0].address[1], 0.1) as port:
-        store = f"etcd://127.0.0.1:{port}/far"
-        run = start([*TRAIN, "train", *size, "--model", str(model), "-o", str(folder), "--store", store])
+        run = start([*TRAIN, *small_run(folder, 2, 2, 100_000, "--store", f"etcd://127.0.0.1:{port}/far")])
         run.wait_for("iteration 5/", PATIENCE)
         send_signal(run.processes(r"^recycle: W1_1$")[0], signal.SIGKILL)
         for epoch, servers in ((1, 3), (2, 4)):

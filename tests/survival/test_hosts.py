@@ -11,21 +11,17 @@ from harness.forked import TRAINER
 from harness.hosts import hosts, missing
 from harness.processes import family, is_running, send_signal
 from harness.sockets import listening
-from harness.started import TRAIN, Started, as_srun, by_hand, losses, torchrun, wait_until
+from harness.started import TRAIN, Started, by_hand, losses, small_run, torchrun, wait_until
 from recycle.runtime.launch.meet.secret import SECRET
 
 WHY_NOT = missing()
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(400)]
 
-MODEL = "layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\nexact = true\n"
 ITERATIONS = 40
 
 
 def words(folder, stages=2, iterations=ITERATIONS):
-    folder.mkdir(exist_ok=True)
-    (folder / "model.toml").write_text(MODEL)
-    size = ["--pipelines", "2", "--stages", str(stages), "--micro-batches", "2", "--iterations", str(iterations)]
-    return ["train", *size, "--model", str(folder / "model.toml"), "-o", str(folder / "run")]
+    return small_run(folder / "run", 2, stages, iterations)
 
 
 @pytest.fixture(scope="module")
@@ -114,17 +110,6 @@ def test_a_host_that_is_cut_off_writes_nothing_and_ends_when_it_hears_that_the_o
     assert ranks[0].ended() == 128 + signal.SIGTERM, ranks[0].output
 
 
-@pytest.mark.long
-def test_a_run_of_srun_ends_well_on_all_hosts(three, start, tmp_path):
-    """What srun sets is simulated."""
-    arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=3)]
-    ranks = [start(arguments, host, as_srun(rank, 2, "host[1-2]", 77)) for rank, host in enumerate(three[:2])]
-    for rank in ranks:
-        assert rank.ended() == 0, rank.output
-    assert "iteration 3/3" in ranks[0].output
-    assert ranks[1].output == ""
-
-
 def titles(host):
     """Of all processes of a host."""
     shown = subprocess.run(host.command("ps", "ax", "-o", "args="), capture_output=True, text=True, check=True)
@@ -148,23 +133,6 @@ def test_a_host_that_is_told_to_end_leaves_between_two_iterations(three, start, 
     # Nobody was surprised, and nothing was made again.
     assert "is made again" not in ranks[0].output
     assert "died" not in ranks[0].output
-    tell_to_end(three[0])
-    assert ranks[0].ended() == 128 + signal.SIGTERM, ranks[0].output
-
-
-@pytest.mark.long
-def test_a_worker_that_crashes_on_a_healthy_host_comes_back_by_itself(three, start, tmp_path):
-    arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=20_000), "--restarts", "1"]
-    ranks = [start(arguments, host, by_hand(rank, 2, "host1", 29500)) for rank, host in enumerate(three[:2])]
-    ranks[0].wait_for("iteration 5/")
-    for host, server in ((three[1], "W1_0"), (three[0], "W0_0")):
-        subprocess.run(host.command("pkill", "-KILL", "-f", f"recycle: {server}"), check=True)
-        ranks[0].wait_for(f"{server} is started again")
-        ranks[0].wait_for(f"{server} (incarnation 1) is back: 2 of 2 servers")
-    before = len(ranks[0].output)
-    subprocess.run(three[1].command("pkill", "-KILL", "-f", "recycle: W1_0"), check=True)
-    ranks[1].wait_for("W1_0 has crashed more than 1 times within an hour, and is not started again")
-    wait_until(lambda: ": 1 of 2 servers" in ranks[0].output[before:])
     tell_to_end(three[0])
     assert ranks[0].ended() == 128 + signal.SIGTERM, ranks[0].output
 

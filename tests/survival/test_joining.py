@@ -1,10 +1,8 @@
-"""Servers join a run of the real model by the real command, also from another host, or are refused."""
+"""Servers join a run of the real model by the real command, or are refused."""
 
-import itertools
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import msgspec
@@ -13,21 +11,20 @@ import pytest
 from harness.waiting import ForReturn, wait_between
 from recycle.control.board.joinfile import JOIN_FILE, JoinFile
 from recycle.control.membership.errors import ControlError
-from recycle.errors import RunFailed, UserError
+from recycle.errors import UserError
 from recycle.faults.menu import Kind
 from recycle.job import Server
 from recycle.megatron.gpt.arriving import join_run
 from recycle.plan.instruction import Op
-from recycle.record.recording import DeathLine, IterationLine, ViewLine
+from recycle.record.recording import IterationLine, ViewLine
 from recycle.runtime.recover.plans import Planning
-from tests.survival.emulated import DURATIONS, Once
+from tests.survival.emulated import Once
 from tests.survival.trained import MODEL, Trained, fault, make
 
 ITERATIONS = 12
 KILL = fault(Kind.KILL, "W1_0", 2, Op.F)
 JOINER = Server(1, 0)
 # A host that is cut off is missed after that, and nobody has to answer before.
-CUT_OFF = msgspec.structs.replace(DURATIONS, silence=8.0)
 # Who joins has to say what is due as often as those who wait for it.
 COMMAND = """
 import sys
@@ -54,8 +51,8 @@ def reference(shared_runs, text):
     return Trained.undisturbed(shared_runs, iterations=ITERATIONS, text=text)
 
 
-def join(folder, *options, before=()):
-    command = [*before, sys.executable, "-c", COMMAND, "join", str(folder), "--server", str(JOINER), *options]
+def join(folder, *options):
+    command = [sys.executable, "-c", COMMAND, "join", str(folder), "--server", str(JOINER), *options]
     root = str(Path(__file__).resolve().parents[2])
     return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": root})
 
@@ -110,104 +107,3 @@ def test_who_does_not_belong_is_refused(tmp_path, text, monkeypatch):
     assert "was not made with this run's token" in token
     assert run.error == ""
     assert [each.epoch for each in run.views] == [0]
-
-
-# Another host: a network namespace, with a link to this one.
-
-
-class Host:
-    """A network namespace and the link to it."""
-
-    names = itertools.count()
-
-    def __init__(self):
-        number = next(self.names)
-        self.name = f"recycle-{os.getpid()}-{number}"
-        self.link = f"rc{os.getpid() % 1_000_000}-{number}"
-        subnet = f"10.{os.getpid() % 250}.{number}"
-        self.here, self.there = f"{subnet}.1", f"{subnet}.2"
-
-    def __enter__(self):
-        ip("netns", "add", self.name)
-        ip("link", "add", self.link, "type", "veth", "peer", "name", "uplink", "netns", self.name)
-        ip("address", "add", f"{self.here}/24", "dev", self.link)
-        ip("link", "set", self.link, "up")
-        ip("-n", self.name, "address", "add", f"{self.there}/24", "dev", "uplink")
-        ip("-n", self.name, "link", "set", "uplink", "up")
-        ip("-n", self.name, "link", "set", "lo", "up")
-        return self
-
-    def __exit__(self, *_):
-        subprocess.run(["ip", "netns", "delete", self.name], check=False)
-
-    def set_link(self, state):
-        ip("-n", self.name, "link", "set", "uplink", state)
-
-
-def ip(*arguments):
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
-
-
-@pytest.fixture
-def host():
-    made = Host()
-    try:
-        made.__enter__()
-    except (OSError, subprocess.CalledProcessError) as error:
-        made.__exit__()
-        pytest.skip(f"network namespaces are not permitted here: {error}")
-    yield made
-    made.__exit__()
-
-
-@pytest.mark.long
-def test_a_host_that_loses_its_network_is_fenced_and_leaves_when_the_link_returns(
-    tmp_path, reference, text, monkeypatch, host
-):
-    folder, cut, left = tmp_path / "run", tmp_path / "cut", tmp_path / "left"
-    # What has to happen in a view happens in the midst of the run.
-    awaited = {1: ForReturn(JOINER), 2: lambda _: not cut.exists(), 3: lambda _: not left.exists()}
-
-    def waits(survivor):
-        epoch = survivor._recovery.view.epoch
-        return epoch in awaited and awaited[epoch](survivor)
-
-    wait_between(waits, monkeypatch.setattr)
-    joiners, statuses = [], []
-
-    def start():
-        joiners.append(join(folder, before=("ip", "netns", "exec", host.name)))
-
-    def lose_link():
-        host.set_link("down")
-        cut.touch()
-
-    def restore_link():
-        host.set_link("up")
-
-        def wait():
-            statuses.append(joiners[0].wait())
-            left.touch()
-
-        threading.Thread(target=wait, daemon=True).start()
-
-    stages = [
-        Once(lambda event: isinstance(event, ViewLine) and event.epoch == 1, start),
-        Once(lambda event: isinstance(event, IterationLine) and event.epoch == 2, lose_link),
-        Once(lambda event: isinstance(event, ViewLine) and event.epoch == 3, restore_link),
-    ]
-
-    def watch(event):
-        for stage in stages:
-            stage(event)
-
-    try:
-        run = Trained(folder, KILL, on_event=watch, iterations=ITERATIONS, text=text, host=host.here, durations=CUT_OFF)
-    finally:
-        for joiner in joiners:
-            joiner.kill()
-    run.require_same(reference)
-    assert [len(each.servers) for each in run.views] == [6, 5, 6, 5]
-    fenced = next(each for each in run.of(DeathLine) if each.incarnation == 1)
-    assert (fenced.server, fenced.noticed) == ("W1_0", "heartbeat")
-    assert statuses == [RunFailed.exit_status]

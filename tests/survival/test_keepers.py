@@ -1,7 +1,6 @@
 """A GPT is trained through the loss of all servers of a stage, with its state in memory and no checkpoint."""
 
 import os
-import re
 import signal
 
 import msgspec
@@ -10,20 +9,14 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from harness.bad_memory import flip
-from harness.digests import data_digests
-from harness.processes import family, send_signal, title
 from harness.started import wait_until
 from recycle.faults.menu import Kind
 from recycle.plan.instruction import Op
-from recycle.record.recording import DeathLine, IterationLine
-from recycle.runtime.keep import scribe
 from recycle.runtime.keep.snapshot import Snapshot
-from recycle.runtime.step.checkpoint import MANIFEST, checkpoints, write_shard
+from recycle.runtime.step.checkpoint import checkpoints
 from recycle.state.redundancy import Redundancy
-from recycle.state.shelf import Shelf
 from tests.survival import trained
-from tests.survival.trained import ITERATIONS, Trained, fault, short_text
+from tests.survival.trained import Trained, fault, short_text
 
 ONE = Redundancy.parse("copies=1")
 SAVED = 8
@@ -101,77 +94,3 @@ def test_a_stage_that_dies_in_the_middle_of_a_snapshot_twice(tmp_path, reference
     run = Trained(tmp_path / "run", redundancy=ONE)
     require_equal(run, reference)
     assert [each.step for each in run.views if each.joined] == [2, 6], run.story
-
-
-def test_a_bad_copy_is_never_trained_on_and_the_version_before_it_is_taken(tmp_path, reference, monkeypatch):
-    find = Shelf.find
-    spoiled = []
-
-    def find_spoiled(shelf, part):
-        content = find(shelf, part)
-        # The version that is asked for first, in whichever views it was copied.
-        if not spoiled:
-            spoiled.append(part.version)
-        if content is not None and part.version == spoiled[0] and id(content) not in spoiled:
-            spoiled.append(id(content))
-            flip(content.segment, 1000)
-        return content
-
-    monkeypatch.setattr(Shelf, "find", find_spoiled)
-    run = Trained(tmp_path / "run", *stage_kills(), redundancy=ONE)
-    require_equal(run, reference)
-    said = r"of version (\d+) of stage 1 at this host's keeper is not as it was put"
-    bad = {match[1] for each in run.texts("warning") if (match := re.search(said, each))}
-    assert len(bad) == 1, run.story
-    assert min(each.step for each in run.views[1:]) == int(bad.pop()) - 1, run.story
-
-
-def test_a_checkpoint_from_memory_is_the_trainers_to_the_bit_though_who_asked_for_it_dies(
-    tmp_path, reference, monkeypatch
-):
-    gone = tmp_path / "gone"
-
-    def write(folder, state):
-        wait_until(gone.exists)
-        write_shard(folder, state)
-
-    def watch(event):
-        if isinstance(event, DeathLine):
-            gone.touch()
-
-    monkeypatch.setattr(scribe, "write_shard", write)
-    leader = fault(Kind.KILL, "W0_0", SAVED + 1, Op.F)
-    run = Trained(tmp_path / "run", leader, redundancy=ONE, checkpoint_every=SAVED, on_event=watch)
-    require_equal(run, reference)
-    assert run.steps == reference.steps == [SAVED, ITERATIONS]
-    for folder, other in zip(*map(checkpoints, (run.run.checkpoints, reference.run.checkpoints)), strict=True):
-        assert (folder / MANIFEST).read_bytes() == (other / MANIFEST).read_bytes()
-        for stage in ("stage-0/tensor-0", "stage-1/tensor-0"):
-            assert data_digests(folder / stage) == data_digests(other / stage)
-    said = [each for each in run.texts("memory") if "is written from memory" in each]
-    assert said == [f"the checkpoint of step {SAVED} is written from memory by this host's keeper"], run.story
-    # Keepers had room for it beside what they keep, and nothing is left of what was begun twice.
-    assert not [each for each in run.texts("warning") if "memory" in each], run.story
-    assert sorted(each.name[0] for each in run.run.checkpoints.iterdir()) == ["s", "s"]
-
-
-def test_a_killed_keeper_is_a_warning_and_another_one_is_started(tmp_path, reference):
-    killed = []
-
-    def kill_keeper(event):
-        if isinstance(event, IterationLine) and event.step == 4 and not killed:
-            killed.extend(keepers_below(os.getpid()))
-            send_signal(killed[0], signal.SIGKILL)
-
-    run = Trained(tmp_path / "run", redundancy=ONE, on_event=kill_keeper)
-    require_equal(run, reference)
-    assert len(run.views) == 1
-    warnings = run.texts("warning")
-    assert any("the keeper's process is gone" in each for each in warnings), run.story
-    assert run.steps == [ITERATIONS]
-    assert keepers_below(os.getpid()) == []
-
-
-def keepers_below(ancestor):
-    """The keepers among a process's descendants."""
-    return [pid for pid in family(ancestor) if title(pid).startswith("recycle: keeper")]

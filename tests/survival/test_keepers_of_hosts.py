@@ -8,7 +8,7 @@ import pytest
 from harness.digests import data_digests
 from harness.forked import TRAINER
 from harness.hosts import hosts, missing
-from harness.started import TRAIN, Started, by_hand, losses, wait_until
+from harness.started import TRAIN, Started, by_hand, losses, small_run, wait_until
 from recycle.cli.join import LATE
 from recycle.record.recording import CopyLine, InstantLine, Line, ViewLine
 from recycle.runtime.step.checkpoint import folder_of
@@ -17,7 +17,6 @@ from recycle.state.redundancy import Redundancy
 WHY_NOT = missing()
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(400)]
 
-MODEL = "layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
 ITERATIONS, SAVED = 30, 20
 PIPELINES = 2
 ON = (0, 1) * PIPELINES
@@ -26,19 +25,8 @@ STAGE = [f"W{pipeline}_1" for pipeline in range(PIPELINES)]
 
 
 def words(folder, iterations=ITERATIONS, kept="copies=2"):
-    (folder / "model.toml").write_text(f"{MODEL}exact = true\n")
-    size = [
-        "--pipelines",
-        str(PIPELINES),
-        "--stages",
-        "2",
-        "--micro-batches",
-        "2",
-        "--iterations",
-        str(iterations),
-    ]
     keeping = ["--keep-in-memory", kept, "--checkpoint-every", str(SAVED)]
-    return [*TRAIN, "train", *size, *keeping, "--model", str(folder / "model.toml"), "-o", str(folder / "run")]
+    return [*TRAIN, *small_run(folder / "run", PIPELINES, 2, iterations, *keeping)]
 
 
 @pytest.fixture(scope="module")

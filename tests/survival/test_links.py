@@ -5,12 +5,11 @@ import subprocess
 import pytest
 
 from harness.hosts import hosts, missing
-from harness.started import TRAIN, by_hand, losses, wait_until
+from harness.started import TRAIN, by_hand, losses, small_run, wait_until
 
 WHY_NOT = missing()
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(400)]
 
-MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
 NAMED = "no data comes through between host2 (W1_0) and host3 (W2_0), though both give signs of life"
 LEFT_OUT = "W2_0 is left out: no data comes through between host2 (W1_0) and host3 (W2_0)"
 
@@ -18,14 +17,9 @@ LEFT_OUT = "W2_0 is left out: no data comes through between host2 (W1_0) and hos
 @pytest.fixture
 def three(start, tmp_path):
     """Hosts with a server each, and the run's processes on them, which have begun to train."""
-    (tmp_path / "model.toml").write_text(MODEL)
-    size = ["--pipelines", "3", "--stages", "1", "--micro-batches", "2", "--iterations", "20000"]
-    words = [*TRAIN, "train", *size, "--model", str(tmp_path / "model.toml"), "-o", str(tmp_path / "run")]
+    words = [*TRAIN, *small_run(tmp_path / "run", 3, 1, 20_000, "--restarts", "0")]
     with hosts(3) as found:
-        ranks = [
-            start([*words, "--restarts", "0"], host, by_hand(rank, 3, "host1", 29500))
-            for rank, host in enumerate(found)
-        ]
+        ranks = [start(words, host, by_hand(rank, 3, "host1", 29500)) for rank, host in enumerate(found)]
         ranks[0].wait_for("iteration 5/")
         yield found, ranks
 

@@ -181,19 +181,6 @@ def test_a_failure_while_the_store_is_lost_is_the_end_with_a_clear_message(tmp_p
     assert {status for status, _ in result.ends.values()} == {STOPPED}
 
 
-@pytest.mark.long
-def test_a_failure_together_with_the_store_is_the_end_too(tmp_path):
-    both = Once(
-        lambda event: isinstance(event, IterationLine) and event.step == 3,
-        lambda: scenario.signal(NAME, signal.SIGKILL),
-    )
-    loss = Fault(Kind.STORE_LOSS, step=3)
-    scenario = Scenario(tmp_path, loss, until=never, on_event=both)
-    result = scenario.run()
-    result.require_fired(loss)
-    assert "the store was lost" in result.error
-
-
 # Rejoining.
 
 
@@ -221,23 +208,6 @@ def test_a_replacement_is_let_in_and_all_is_as_before(tmp_path):
     assert (without.joined, last.joined) == ([], ["W1_0"])
     assert (last.period, last.throughput) == (first.period, first.throughput)
     assert without.period > first.period
-
-
-@pytest.mark.long
-def test_everybody_can_be_replaced_in_turn(tmp_path):
-    places = [(Server.parse(name), 5 + 40 * number) for number, name in enumerate(EVERYBODY)]
-    faults = [each for server, step in places for each in rejoin(server, step, step + 5)]
-
-    joined, all_go_on = set(), settled()
-
-    def replaced(event):
-        if isinstance(event, ViewLine):
-            joined.update(event.joined)
-        return all_go_on(event) and joined == set(EVERYBODY)
-
-    result = Scenario(tmp_path, *faults, until=replaced).run()
-    result.require_fired(*faults)
-    result.require_kept(*lives(**dict.fromkeys(EVERYBODY, 1)))
 
 
 @pytest.mark.parametrize(

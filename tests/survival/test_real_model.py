@@ -1,13 +1,10 @@
 """A GPT with dropout is trained through failures, and every iteration's loss is that of the run without them."""
 
 import os
-import random
 import signal
 
-import msgspec
 import pytest
 
-from harness.examples import QUICK, paper_job
 from harness.processes import send_signal
 from harness.waiting import ForReturn, wait_between
 from recycle.errors import RunFailed
@@ -18,13 +15,10 @@ from recycle.megatron.gpt.checkpointing import Checkpointing
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.plan.instruction import Op
-from recycle.plan.mode import Mode
-from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine, EvaluationLine, IterationLine
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.step.checkpoint import checkpoints
-from tests.survival.emulated import DURATIONS
-from tests.survival.trained import ITERATIONS, MODEL, SAME, Trained, fault, short_text
+from tests.survival.trained import ITERATIONS, SAME, Trained, fault, short_text
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -38,18 +32,6 @@ def reference(shared_runs):
     return Trained.undisturbed(shared_runs, evaluate_every=4)
 
 
-def test_the_reference_is_a_run_that_learns(reference):
-    losses = [sum(each) for each in reference.losses().values()]
-    assert len(losses) == ITERATIONS
-    assert losses[-1] < losses[0]
-
-
-def test_a_kill_leaves_the_losses_as_they_are(tmp_path, reference):
-    run = Trained(tmp_path / "run", fault(Kind.KILL, "W1_1", op=Op.REDUCE))
-    run.require_same(reference)
-    assert [len(each.servers) for each in run.views] == [6, 5]
-
-
 def test_kills_and_a_rejoin_leave_the_losses_as_they_are(tmp_path, reference, monkeypatch):
     wait_between(ForReturn(Server(1, 0), first=5), monkeypatch.setattr)
     faults = [
@@ -60,31 +42,6 @@ def test_kills_and_a_rejoin_leave_the_losses_as_they_are(tmp_path, reference, mo
     run = Trained(tmp_path / "run", *faults, evaluate_every=4)
     run.require_same(reference, IterationLine, EvaluationLine)
     assert [len(each.servers) for each in run.views] == [6, 5, 4, 5], run.story
-
-
-class Deep(Trained):
-    """Three pipelines of three stages."""
-
-    @staticmethod
-    def make(failed):
-        return make_plan(paper_job(pipelines=3, stages=3, micro_batches=2, released=0), failed, Mode(), QUICK)
-
-    @staticmethod
-    def describe(folder, iterations, **options):
-        model = msgspec.structs.replace(MODEL, layers=3)
-        return Run(Deep.make(()), model, iterations, folder, durations=DURATIONS, **options)
-
-
-@pytest.mark.long
-def test_a_server_of_each_stage_comes_back_in_turn_and_the_losses_are_as_they_were(tmp_path, monkeypatch):
-    reference = Deep(tmp_path / "reference", iterations=20)
-    wait_between(ForReturn(), monkeypatch.setattr)
-    victims = [Server(random.randrange(3), stage) for stage in random.sample(range(3), 3)]
-    kills = [fault(Kind.KILL, str(victim), 1 + 6 * turn, Op.STEP) for turn, victim in enumerate(victims)]
-    faults = [*kills, *(fault(Kind.JOIN, str(victim), 2 + 6 * turn) for turn, victim in enumerate(victims))]
-    run = Deep(tmp_path / "run", *faults, iterations=20)
-    run.require_same(reference)
-    assert [len(each.servers) for each in run.views] == [9, 8, 9, 8, 9, 8, 9], f"{victims}\n{run.story}"
 
 
 def test_a_gradient_that_is_spoiled_once_is_made_again(tmp_path, reference):

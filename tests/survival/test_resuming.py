@@ -3,7 +3,7 @@
 import pytest
 
 from harness.digests import data_digests
-from harness.started import TRAIN, wait_until
+from harness.started import TRAIN, small_run, wait_until
 from recycle.control.board.joinfile import last_token
 from recycle.megatron.gpt.recut import shard
 from recycle.megatron.gpt.server import GptServer
@@ -12,15 +12,12 @@ from recycle.runtime.step.checkpoint import checkpoints
 from recycle.state.redundancy import Redundancy
 from tests.survival.trained import Trained, short_text
 
-MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\nexact = true\n"
 SHARDS = "distributed_optimizer = true\n"
 KEEP = ("--keep-in-memory", "copies=1")
 
 
 def words(folder, iterations, *more, keys=""):
-    (folder.parent / "model.toml").write_text(MODEL + keys)
-    size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2", "--iterations", str(iterations)]
-    return [*TRAIN, "train", *size, "--model", str(folder.parent / "model.toml"), "-o", str(folder), *more]
+    return [*TRAIN, *small_run(folder, 2, 1, iterations, *more, keys=f"exact = true\n{keys}")]
 
 
 def left_in_memory(start, folder, keys=""):
@@ -51,7 +48,8 @@ def test_a_start_that_is_refused_leaves_copies_to_one_that_is_not(tmp_path, star
     folder = tmp_path / "run"
     iterations = left_in_memory(start, folder) + 5
     half = words(folder, iterations, "--resume", *KEEP)
-    (folder.parent / "model.toml").write_text(f"{MODEL}fp16 = true\n")
+    with (folder.parent / "model.toml").open("a") as model:
+        model.write("fp16 = true\n")
     refused = start(half)
     assert refused.ended() == 2
     assert refused.output.splitlines()[-1].endswith(

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from harness.flag_runs import agents, fork, make_dataset, needs_training, train
+from harness.flag_runs import agents, fork, needs_training, train
 from harness.undisturbed import trained_by_script
 from recycle.job import Server
 
@@ -16,11 +16,6 @@ ON = ("--pipeline-schedule", "recycle")
 DEAD = (*ON, "--recycle-dead", "W1_1", "--recycle-budget", "1s")
 TO_FILE = ("--save-interval", 4, "--ckpt-format", "torch", "--save")
 FROM_FILE = ("--ckpt-format", "torch", "--load")
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return make_dataset(tmp_path_factory.mktemp("data") / "text")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from harness.flag_runs import make_dataset, needs_training, train
+from harness.flag_runs import needs_training, train
 from recycle.errors import UserError
 from recycle.megatron.flag.command.on_cpu import SWITCHES, VALUES, require_without_cuda, settings_for_cpu
 from recycle.megatron.flag.device.cpu_training import COLLECTORS
@@ -49,11 +49,6 @@ def test_one_line_instead_of_a_traceback(tmp_path):
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 2
     assert ended.stderr.splitlines()[-1].startswith("recycle: --distributed-backend, Megatron's default is nccl")
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return make_dataset(tmp_path_factory.mktemp("data") / "text")
 
 
 @needs_training

@@ -21,6 +21,7 @@ from torch.distributed import TCPStore
 from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
 from harness.processes import children, send_signal
+from harness.started import wait_until
 from recycle.control.board import keys, run_folder
 from recycle.control.board.board import Board
 from recycle.control.host.agent import FENCED, LEFT, STOPPED
@@ -173,29 +174,6 @@ def test_a_first_rank_that_comes_again_to_its_run_takes_part_in_the_folder_of_re
         each.keys.close()
 
 
-def test_ranks_of_other_releases_are_refused_on_all_of_them(environment, monkeypatch):
-    monkeypatch.setattr(meeting, "TOLD", 0.0)
-    found = [protection(environment | {"RANK": str(rank)}) for rank in range(4)]
-    for each in found[1:3]:
-        each.meeting.greet()
-    with monkeypatch.context() as patched:
-        patched.setattr(meeting, "release", lambda: {"recycle": "0.0"})
-        found[3].meeting.greet()
-    for each in found:
-        with pytest.raises(UserError, match=r"recycle is '0\.0', and that of the run is .*: install the same release"):
-            each.gather()
-
-
-def test_a_rank_that_cannot_be_reached_is_named_to_all_others(environment, monkeypatch):
-    monkeypatch.setattr(meeting, "TOLD", 0.0)
-    found = [protection(environment | {"RANK": str(rank)}) for rank in range(3)]
-    with pytest.raises(UserError, match="address eth99 cannot be used"):
-        protection(environment | {"RANK": "3", "GLOO_SOCKET_IFNAME": "eth99"})
-    for each in found:
-        with pytest.raises(UserError, match=r"process 3, on .*, takes no part: address eth99 .*; give GLOO_SOCKET"):
-            each.gather()
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -335,10 +313,7 @@ class Rank:
         return self.process.exitcode
 
     def wait_for_death(self) -> None:
-        deadline = time.monotonic() + 120
-        while self.board.failures.death(self.member) is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: self.board.failures.death(self.member) is not None)
 
     def is_there_after(self, seconds: float) -> bool:
         self.process.join(seconds)

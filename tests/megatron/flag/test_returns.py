@@ -8,7 +8,6 @@ from harness.flag_runs import (
     deaths,
     kill_in_turn,
     losses,
-    make_dataset,
     nearly,
     needs_training,
     norms,
@@ -26,11 +25,6 @@ CALM = ("--lr", 2e-3)
 STAGES, LENGTH, SAVED = 3, 24, 2
 PATIENCE = 120.0
 """Seconds without a line after which a run has frozen, on a machine that others use as well."""
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return make_dataset(tmp_path_factory.mktemp("data") / "text")
 
 
 def staged(pipelines):

@@ -10,7 +10,6 @@ from harness.flag_runs import (
     kill,
     kill_in_turn,
     losses,
-    make_dataset,
     nearly,
     needs_training,
     norms,
@@ -26,11 +25,6 @@ SHARDED += ("--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-p
 RETURNING = (*SHARDED, "--pipeline-schedule", "recycle", "--recycle-budget", "500ms")
 ON = (*RETURNING, "--num-distributed-optimizer-instances", RANKS, "--recycle-restarts", 0)
 ON += ("--overlap-param-gather-with-optimizer-step",)
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return make_dataset(tmp_path_factory.mktemp("data") / "text")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from argparse import Namespace
 import pytest
 import torch
 
-from harness.flag_runs import kill, kill_in_turn, make_dataset, needs_training, train
+from harness.flag_runs import kill, kill_in_turn, needs_training, train
 from harness.undisturbed import trained_by_script
 from recycle.megatron.flag.command.refusals import not_own
 
@@ -19,11 +19,6 @@ LENGTH = 12
 ONE_STAGE = ("--pipeline-model-parallel-size", 1)
 DIVIDED = (*ONE_STAGE, "--tensor-model-parallel-size", 2, "--sequence-parallel", "--qk-layernorm")
 """Servers of two ranks, each of which has a part of the gradients of norms."""
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return make_dataset(tmp_path_factory.mktemp("data") / "text")
 
 
 def trained(folder):

@@ -2,7 +2,6 @@
 
 import random
 import re
-import signal
 import sys
 from contextlib import nullcontext
 from inspect import signature
@@ -17,13 +16,11 @@ from harness.examples import QUICK, paper_job
 from harness.flag_runs import (
     FLAGGED,
     VARIABLES,
-    children,
     deaths,
     kill,
     kill_in_turn,
     launch,
     losses,
-    make_dataset,
     nearly,
     needs_training,
     printed,
@@ -32,10 +29,8 @@ from harness.flag_runs import (
 )
 from harness.forked import TRAINING_CODE
 from harness.ports import free_port
-from harness.processes import send_signal
 from harness.started import Started, by_hand, wait_until
 from harness.undisturbed import trained_by_script
-from recycle.control.store.etcd_store import EtcdStore
 from recycle.plan.mode import Mode
 from recycle.planner.catalogue import make_catalogue
 from recycle.record.history import load_history
@@ -55,11 +50,6 @@ TENSORS = ("--tensor-model-parallel-size", 2)
 DIVIDED_EXPERTS = ("--num-experts", 4, "--expert-model-parallel-size", 2)
 DIVIDED_EXPERTS += ("--moe-token-dispatcher-type", "alltoall", "--disable-bias-linear")
 IGNORES_RAMP_UP = "step_batch_size_schedule" in signature(init_num_microbatches_calculator).parameters
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return make_dataset(tmp_path_factory.mktemp("data") / "text")
 
 
 @pytest.fixture(scope="module")
@@ -422,39 +412,6 @@ def test_all_servers_are_killed_at_once_and_the_next_start_goes_on_from_memory(d
         train(dataset, *ON, *kept, "--recycle-resume", iterations=LENGTH)
 
 
-@pytest.mark.long
-def test_started_by_hand_nothing_changes_when_a_worker_dies_and_a_host_is_lost_and_replaced(dataset, stock, tmp_path):
-    """A host whose process is killed with its agent; the same command with the same rank takes its place."""
-    port = free_port()
-    slow = tmp_path / "slow"
-    words = words_of(dataset, *ON, iterations=LENGTH, script="paced_gpt.py")
-    words = [sys.executable, *FLAGGED, *words]
-    pace = {"PACE": str(slow)}
-
-    def begin(rank):
-        return Started(words, None, VARIABLES | pace | by_hand(rank, 4, "127.0.0.1", port), TRAINING_CODE)
-
-    ranks = [begin(rank) for rank in range(4)]
-    try:
-        # The last rank prints the losses.
-        ranks[3].wait_for(" iteration        3/", 600)
-        (worker,) = children(ranks[1].process.pid)
-        send_signal(worker, signal.SIGKILL)
-        ranks[0].wait_for("training goes on with 3 servers", 600)
-        slow.touch()
-        ranks[2].kill()
-        ranks[2] = begin(2)
-        ranks[0].wait_for("with 3 servers, W0_1 among them again", 600)
-        slow.unlink()
-        assert [rank.ended(600) for rank in ranks] == [0] * 4, "".join(rank.output for rank in ranks)[-8000:]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    survived = printed("".join(rank.output for rank in ranks))
-    assert len(deaths(survived)) == 1
-    assert losses(survived) == stock
-
-
 WITH_ETCD = (pytest.mark.long, pytest.mark.skipif(bool(missing_etcd()), reason=missing_etcd()))
 KEPT = ("--recycle-keep-in-memory", "copies=1", "--recycle-record", "run")
 
@@ -508,42 +465,3 @@ def test_servers_of_several_ranks_whose_host_is_lost_come_back_on_another_one(
     alike = {} if divided == TENSORS else {"ranks": 8}
     stock = trained_by_script(shared_runs, dataset, *(divided if alike else ()), iterations=LENGTH, **alike).left
     assert losses(printed(said())) == {key: pytest.approx(value, rel=1e-5) for key, value in losses(stock).items()}
-
-
-@pytest.mark.long
-@pytest.mark.skipif(bool(missing_etcd()), reason=missing_etcd())
-def test_with_etcd_the_first_process_may_die_with_the_store_come_back_and_leave(dataset, stock, tmp_path):
-    port = free_port()
-    slow, secret = tmp_path / "slow", tmp_path / "secret"
-    secret.write_text(uuid4().hex)
-    secret.chmod(0o600)
-    given = (*ON, "--recycle-token-file", secret)
-    words = [sys.executable, *FLAGGED, *words_of(dataset, *given, iterations=LENGTH, script="paced_gpt.py")]
-    with etcd() as served:
-        chosen = VARIABLES | {"RECYCLE_STORE": served.url, "PACE": str(slow)}
-
-        def begin(rank):
-            return Started(words, None, chosen | by_hand(rank, 4, "127.0.0.1", port), TRAINING_CODE)
-
-        def said():
-            return "".join(rank.output for rank in ranks)
-
-        ranks = [begin(rank) for rank in range(4)]
-        try:
-            ranks[3].wait_for(" iteration        3/", 600)
-            slow.touch()
-            before = ranks[0]
-            before.kill()
-            ranks[0] = begin(0)
-            wait_until(lambda: "with 4 servers, W0_0 among them again" in said(), 600)
-            ranks[0].process.send_signal(signal.SIGTERM)
-            assert ranks[0].ended(600) == 128 + signal.SIGTERM, said()[-8000:]
-            slow.unlink()
-            assert [rank.ended(600) for rank in ranks[1:]] == [0] * 3, said()[-8000:]
-        finally:
-            for rank in ranks:
-                rank.kill()
-        assert "the store is lost" not in said()
-        assert "W0_0 leaves: SIGTERM" in said()
-        assert losses(printed(before.output + said())) == stock
-        assert EtcdStore(served.cluster).newest_change() == 0

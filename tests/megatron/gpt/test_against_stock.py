@@ -60,16 +60,3 @@ def test_training_without_a_server_is_the_same_training(shared_runs, tied, faile
         torch.testing.assert_close(
             torch.tensor(result.parameters), torch.tensor(whole[server].parameters), rtol=1e-3, atol=1e-3
         )
-
-
-@pytest.mark.long
-def test_a_middle_stage_and_two_stages_at_once_can_lose_a_server():
-    job = paper_job(pipelines=3, stages=3, micro_batches=3, limit=4, released=0)
-    options = msgspec.structs.replace(OPTIONS, layers=3)
-    whole = all_losses(train_by_plan(plan(job, Mode()), STEPS, options))
-    for failed in (["W0_1"], ["W0_1", "W2_2"]):
-        degraded = train_by_plan(plan(job, Mode(), *failed), STEPS, options)
-        assert all_losses(degraded) == pytest.approx(whole, rel=1e-5)
-        for server, result in degraded.items():
-            peers = [other.parameters for each, other in degraded.items() if each.stage == server.stage]
-            assert all(other == result.parameters for other in peers)

@@ -68,23 +68,6 @@ def test_the_scale_grows_and_falls_as_megatrons_does(finite, initial, window, hy
 
 
 @pytest.mark.usefixtures("_spoiled")
-@pytest.mark.parametrize("clip", [None, pytest.param(1.0, marks=pytest.mark.long)])
-def test_stepping_at_once_ends_as_waiting_does(tmp_path, clip):
-    model = msgspec.structs.replace(HALF, clip=clip, exact=False)
-    waited = run(tmp_path / "waited", plan_of(JOB, "W1_1", mode=WAITING), model, LENGTH)
-    guessed = run(tmp_path / "guessed", plan_of(JOB, "W1_1"), model, LENGTH)
-    assert guessed == waited
-    assert len(waited.losses) == LENGTH
-    (told,), (same) = waited.notes, guessed.notes
-    scale = told.partition("; ")[2]
-    assert scale == same[0].partition("; ")[2]
-    assert int(scale.split()[-4]) > len(SPOILED), "gradients also overflow by themselves"
-    if clip is None:
-        assert same[0].startswith("guessed the norm in ")
-        assert not same[0].startswith("guessed the norm in 1 ")
-
-
-@pytest.mark.usefixtures("_spoiled")
 def test_failures_leave_no_trace(tmp_path, monkeypatch):
     # So small a scale that no gradient overflows by itself, and the first one that is spoiled comes as a surprise.
     model = msgspec.structs.replace(HALF, initial_loss_scale=2.0**15, hysteresis=1)

@@ -4,33 +4,12 @@ import msgspec
 import pytest
 import torch
 
-from harness.examples import QUICK, paper_job
-from harness.gpt_runs import OPTIONS, all_losses, train_by_plan
-from harness.undisturbed import trained_by_plan
-from recycle.job import Server
 from recycle.megatron.gpt.training import Run
-from recycle.plan.mode import Mode
-from recycle.planner.make import make_plan
 from recycle.runtime.step.gradients import FlatGradients
 from recycle.runtime.step.main_parameters import MainParameters
 from tests.megatron.gpt.test_training import MODEL, losses, plan
 
 STEPS = 6
-
-
-@pytest.mark.parametrize("failed", [pytest.param("W0_0", marks=pytest.mark.long), "W1_1"])
-def test_training_without_a_server_is_the_same_training_to_the_bit(shared_runs, failed):
-    # Three pipelines, because a third is no power of two. Sums of gradients in bfloat16 hardly round in float32, so
-    # the order in which they are added up does not show.
-    job = paper_job(pipelines=3, stages=2, micro_batches=4, limit=4, released=0)
-    options = msgspec.structs.replace(OPTIONS, bf16=True, tied=True, dropout=0.1)
-    mode = Mode("split", "staggered")
-    whole = trained_by_plan(shared_runs, make_plan(job, [], mode, QUICK), STEPS, options)
-    degraded = train_by_plan(make_plan(job, [Server.parse(failed)], mode, QUICK), STEPS, options)
-    assert all_losses(degraded) == all_losses(whole)
-    assert all(result.parameters == whole[server].parameters for server, result in degraded.items())
-    parameters = torch.tensor(degraded[Server(2, 0)].parameters)
-    assert torch.equal(parameters, parameters.bfloat16().float())
 
 
 def test_training_follows_that_in_full_precision(tmp_path):

@@ -6,7 +6,6 @@ import torch
 
 from harness.examples import QUICK, paper_job
 from harness.gpt_runs import OPTIONS, all_losses, train_by_plan, train_by_stock
-from harness.undisturbed import trained_by_plan
 from recycle.job import Server
 from recycle.megatron.gpt.forward import token_loss
 from recycle.megatron.gpt.training import Run
@@ -27,25 +26,6 @@ def test_training_is_that_of_the_stock_schedule():
     stock = train_by_stock(JOB, STEPS, PER_TOKEN)
     fused = train_by_plan(plan_around(mode=Mode("fused", "global")), STEPS, PER_TOKEN)
     assert sorted(all_losses(fused).values()) == pytest.approx(sorted(all_losses(stock).values()), rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("failed", "bf16"),
-    [
-        ("W0_0", False),
-        ("W1_1", True),
-        *(pytest.param(*each, marks=pytest.mark.long) for each in (("W0_0", True), ("W1_1", False))),
-    ],
-)
-def test_training_without_a_server_is_the_same_training(shared_runs, failed, bf16):
-    options = msgspec.structs.replace(PER_TOKEN, dropout=0.1, bf16=bf16)
-    whole = trained_by_plan(shared_runs, plan_around(), STEPS, options)
-    degraded = train_by_plan(plan_around(failed), STEPS, options)
-    assert all_losses(degraded) == pytest.approx(all_losses(whole), rel=1e-5)
-    for server, result in degraded.items():
-        assert all(
-            other.parameters == result.parameters for each, other in degraded.items() if each.stage == server.stage
-        )
 
 
 def test_evaluation_is_not_counted(tmp_path):

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import torch
 
+from harness.started import wait_until
 from recycle.control.board.board import Board
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.messages import Death, JoinRequest
@@ -96,13 +97,6 @@ def meeting(door, board):
     return Meeting(door, DURATIONS, 4, JOINER, 1)
 
 
-def eventually(condition):
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.002)
-
-
 def request(attempt=1):
     return JoinRequest(str(JOINER), 4, attempt)
 
@@ -126,7 +120,7 @@ def test_a_joiner_follows_to_the_bit_however_many_steps_are_made_while_it_copies
     peer.listen(service)
     peer.train(5)
     follower = Follower(meeting, joiner, request())
-    eventually(lambda: is_ready(board))
+    wait_until(lambda: is_ready(board))
     peer.train(3)
     peer.listen(None)
     service.finish()
@@ -157,7 +151,7 @@ def test_a_step_that_is_taken_back_ends_the_service(board, meeting):
     service = Service(meeting, peer.newest, peer.state())
     peer.listen(service)
     follower = Follower(meeting, joiner, request())
-    eventually(lambda: is_ready(board))
+    wait_until(lambda: is_ready(board))
     peer.train(1)
     peer.update.undo()
     assert service.over
@@ -180,7 +174,7 @@ def test_who_waits_for_the_other_end_stops_when_told_to(door, board):
     """Neither waits for as long as connecting may take."""
     meeting = Meeting(door, Durations(0.05, rebuild=3600.0, answer=3600.0, transfer=3600.0), 4, JOINER, 2)
     service = Service(meeting, 0, Stage(1).state())
-    eventually(lambda: board.joining.wait_offer(4, JOINER, 2, 0.05))
+    wait_until(lambda: board.joining.wait_offer(4, JOINER, 2, 0.05))
     service.abort()
     service.join()
     follower = Follower(meeting, Stage(2), request(2))
@@ -215,11 +209,11 @@ def test_who_serves_is_left_as_it_was(door):
 
     threads = threading.active_count()
     serve_once(100)
-    eventually(lambda: threading.active_count() <= threads)
+    wait_until(lambda: threading.active_count() <= threads)
     before = counts()
     for number in range(101, 109):
         serve_once(number)
-    eventually(lambda: counts() <= before)
+    wait_until(lambda: counts() <= before)
     assert all(each() is None for each in services)
 
 

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 import torch
 
-from harness.bad_memory import flip
 from recycle.control.board.joinfile import new_token
 from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
@@ -22,7 +21,6 @@ from recycle.state.client import KeeperClient
 from recycle.state.errors import KeeperLost
 from recycle.state.keeper import listen, serve
 from recycle.state.redundancy import Redundancy
-from recycle.state.shelf import Shelf
 
 PEERS = [Server(0, 1), Server(1, 1)]
 ALL = [Server(0, 0), Server(1, 0), *PEERS]
@@ -229,36 +227,6 @@ class Counting:
         pass
 
 
-def test_a_bad_copy_falls_one_rung_and_the_last_one_to_another_version(keepers, monkeypatch):
-    for server in PEERS:
-        Peer(keepers, server).iterate(2)
-    place = Shelf.find
-    bad = {"near"}
-
-    def find(shelf, part):
-        found = place(shelf, part)
-        assert found is not None
-        if part.version == 1 and part.number == 1 and shelf not in spoiled and len(spoiled) < len(bad):
-            spoiled.add(shelf)
-            flip(found.segment, 12345)
-        return found
-
-    spoiled: set[Shelf] = set()
-    monkeypatch.setattr(Shelf, "find", find)
-    joiner = Peer(keepers, PEERS[0])
-    assert same(joiner.keeping.fetch(1), Stage(1).state())
-    (warning,) = joiner.warnings
-    assert warning.startswith(
-        "part 2 of 2 of version 1 of stage 1 at near is not as it was put; it is never trained on"
-    )
-    # The bad copy is gone, and now the other one goes bad.
-    bad.add("far")
-    with pytest.raises(ConnectionLost, match="no copy of part 2 of 2 of version 1 of stage 1 that is as it was put"):
-        joiner.keeping.fetch(1)
-    assert joiner.keeping.find_versions()[1] == (0,)
-    assert same(joiner.keeping.fetch(0), Stage(0).state())
-
-
 @pytest.mark.parametrize("text", ["parity=3+1", "parity=4+2"])
 def test_with_parity_any_hosts_may_be_lost_and_no_bit_is(text):
     redundancy = Redundancy.parse(text)
@@ -291,34 +259,6 @@ def test_a_keeper_that_was_lost_a_moment_ago_is_asked_again_only_if_a_version_ne
     with pytest.raises(ConnectionLost, match="no keeper has version 1"):
         joiner.keeping.fetch(1)
     assert lost.asked == 2
-
-
-def test_a_bad_piece_is_left_out_and_too_many_are_another_version(monkeypatch):
-    redundancy = Redundancy(3, 5)
-    find, bad, spoiled = Shelf.find, set(), set()
-
-    def find_spoiled(shelf, part):
-        found = find(shelf, part)
-        if part.version == 1 and part.number == 0 and part.piece in bad and part not in spoiled:
-            spoiled.add(part)
-            flip(found.segment, 54321)
-        return found
-
-    monkeypatch.setattr(Shelf, "find", find_spoiled)
-    with serving(*(f"host{number}" for number in range(5))) as keepers:
-        for server in PEERS:
-            Peer(keepers, server, redundancy=redundancy).iterate(2)
-        bad.update({0, 3})
-        joiner = Peer(keepers, PEERS[0], redundancy=redundancy)
-        assert same(joiner.keeping.fetch(1), Stage(1).state())
-        assert [each.partition(" at ")[0] for each in joiner.warnings] == [
-            f"piece {number} of part 1 of 2 of version 1 of stage 1" for number in (1, 4)
-        ]
-        bad.add(1)
-        with pytest.raises(ConnectionLost, match="of part 1 of 2 of version 1 of stage 1 there are no 3 pieces"):
-            joiner.keeping.fetch(1)
-        assert joiner.keeping.find_versions()[1] == (0,)
-        assert same(joiner.keeping.fetch(0), Stage(0).state())
 
 
 def test_without_a_keeper_training_goes_on_with_one_warning(monkeypatch):

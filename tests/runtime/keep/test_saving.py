@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import time
 from contextlib import contextmanager, suppress
 from itertools import product
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 from harness.digests import data_digests
+from harness.started import wait_until
 from recycle.control.board.joinfile import new_token
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.view import ServerRank, View
@@ -165,13 +165,6 @@ def training(root, hosts, redundancy, ranks=1):
             each.join()
 
 
-def settles(condition):
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize(("hosts", "redundancy", "ranks"), [(2, "copies=2", 2), (3, "parity=2+1", 1)])
 def test_what_keepers_write_is_what_trainers_would_have_written_and_training_goes_on(
     tmp_path, hosts, redundancy, ranks
@@ -195,7 +188,7 @@ def test_what_is_due_while_another_one_is_being_written_is_left_out_and_said(tmp
     go = tmp_path / "go"
 
     def write(folder, state):
-        settles(go.exists)
+        wait_until(go.exists)
         write_shard(folder, state)
 
     monkeypatch.setattr(scribe, "write_shard", write)

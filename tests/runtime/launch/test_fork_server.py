@@ -4,12 +4,12 @@ import os
 import select
 import signal
 import socket
-import time
 from contextlib import closing
 
 import pytest
 
 from harness.processes import is_running, send_signal
+from harness.started import wait_until
 from recycle.control.board.joinfile import new_token
 from recycle.errors import RunFailed
 from recycle.runtime.launch.process.fork_server import ForkServer
@@ -119,8 +119,5 @@ def test_all_end_with_it(fork_server, tmp_path):
     pid = os.pidfd_open(started.pid)
     fork_server.end()
     fork_server.pid = 0
-    deadline = time.monotonic() + 120
-    while is_running(started.pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not is_running(started.pid))
     os.close(pid)

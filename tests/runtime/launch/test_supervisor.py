@@ -3,14 +3,13 @@
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable
 
 import msgspec
 import pytest
 
 from harness.examples import paper_job
 from harness.processes import send_signal
+from harness.started import wait_until
 from recycle.control.board.board import Board
 from recycle.control.board.heartbeat_board import Beat
 from recycle.control.board.joinfile import JOIN_FILE, JoinFile
@@ -60,7 +59,7 @@ class Launched:
         self._supervisor = Supervisor(setting_of(folder, restarts), serve, self.events.append)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
-        wait_for(lambda: (folder / JOIN_FILE).exists())
+        wait_until(lambda: (folder / JOIN_FILE).exists())
         door = JoinFile.read(folder / JOIN_FILE)
         self.board = Board(Endpoint(door.host, door.port, door.token).connect(), door.token)
 
@@ -70,7 +69,7 @@ class Launched:
 
     def kill(self, member: Member) -> None:
         path = self._folder / "pids" / str(member)
-        wait_for(lambda: path.exists() and path.read_text())
+        wait_until(lambda: path.exists() and path.read_text())
         send_signal(int(path.read_text()), signal.SIGKILL)
 
     def replace(self) -> None:
@@ -91,13 +90,6 @@ class Launched:
             self._supervisor.run()
         except RunFailed as error:
             self.error = str(error)
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -161,7 +153,7 @@ def test_a_crashed_server_is_started_again_as_another_member_until_it_has_crashe
     launched = Launched(tmp_path, restarts=2)
     for life in range(3):
         launched.kill(Member(OURS[0].server, life))
-    wait_for(lambda: launched.events)
+    wait_until(lambda: launched.events)
     assert "W0_0 has crashed more than 2 times within an hour" in launched.events[0].text
     assert not (tmp_path / "pids" / "W0_0#3").exists()
     # Nobody of the view is left then.

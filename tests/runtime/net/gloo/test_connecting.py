@@ -25,7 +25,6 @@ from recycle.runtime.net.gloo.backend import neighbours
 from recycle.runtime.net.gloo.connecting import PUBLISHED, _wait
 from recycle.runtime.net.gloo.groups import make_backend
 from recycle.runtime.net.network import DEFAULTS, NetworkOptions
-from recycle.runtime.net.transfer_key import STATE
 
 FOR_EVER = timedelta(seconds=200)
 PATIENT = NetworkOptions(FOR_EVER, FOR_EVER)
@@ -75,27 +74,6 @@ def test_the_sockets_of_a_member_do_not_grow_with_the_view():
     assert sockets_of(6) <= 8
 
 
-def test_what_was_not_named_is_connected_when_both_ask_for_it():
-    view, near = line(3)
-
-    def body(member):
-        server = view.servers[member.rank]
-        network = connect(member.store(), view, server, partners=near[server])
-        ends = Server(0, 0), Server(1, 1)
-        if server in ends:
-            other = network.link(ends[ends.index(server) - 1])
-            received = torch.zeros(1)
-            under_way = [other.receive(received, STATE), other.send(torch.tensor([1.0 + member.rank]), STATE)]
-            for each in under_way:
-                each.wait()
-            member.report(str(received.item()).encode())
-        network.barrier()
-
-    reports = {}
-    launch(6, body, lambda rank, content: reports.update({view.servers[rank]: float(content)}))
-    assert reports == {Server(0, 0): 1.0 + view.rank(Server(1, 1)), Server(1, 1): 1.0 + view.rank(Server(0, 0))}
-
-
 def test_the_other_end_may_ask_later_than_connecting_may_take():
     """As a stage does that is told of something when its iteration ends. Which of the two waits is left to chance."""
     view, _ = line(2)
@@ -137,31 +115,12 @@ def test_nobody_is_its_own_neighbour():
     assert neighbours(0, 4) == {1, 3}
 
 
-def test_it_is_given_up_when_the_view_is_over():
-    view = View.among([Server(0, 0), Server(1, 0)])
-    over = threading.Event()
-
-    def check():
-        if over.is_set():
-            raise Interrupted("somebody else raised the alarm")
-
-    threading.Timer(0.2, over.set).start()
-    with pytest.raises(Interrupted):
-        connect(HashStore(), view, Server(0, 0), PATIENT, check=check)
-
-
 def test_a_pair_is_given_up_too():
     def check():
         raise Interrupted("the view is over")
 
     with pytest.raises(Interrupted):
         connect_pair(HashStore(), first=True, options=PATIENT, check=check)
-
-
-def test_it_ends_by_itself_where_a_partner_does_not_come():
-    view = View.among([Server(0, 0), Server(1, 0)])
-    with pytest.raises(ConnectionLost, match="did not come"):
-        connect(HashStore(), view, Server(0, 0), NetworkOptions(FOR_EVER, timedelta(milliseconds=100)))
 
 
 class Far:
@@ -204,55 +163,3 @@ def test_a_store_that_is_lost_meanwhile_is_a_lost_connection():
     with pytest.raises(ConnectionLost):
         connect(store.torch_store, View.among([Server(0, 0), Server(1, 0)]), Server(0, 0), PATIENT)
     os.waitpid(server, 0)
-
-
-@pytest.mark.parametrize("moment", [0.0, 0.002, 0.004, 0.008, 0.016, 0.032])
-def test_a_death_while_others_connect_holds_nobody_up(moment):
-    """Whoever had to do with the dead one leaves for good once the alarm is raised, wherever it had come to."""
-    servers = [Server(pipeline, stage) for pipeline in range(2) for stage in range(2)]
-    view = View.among(servers)
-    heard = []
-
-    def body(member):
-        store = member.store()
-        if member.rank == 3:
-            victim = os.fork()
-            if victim == 0:
-                connect(member.store(), view, servers[3], PATIENT)
-                signal.pause()
-            time.sleep(moment)
-            os.kill(victim, signal.SIGKILL)
-            os.waitpid(victim, 0)
-            store.set("dead", "")
-            store.wait(["freed/0", "freed/1", "freed/2"], FOR_EVER)
-            return
-        alarm = threading.Event()
-        networks = []
-        watched = member.store()
-
-        def watch():
-            watched.wait(["dead"], FOR_EVER)
-            alarm.set()
-            while not store.check([f"freed/{member.rank}"]):
-                for each in networks:
-                    each.unblock()
-                time.sleep(0.05)
-
-        def check():
-            if alarm.is_set():
-                raise Interrupted("the third one is dead")
-
-        threading.Thread(target=watch, daemon=True).start()
-        try:
-            networks.append(connect(store, view, servers[member.rank], PATIENT, check=check))
-            networks[0].barrier()
-            networks[0].barrier()
-            store.wait(["dead"], FOR_EVER)
-        except (ConnectionLost, Interrupted):
-            pass
-        store.set(f"freed/{member.rank}", "")
-        member.report(b"freed")
-        store.wait(["freed/0", "freed/1", "freed/2"], FOR_EVER)
-
-    launch(4, body, lambda rank, content: heard.append(rank))
-    assert sorted(heard) == [0, 1, 2]

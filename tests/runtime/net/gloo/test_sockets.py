@@ -20,20 +20,13 @@ from recycle.job import Server
 from recycle.runtime.errors import Interrupted, RunError, ViewBroken
 from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
-from recycle.runtime.net.gloo.sockets import Connections, cut_connections, open_connections
+from recycle.runtime.net.gloo.sockets import Connections, open_connections
 from recycle.runtime.net.gloo.transfers import Waits
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.net.transfer_key import STATE
 
 FOR_EVER = timedelta(seconds=200)
 SERVERS = [Server(pipeline, 0) for pipeline in range(3)]
-
-WAITS = {
-    "receive": lambda network, peer: network.link(peer).receive(torch.zeros(4), STATE).wait(),
-    "send": lambda network, peer: network.link(peer).send(torch.zeros(1 << 20), STATE).wait(),
-    "sum": lambda network, _: network.peers.sum(torch.zeros(4)),
-    "barrier": lambda network, _: network.barrier(),
-}
 
 
 class Freed:
@@ -59,32 +52,6 @@ class Freed:
         with pytest.raises(ViewBroken):
             wait(self.network, peer)
         timer.join()
-
-
-@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
-@pytest.mark.parametrize("first_partner_is_gone", [False, True], ids=["stuck", "gone"])
-def test_a_thread_that_waits_is_freed(wait, first_partner_is_gone):
-    heard = {}
-
-    def body(member):
-        store = member.store()
-        freed = Freed(store, member.rank)
-        freed.network.barrier()
-        if member.rank == 0:
-            if first_partner_is_gone:
-                store.wait(["gone"], FOR_EVER)
-            freed.wait_and_be_freed(wait, SERVERS[2 if first_partner_is_gone else 1])
-            member.report(b"freed")
-            store.set("over", "")
-            return
-        if member.rank == 1 and first_partner_is_gone:
-            # The launcher would end all if the process itself died.
-            cut_connections([store.port])
-            store.set("gone", "")
-        store.wait(["over"], FOR_EVER)
-
-    launch(3, body, lambda rank, content: heard.update({rank: content}))
-    assert heard == {0: b"freed"}
 
 
 def test_a_thread_is_freed_that_waits_for_a_message_of_which_a_part_has_come():
@@ -115,48 +82,6 @@ def test_a_thread_is_freed_that_waits_for_a_message_of_which_a_part_has_come():
     assert heard == {0: b"freed"}
 
 
-def test_the_next_view_of_the_same_processes_is_unharmed():
-    heard = {}
-
-    def body(member):
-        store = member.store()
-        first = Freed(store, member.rank)
-        first.network.barrier()
-        if member.rank == 0:
-            first.wait_and_be_freed(WAITS["receive"], SERVERS[1])
-        second = Freed(store, member.rank, epoch=1)
-        if member.rank == 1:
-            first.network.unblock()
-        total = torch.ones(1)
-        second.network.all.sum(total)
-        member.report(str(total.item()).encode())
-
-    launch(3, body, lambda rank, content: heard.update({rank: content}))
-    assert heard == dict.fromkeys(range(3), b"3.0")
-
-
-def test_a_wait_that_begins_too_late_ends_at_once():
-    heard = {}
-
-    def body(member):
-        store = member.store()
-        freed = Freed(store, member.rank)
-        freed.network.barrier()
-        if member.rank == 0:
-            posted = freed.network.link(SERVERS[1]).receive(torch.zeros(4), STATE)
-            freed.network.unblock()
-            with pytest.raises(ViewBroken):
-                posted.wait()
-            with pytest.raises(ViewBroken):
-                WAITS["receive"](freed.network, SERVERS[1])
-            member.report(b"freed")
-            store.set("over", "")
-        store.wait(["over"], FOR_EVER)
-
-    launch(3, body, lambda rank, content: heard.update({rank: content}))
-    assert heard == {0: b"freed"}
-
-
 def test_nothing_is_aborted_that_is_no_transfer():
     network = connect(HashStore(), View.among(SERVERS[:1]), SERVERS[0])
     total = network.peers.start_sum(torch.ones(1))._work
@@ -166,14 +91,6 @@ def test_nothing_is_aborted_that_is_no_transfer():
         waits.wait(total, FOR_EVER)
     with pytest.raises(AssertionError, match="is no transfer of gloo's"):
         waits.give_up()
-
-
-def test_nobody_waits_in_a_network_of_one():
-    network = connect(HashStore(), View.among(SERVERS[:1]), SERVERS[0])
-    network.unblock()
-    total = torch.ones(1)
-    network.peers.sum(total)
-    assert total.item() == 1
 
 
 def test_a_torch_without_what_is_needed_is_refused(monkeypatch):
