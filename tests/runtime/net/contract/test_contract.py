@@ -1,4 +1,4 @@
-"""Every transport keeps every rule of the contract."""
+"""Every transport keeps every rule of the contract, and the tests of the contract find out who does not."""
 
 import re
 import threading
@@ -11,6 +11,7 @@ from harness import stand_in_library
 from harness.stand_in import Library
 from harness.stand_in_transport import ends_over
 from recycle.runtime.net.connect import connect_pair
+from tests.runtime.net.contract.mutants import MUTANTS
 from tests.runtime.net.contract.ranks import GLOO, STAGED, Broken, Ends, Processes, Threads
 from tests.runtime.net.contract.rules import RULES
 
@@ -69,6 +70,12 @@ CASES = [
 def test_a_transport_keeps_a_rule(transport, name):
     transport, rule = TRANSPORTS[transport], RULES[name]
     transport.run(rule.run, rule.count, PATIENCE)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_who_breaks_a_rule_is_found_out(name):
+    with pytest.raises(Broken):
+        Processes(MUTANTS[name]).run(RULES[name].run, RULES[name].count, SHORT)
 
 
 def test_what_one_queue_is_excused_from_it_cannot_keep():
