@@ -25,7 +25,7 @@ from megatron.core.pipeline_parallel import schedules
 from recycle.megatron.flag.steps import sharded_optimizer
 from recycle.megatron.flag.steps.reruns import Reruns
 from recycle.runtime.errors import ConnectionLost
-from recycle.runtime.step.shared_sums import SharedSum
+from recycle.runtime.net.shares import SharedSum
 
 left = {}
 for accident in filter(None, os.environ.get("ACCIDENTS", "").split(",")):
