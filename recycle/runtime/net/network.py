@@ -27,6 +27,9 @@ TransportKind = Literal["gloo", "staged", "nccl"]
 GPUs, and gloo the rest beside it."""
 
 
+ReductionKind = Literal["sum", "maximum"]
+
+
 class NetworkOptions(NamedTuple):
     """How a rank meets others, and how long it waits for them.
 
@@ -116,6 +119,7 @@ class Group(Protocol):
 
     def start_sum(self, tensor: torch.Tensor) -> Reduction:
         """Start to sum a tensor in place; it must stay as it is until that was waited for."""
+        return self.start("sum", tensor)
 
     def maximum(self, tensor: torch.Tensor) -> None:
         """Take the greatest value of each element over the servers, in place; a NaN may get lost.
@@ -127,16 +131,16 @@ class Group(Protocol):
 
     def start_maximum(self, tensor: torch.Tensor) -> Reduction:
         """Start to take the maximum in place; the tensor must stay as it is until that was waited for."""
+        return self.start("maximum", tensor)
+
+    def start(self, kind: ReductionKind, tensor: torch.Tensor) -> Reduction:
+        """Start a reduction of either kind."""
 
 
 class Alone(Group):
     """A Group of one, which needs nobody."""
 
-    def start_sum(self, tensor: torch.Tensor) -> Reduction:
-        """See Group."""
-        return Done()
-
-    def start_maximum(self, tensor: torch.Tensor) -> Reduction:
+    def start(self, kind: ReductionKind, tensor: torch.Tensor) -> Reduction:
         """See Group."""
         return Done()
 

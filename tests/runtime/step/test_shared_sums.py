@@ -188,18 +188,18 @@ OPERATIONS = "reduce", "send", "broadcast"
 
 def dying_at(peers, operation, launched, die):
     """Have a rank die when it comes to an operation, or when that has begun."""
-    own, started = peers.start, []
+    own, started = peers.carry_out, []
 
-    def start(*calls):
+    def carry_out(calls):
         due = len(started) == OPERATIONS.index(operation)
         if due and not launched:
             die()
-        started.append(own(*calls))
+        started.append(own(calls))
         if due:
             die()
         return started[-1]
 
-    peers.start = start
+    peers.carry_out = carry_out
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

@@ -1,6 +1,6 @@
 """Groups and links over communicators: how they are made together, waited for, and given up."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 
@@ -9,8 +9,8 @@ from torch.distributed import PrefixStore, Store
 
 from recycle.runtime.errors import ConnectionLost, ViewBroken
 from recycle.runtime.net.nccl.bindings import Call, Kind
-from recycle.runtime.net.nccl.library import DeviceLane, DeviceMark, NcclCommunicator, NcclLibrary
-from recycle.runtime.net.network import Group, Link, NetworkOptions
+from recycle.runtime.net.nccl.library import DeviceMark, NcclCommunicator, NcclLibrary
+from recycle.runtime.net.network import Group, Link, NetworkOptions, ReductionKind
 from recycle.runtime.net.transfer_key import TransferKey
 from recycle.runtime.plain_words import lost
 
@@ -21,52 +21,40 @@ class Operation:
     The host waits for it by looking. It has ended right only if no partner gave it up, which this rank is not told.
     """
 
-    def __init__(
-        self,
-        library: NcclLibrary,
-        communicator: NcclCommunicator,
-        mark: DeviceMark,
-        tensors: Sequence[torch.Tensor],
-        timeout: timedelta,
-    ) -> None:
-        self._library = library
-        self._communicator = communicator
-        self._mark = mark
-        self._tensors = tensors
-        self._timeout = timeout
+    def __init__(self, group: "OrderedGroup", mark: DeviceMark, tensors: Sequence[torch.Tensor]) -> None:
+        self._group, self._mark, self._tensors = group, mark, tensors
 
     def wait(self) -> None:
         """See Transfer."""
-        self._library.watch(self.is_over, self._timeout, "nobody answers")
+        self._group.library.watch(self.is_over, self._group.timeout, "nobody answers")
         self._tensors = ()
-        if self._communicator.aborted:
+        if self._group.communicator.aborted:
             raise ConnectionLost("it was aborted")
 
     def precede(self) -> bool:
         """See Transfer: where this side gives it up, what comes after it goes on with what its tensor holds."""
-        self._communicator.lane.precede(self._mark, self._tensors)
+        self._group.communicator.lane.precede(self._mark, self._tensors)
         self._tensors = ()
         return False
 
     def is_over(self) -> bool:
         """Whether there is nothing more to wait for."""
-        return self._communicator.is_over(self._mark)
+        return self._group.communicator.is_over(self._mark)
 
 
 class OrderedGroup(Group):
-    """A group over one communicator."""
+    """A group over one communicator.
+
+    Attributes:
+        library: that has made this.
+        communicator: see above.
+        timeout: after which others are no longer waited for.
+    """
 
     def __init__(self, library: NcclLibrary, communicator: NcclCommunicator, timeout: timedelta) -> None:
-        self._library = library
-        self._communicator = communicator
-        self._timeout = timeout
+        self.library, self.communicator, self.timeout = library, communicator, timeout
 
-    @property
-    def lane(self) -> DeviceLane:
-        """In which its operations run."""
-        return self._communicator.lane
-
-    def start(self, *calls: Call) -> Operation:
+    def carry_out(self, calls: Iterable[Call]) -> Operation:
         """Give calls to the communicator that go on at once; all its ranks do so in the same order.
 
         Raises:
@@ -74,20 +62,16 @@ class OrderedGroup(Group):
         """
         given = [each._replace(tensor=each.tensor.detach()) for each in calls]
         try:
-            mark = self._communicator.start(given)
+            mark = self.communicator.start(given)
         except ViewBroken:
             raise
         except RuntimeError as error:
             raise lost(error) from error
-        return Operation(self._library, self._communicator, mark, [each.tensor for each in given], self._timeout)
+        return Operation(self, mark, [each.tensor for each in given])
 
-    def start_sum(self, tensor: torch.Tensor) -> Operation:
+    def start(self, kind: ReductionKind, tensor: torch.Tensor) -> Operation:
         """See Group."""
-        return self.start(Call("sum", tensor))
-
-    def start_maximum(self, tensor: torch.Tensor) -> Operation:
-        """See Group."""
-        return self.start(Call("maximum", tensor))
+        return self.carry_out([Call(kind, tensor)])
 
 
 class OrderedLink(Link):
@@ -104,15 +88,15 @@ class OrderedLink(Link):
 
     def send(self, tensor: torch.Tensor, _: TransferKey) -> Operation:
         """See Link."""
-        return self._there.start(Call("send", tensor, self._peer))
+        return self._there.carry_out([Call("send", tensor, self._peer)])
 
     def receive(self, tensor: torch.Tensor, _: TransferKey) -> Operation:
         """See Link."""
-        return self._back.start(Call("receive", tensor, self._peer))
+        return self._back.carry_out([Call("receive", tensor, self._peer)])
 
     def apart(self, device: torch.device) -> AbstractContextManager[object]:
         """See Link."""
-        return self._back.lane.within()
+        return self._back.communicator.lane.within()
 
 
 class Communicators:
@@ -196,7 +180,7 @@ class Communicators:
         try:
             self._watch(lambda: all(each.complete for each in self._joined))
             for group, call in self._cold:
-                self._watch(group.start(call).is_over)
+                self._watch(group.carry_out([call]).is_over)
             self._cold.clear()
         except Exception:
             self.abort()

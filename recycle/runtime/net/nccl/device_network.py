@@ -88,24 +88,20 @@ class OrderedNetwork:
 
     def start_shared_sum(self, tensor: torch.Tensor, shares: Sequence[Share]) -> Operation:
         """See Network: in one queue it holds up what a sum would, since all come to both of its operations in turn."""
+        turns, me = self._turns, self.server
         parts = [(tensor[place], first, others) for place, (first, *others) in shares]
-        self.peers.start(*(Call("reduce", part, self._turns[first]) for part, first, _ in parts))
-        sends = [(part, each) for part, first, others in parts for each in others if first == self.server]
-        receives = [(part, first) for part, first, others in parts if self.server in others]
-        return self.peers.start(
-            *(Call("send", part, self._turns[each]) for part, each in sends),
-            *(Call("receive", part, self._turns[first]) for part, first in receives),
-        )
+        self.peers.carry_out(Call("reduce", part, turns[first]) for part, first, _ in parts)
+        sends = [Call("send", part, turns[each]) for part, first, others in parts if first == me for each in others]
+        receives = [Call("receive", part, turns[first]) for part, first, others in parts if me in others]
+        return self.peers.carry_out([*sends, *receives])
 
     def start_spread(self, tensor: torch.Tensor, shares: Sequence[Share]) -> Operation:
         """See Network."""
         parts = [(tensor[place], holders) for place, holders in shares if len(holders) < len(self._turns)]
         # What others hold comes to them as well, and is dropped: an abort would leave anything in its place.
-        return self.peers.start(
-            *(
-                Call("broadcast", torch.empty_like(part) if self.server in others else part, self._turns[first])
-                for part, (first, *others) in parts
-            )
+        return self.peers.carry_out(
+            Call("broadcast", torch.empty_like(part) if self.server in others else part, self._turns[first])
+            for part, (first, *others) in parts
         )
 
     def barrier(self) -> None:

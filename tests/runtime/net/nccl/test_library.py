@@ -140,10 +140,8 @@ class Named(Link):
 
     receive = send
 
-    def start_sum(self, tensor):
+    def start(self, _, tensor):
         return self.send(tensor, STATE)
-
-    start_maximum = start_sum
 
 
 def test_what_lies_on_a_device_goes_over_nccl_and_the_rest_beside_it():
@@ -160,7 +158,10 @@ def test_what_lies_on_a_device_goes_over_nccl_and_the_rest_beside_it():
 
 def test_what_a_device_receives_is_apart_from_what_it_computes_and_no_device_is_asked_about_the_rest():
     within = object()
-    back, there = (SimpleNamespace(lane=SimpleNamespace(within=lambda each=each: each)) for each in (within, None))
+    back, there = (
+        SimpleNamespace(communicator=SimpleNamespace(lane=SimpleNamespace(within=lambda each=each: each)))
+        for each in (within, None)
+    )
     link = OrderedLink(there, back, 1)
     asked = []
     both = TwofoldLink(Named("host", []), lambda: asked.append(1) or link, lambda tensor: tensor.is_meta)
