@@ -1,8 +1,8 @@
 """The transport over NCCL on the stand-in that is a library: processes are killed at random moments, and replaced.
 
-Everybody makes the network of a view, sums and transfers numbers that are known, and hears of an alarm in a thread that
-gives the network up, as in a run. An alarm, the next view and the replacement come at once, so that kills also meet
-networks that are being made, first operations, and others who still give up.
+Everybody makes the network of a view, sums and transfers numbers that are known, whole and in shares, and hears of an
+alarm in a thread that gives the network up, as in a run. An alarm, the next view and the replacement come at once, so
+that kills also meet networks that are being made, first operations, and others who still give up.
 """
 
 import faulthandler
@@ -26,12 +26,15 @@ from harness.stand_in_library import built, connect_over
 from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.errors import Interrupted, ViewBroken
-from recycle.runtime.net.network import Network, NetworkOptions
+from recycle.runtime.net.network import Network, NetworkOptions, Share
 from recycle.runtime.net.transfer_key import STATE
+from recycle.runtime.step.shared_sums import find_holders, spread, start_shared_sum
 
 HOST = "127.0.0.1"
-SERVERS = (Server(0, 0), Server(1, 0), Server(0, 1), Server(1, 1))
+SERVERS = (Server(0, 0), Server(1, 0), Server(2, 0), Server(0, 1))
+"""Three peers, so that each shard is with two of them and not with the third, and one of another stage."""
 LONG = timedelta(hours=5)
+SHARDS = 3
 MOST = 150_000
 """Numbers of the largest tensor; it goes in several pieces."""
 
@@ -178,9 +181,11 @@ class _Rank:
         options = NetworkOptions(LONG, LONG, HOST)
         view = View.among(SERVERS, epoch)
         self._network = self._connect(self._store, view, SERVERS[self._number], options, check=self._check)
+        self._network.connect_shares(find_holders(self._network, SHARDS))
         for step in range(10**9):
             self._check()
-            wrong = [*self._sum(self._network, step), *self._transfer(self._network, step)]
+            wrong = [*self._sum(self._network, step), *self._share(self._network, step)]
+            wrong += self._transfer(self._network, step)
             self._confirm(f"through/{epoch}/{step}")
             assert not any(wrong), f"of step {step} these are wrong: {wrong}"
             self._store.add("compared", len(wrong))
@@ -203,6 +208,18 @@ class _Rank:
         network.all.maximum(most)
         pairs = [(total, count * step + count * (count - 1) // 2), (most, step + count - 1)]
         return ["" if bool((found == expected).all()) else "a sum" for found, expected in pairs]
+
+    def _share(self, network: Network, step: int) -> list[str]:
+        size = random.Random(step).randrange(1, MOST) // SHARDS
+        shares = [Share(slice(k * size, (k + 1) * size), each) for k, each in enumerate(find_holders(network, SHARDS))]
+        peers = network.view.peers(network.server.stage)
+        tensor = torch.full((SHARDS * size,), float(network.server.pipeline + step))
+        expected = len(peers) * step + sum(each.pipeline for each in peers)
+        start_shared_sum(network, tensor, shares).wait()
+        here = [tensor[each.place] for each in shares if network.server in each.holders]
+        wrong = ["" if bool((each == expected).all()) else "a share of a sum" for each in here]
+        spread(network, [(tensor, shares)])
+        return [*wrong, "" if bool((tensor == expected).all()) else "what was spread"]
 
     def _transfer(self, network: Network, step: int) -> list[str]:
         wrong = []

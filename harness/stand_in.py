@@ -21,19 +21,15 @@ from typing import NamedTuple
 
 import torch
 
+from recycle.runtime.net.nccl.bindings import Call
+
 LOOK = 0.005
 GARBAGE = 113
 """What an operation ends with that another rank has aborted."""
 
 
-class Operation(NamedTuple):
-    """What one rank gave to a communicator."""
-
-    kind: str
-    tensor: torch.Tensor
-
-
-ABORTED = Operation("aborted", torch.empty(0))
+Calls = Sequence[Call] | None
+"""What one rank gave to a communicator as one operation; None if it was aborted since."""
 
 
 class Shared:
@@ -43,13 +39,13 @@ class Shared:
         self.size = size
         self.come: dict[int, Device] = {}
         self.split: set[int] = set()
-        self.given: dict[int, dict[int, Operation]] = {}
+        self.given: dict[int, dict[int, Calls]] = {}
         self.done = 0
 
-    def give(self, rank: int, place: int, operation: Operation) -> bool:
-        """Give a rank's operation of a place in the order; the last rank's carries it out, which is said."""
+    def give(self, rank: int, place: int, calls: Calls) -> bool:
+        """Give a rank's part of the operation at a place; the last rank's carries it out, which is said."""
         operations = self.given.setdefault(place, {})
-        operations[rank] = operation
+        operations[rank] = calls
         if len(operations) < self.size:
             return False
         _carry_out([operations[each] for each in range(self.size)])
@@ -61,7 +57,7 @@ class Shared:
         """What this rank has begun goes on at the others, and carries nothing of it."""
         for operations in self.given.values():
             if rank in operations:
-                operations[rank] = ABORTED
+                operations[rank] = None
 
     def take_back(self, rank: int) -> None:
         """Nothing of this rank moves any more."""
@@ -69,22 +65,32 @@ class Shared:
             operations.pop(rank, None)
 
 
-def _carry_out(operations: Sequence[Operation]) -> None:
-    kinds, tensors = [each.kind for each in operations], [each.tensor for each in operations]
-    if ABORTED.kind in kinds:
-        for kind, tensor in zip(kinds, tensors, strict=True):
-            if kind != "send":
-                tensor.fill_(GARBAGE)
+def _carry_out(operations: Sequence[Calls]) -> None:
+    given = [(rank, call) for rank, calls in enumerate(operations) for call in calls or ()]
+    if None in operations:
+        for rank, call in given:
+            is_root = call.peer == rank
+            if {"send": False, "reduce": is_root, "broadcast": not is_root}.get(call.kind, True):
+                call.tensor.fill_(GARBAGE)
         return
-    if "send" in kinds:
-        assert sorted(kinds) == ["receive", "send"], f"a communicator was given {kinds}"
-        tensors[kinds.index("receive")].copy_(tensors[kinds.index("send")])
-        return
-    assert len(set(kinds)) == 1, f"a communicator was given {kinds}"
-    stacked = torch.stack(tensors)
-    result = stacked.sum(0) if kinds[0] == "sum" else stacked.amax(0)
-    for each in tensors:
-        each.copy_(result)
+    # What goes from one rank to another keeps its order.
+    sends = sorted(((rank, call.peer), place) for place, (rank, call) in enumerate(given) if call.kind == "send")
+    receives = sorted(((call.peer, rank), place) for place, (rank, call) in enumerate(given) if call.kind == "receive")
+    for (sent, source), (received, target) in zip(sends, receives, strict=True):
+        assert sent == received, f"a transfer of {sent} met one of {received}"
+        given[target][1].tensor.copy_(given[source][1].tensor)
+    together = [[each for each in calls or () if each.kind not in ("send", "receive")] for calls in operations]
+    for calls in zip(*together, strict=True):
+        kind, _, peer = calls[0]
+        same = all(each.kind == kind and (each.peer == peer or kind in ("sum", "maximum")) for each in calls)
+        assert same, f"a communicator was given {calls}"
+        stacked = torch.stack([each.tensor for each in calls])
+        result = stacked.amax(0) if kind == "maximum" else stacked.sum(0)
+        if kind == "broadcast":
+            result = stacked[peer]
+        for rank, each in enumerate(calls):
+            if kind != "reduce" or rank == peer:
+                each.tensor.copy_(result)
 
 
 class Launched(NamedTuple):
@@ -92,7 +98,7 @@ class Launched(NamedTuple):
 
     communicator: "Communicator"
     place: int
-    operation: Operation
+    calls: Calls
 
 
 class Device:
@@ -145,7 +151,7 @@ class Communicator:
         """Whether all ranks have come."""
         return len(self._shared.come) == self._shared.size
 
-    def start(self, kind: str, tensor: torch.Tensor) -> int:
+    def start(self, calls: Sequence[Call]) -> int:
         """Give an operation; its place in the order tells when it is done."""
         self._library.check()
         with self._library.changed:
@@ -153,15 +159,14 @@ class Communicator:
                 raise RuntimeError("the communicator was aborted")
             self._given += 1
             place = self._given - 1
-            self._library.carry_on(self._device.launch(Launched(self, place, Operation(kind, tensor))))
+            self._library.carry_on(self._device.launch(Launched(self, place, calls)))
         return place
 
     def give(self, launched: Launched) -> list[Device]:
         """An operation begins; gives the devices of all ranks if it is done with it."""
         if self.aborted and not self._library.leaves_garbage:
             return []
-        operation = ABORTED if self.aborted else launched.operation
-        done = self._shared.give(self._rank, launched.place, operation)
+        done = self._shared.give(self._rank, launched.place, None if self.aborted else launched.calls)
         return list(self._shared.come.values()) if done else []
 
     def is_done(self, place: int) -> bool:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from itertools import count
@@ -74,11 +74,11 @@ class HostLane:
         for each in (self._library.stand_in_given, self._library.stand_in_over):
             each.restype = ctypes.c_long
         self._name = ctypes.c_void_p(self.number)
-        self._held: dict[int, torch.Tensor] = {}
+        self._held: dict[int, Sequence[torch.Tensor]] = {}
 
-    def follow(self, tensor: torch.Tensor) -> None:
+    def follow(self, tensors: Sequence[torch.Tensor]) -> None:
         """See DeviceLane: what comes next runs as soon as it is given."""
-        self._held[self._library.stand_in_given(self._name) + 1] = tensor
+        self._held[self._library.stand_in_given(self._name) + 1] = tensors
 
     def mark(self) -> HostMark:
         """See DeviceLane."""
@@ -88,7 +88,7 @@ class HostLane:
         """See DeviceLane: there is no other one."""
         return nullcontext()
 
-    def precede(self, mark: HostMark, _: torch.Tensor | None) -> None:
+    def precede(self, mark: HostMark, _: Sequence[torch.Tensor]) -> None:
         """See DeviceLane: what comes next is computed by this thread, which waits as a device would."""
         while not mark.query():
             time.sleep(LOOK)

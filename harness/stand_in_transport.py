@@ -1,6 +1,6 @@
 """The transport over NCCL, as it is, over the stand-in for NCCL's own functions."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import count
@@ -13,6 +13,7 @@ from torch.distributed import PrefixStore, Store
 from harness.stand_in import Communicator, Library
 from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
+from recycle.runtime.net.nccl.bindings import Call
 from recycle.runtime.net.nccl.communicators import Communicators
 from recycle.runtime.net.nccl.device_network import OrderedNetwork, plane_of
 from recycle.runtime.net.nccl.library import NcclLibrary
@@ -45,9 +46,9 @@ class StandInFunctions:
     def in_progress(self, communicator: int) -> bool:
         return not self._made[communicator].complete
 
-    def start(self, kind: str, tensor: torch.Tensor, communicator: int, rank: int, stream: int) -> None:
+    def start(self, calls: Sequence[Call], communicator: int, stream: int) -> None:
         made = self._made[communicator]
-        self.latest = made, made.start(kind, tensor)
+        self.latest = made, made.start(calls)
 
     def abort(self, communicator: int) -> None:
         self._made.pop(communicator).abort()
@@ -76,7 +77,7 @@ class StandInLane:
         self._functions = functions
         self._rest = rest
 
-    def follow(self, _: torch.Tensor) -> None:
+    def follow(self, _: Sequence[torch.Tensor]) -> None:
         """Nothing is behind."""
 
     def mark(self) -> StandInMark:
@@ -87,7 +88,7 @@ class StandInLane:
         """There is no other order."""
         return nullcontext()
 
-    def precede(self, mark: StandInMark, _: torch.Tensor | None) -> None:
+    def precede(self, mark: StandInMark, _: Sequence[torch.Tensor]) -> None:
         """What comes next is computed by this thread, which waits as a device would, and goes on after an abort."""
         while not mark.has_ended():
             self._rest(mark.has_ended)

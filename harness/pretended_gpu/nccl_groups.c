@@ -186,13 +186,13 @@ static int give(Group *it, Work *work) {
     return DONE;
 }
 
-int ncclGroupStart(void) {
+int group_start(void) {
     depth++;
     return DONE;
 }
 
 /* What one communicator was given in a group goes on at once, after what was given with its first operation's stream. */
-int ncclGroupEnd(void) {
+int group_end(void) {
     if (--depth) return DONE;
     Given *rest = given;
     given = NULL;
@@ -343,7 +343,7 @@ int group_all_reduce(Group *it, const void *from, void *to, size_t count, int ty
     return put_together(it, from, to, count, type, how, -1, 0, stream);
 }
 
-int ncclReduce(const void *from, void *to, size_t count, int type, int how, int root, Group *it, void *stream) {
+int group_reduce(Group *it, const void *from, void *to, size_t count, int type, int how, int root, void *stream) {
     return put_together(it, from, to, count, type, how, root, 0, stream);
 }
 
@@ -351,7 +351,7 @@ int ncclReduceScatter(const void *from, void *to, size_t count, int type, int ho
     return put_together(it, from, to, count, type, how, -1, 1, stream);
 }
 
-int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, Group *it, void *stream) {
+int group_broadcast(Group *it, const void *from, void *to, size_t count, int type, int root, void *stream) {
     Work *work = new_work(it, stream);
     size_t length = count * width(type);
     for (int peer = 0; root == it->rank && peer < it->size; peer++) add(work, 1, peer, from, length);
@@ -360,7 +360,7 @@ int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, 
 }
 
 int ncclBcast(void *tensor, size_t count, int type, int root, Group *it, void *stream) {
-    return ncclBroadcast(tensor, tensor, count, type, root, it, stream);
+    return group_broadcast(it, tensor, tensor, count, type, root, stream);
 }
 
 /* Send each rank the same or its own part, and have one of each. */

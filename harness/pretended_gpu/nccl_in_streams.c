@@ -10,6 +10,10 @@ int own_ncclCommInitRankConfig(void **made, int size, Id id, int rank, Configura
 int own_ncclCommAbort(void *communicator);
 int own_ncclCommGetAsyncError(void *communicator, int *state);
 int own_ncclAllReduce(const void *from, void *to, size_t count, int type, int how, void *communicator, void *stream);
+int own_ncclReduce(const void *from, void *to, size_t count, int type, int how, int root, void *communicator, void *stream);
+int own_ncclBroadcast(const void *from, void *to, size_t count, int type, int root, void *communicator, void *stream);
+int own_ncclGroupStart(void);
+int own_ncclGroupEnd(void);
 int own_ncclSend(const void *from, size_t count, int type, int peer, void *communicator, void *stream);
 int own_ncclRecv(void *to, size_t count, int type, int peer, void *communicator, void *stream);
 
@@ -35,6 +39,26 @@ int ncclCommGetAsyncError(void *communicator, int *state) {
 int ncclAllReduce(const void *from, void *to, size_t count, int type, int how, void *communicator, void *stream) {
     if (is_group(communicator)) return group_all_reduce(communicator, from, to, count, type, how, stream);
     return own_ncclAllReduce(from, to, count, type, how, communicator, pretended_operation(stream));
+}
+
+int ncclReduce(const void *from, void *to, size_t count, int type, int how, int root, void *communicator, void *stream) {
+    if (is_group(communicator)) return group_reduce(communicator, from, to, count, type, how, root, stream);
+    return own_ncclReduce(from, to, count, type, how, root, communicator, pretended_operation(stream));
+}
+
+int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, void *communicator, void *stream) {
+    if (is_group(communicator)) return group_broadcast(communicator, from, to, count, type, root, stream);
+    return own_ncclBroadcast(from, to, count, type, root, communicator, pretended_operation(stream));
+}
+
+int ncclGroupStart(void) {
+    own_ncclGroupStart();
+    return group_start();
+}
+
+int ncclGroupEnd(void) {
+    int own = own_ncclGroupEnd(), other = group_end();
+    return own ? own : other;
 }
 
 int ncclSend(const void *from, size_t count, int type, int peer, void *communicator, void *stream) {

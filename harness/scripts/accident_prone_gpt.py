@@ -25,7 +25,8 @@ from megatron.core.pipeline_parallel import schedules
 from recycle.megatron.flag.steps import sharded_optimizer
 from recycle.megatron.flag.steps.reruns import Reruns
 from recycle.runtime.errors import ConnectionLost
-from recycle.runtime.step.shared_sums import SharedSum
+from recycle.runtime.net.nccl.device_network import OrderedNetwork
+from recycle.runtime.net.shares import SharedSum
 
 left = {}
 for accident in filter(None, os.environ.get("ACCIDENTS", "").split(",")):
@@ -89,6 +90,7 @@ schedules.forward_step = dying_before(
     schedules.forward_step, lambda: "forward" if torch.is_grad_enabled() else "evaluation"
 )
 SharedSum.wait = dying_before(SharedSum.wait, lambda: "share")
+OrderedNetwork.start_shared_sum = dying_before(OrderedNetwork.start_shared_sum, lambda: "share")
 shards = sharded_optimizer.ShardedOptimizer
 shards._count = dying_before(shards._count, lambda: "count")
 shards._step_and_spread = dying_before(shards._step_and_spread, lambda: "step")

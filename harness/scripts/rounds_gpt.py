@@ -17,11 +17,13 @@ from types import FrameType
 from typing import Any
 
 import msgspec
+import torch
 
 from recycle.control.store.relay_connection import RelayConnection
 from recycle.control.store.tcp_store import TorchStore
 from recycle.megatron.flag.run.protected import ProtectedExecution
 from recycle.runtime.net.gloo.groups import GlooGroup, GlooReduction
+from recycle.runtime.net.network import ReductionKind
 
 NETWORK = f"{os.sep}net{os.sep}"
 UNHURRIED = "notices"
@@ -54,12 +56,12 @@ def requests(ask: Callable[..., Any]) -> Callable[..., Any]:
     return counted
 
 
-start, wait, train = GlooGroup._start, GlooReduction.wait, ProtectedExecution.train
+start, wait, train = GlooGroup.start, GlooReduction.wait, ProtectedExecution.train
 
 
 @wraps(start)
-def count_start(self: GlooGroup, begin: Any) -> GlooReduction:
-    reduction = start(self, begin)
+def count_start(self: GlooGroup, kind: ReductionKind, tensor: torch.Tensor) -> GlooReduction:
+    reduction = start(self, kind, tensor)
     if is_training():
         module = module_of(sys._getframe(1))
         present[f"{module} (beside)" if under_way else module] += 1
@@ -87,7 +89,7 @@ for store, names in (
 ):
     for name in names:
         setattr(store, name, requests(getattr(store, name)))
-GlooGroup._start = count_start  # type: ignore[assignment, method-assign]
+GlooGroup.start = count_start  # type: ignore[method-assign]
 GlooReduction.wait = count_wait  # type: ignore[method-assign]
 ProtectedExecution.train = count_iteration  # type: ignore[assignment, method-assign]
 runpy.run_path(str(Path(__file__).with_name("pretrain_small_gpt.py")), run_name="__main__")

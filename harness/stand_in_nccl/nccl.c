@@ -2,8 +2,12 @@
  *
  * It is not NCCL. What it keeps of it is what recovery has to live with:
  *   - A communicator that does not block is there at once, and is in progress until all its ranks have come.
- *   - An operation is in progress until it is launched; a communicator's first one until all ranks have come to it,
- *     because connections are made then. Who is in progress takes no other operation.
+ *   - An operation is in progress until it is launched; a communicator's first one until all ranks have come to it, and
+ *     the first transfer between two ranks until both have, because connections are made then. Who is in progress takes
+ *     no other operation.
+ *   - What a communicator is given in a group is one operation, whose parts go on at once.
+ *   - A rank sends as many bytes as in NCCL's rings: of a sum that all get, two parts less than all of it twice; of one
+ *     that a single rank gets, all of it. Of a broadcast the root sends all copies, which in NCCL go from rank to rank.
  *   - Making connections waits for all that runs on the device, whatever communicator it is of, and no abort of the own
  *     communicator ends that: CUDA does so where it loads a kernel or gives memory back.
  *   - Operations of a communicator are carried out in order; with CUDA_DEVICE_MAX_CONNECTIONS=1 those of a process are.
@@ -25,29 +29,46 @@
 #include "shared.h"
 
 enum { SUCCESS, CUDA_ERROR, SYSTEM_ERROR, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, IN_PROGRESS };
-enum { SEND = 100, RECEIVE };
+enum { SEND = 100, BROADCAST, BOX = 1 << 16 };
 enum { GARBAGE = 0x5a };
-enum { MOST_RANKS = 256, CHUNK = 1 << 18, MOST_STREAMS = 1 << 16, RELEASE = 22907 };
+enum { MOST_RANKS = 64, MOST_STREAMS = 1 << 16, RELEASE = 22907 };
 
-/* What a rank shows to the others: how far it is, and in which operation. */
+/* What goes from one rank to another, a piece after the other. Who has given up sends pieces of anything, and drops what
+ * comes; `blanks` and `drops` say of how many pieces that is promised. */
 typedef struct {
-  _Atomic uint64_t written, taken;
-  uint64_t kind, type, count;
-} Place;
+  _Atomic uint64_t written, taken, blanks, drops;
+  uint64_t kind, type, total, filled;
+  char content[BOX];
+} Box;
 
 typedef struct {
-  _Atomic uint32_t bell, come, connected;
-  Place places[MOST_RANKS];
-  char chunks[][CHUNK];
+  _Atomic uint32_t bell, come, connected[MOST_RANKS][MOST_RANKS];
+  Box boxes[];
 } Shared;
 
-typedef struct Operation {
-  struct Operation *next;
+typedef struct {
+  int peer, sends, over;
+  char *at;
+  size_t left, total;
+  int kind, type;
+} Transfer;
+
+/* What one rank does in an operation: it sends to a peer or receives, or all put together what each has. */
+typedef struct Call {
+  struct Call *next;
   struct Communicator *communicator;
   const void *from;
   void *to;
   size_t count;
-  int kind, type;
+  int kind, type, root, receives;
+  char *kept;
+  void *stream;
+} Call;
+
+typedef struct Operation {
+  struct Operation *next;
+  struct Communicator *communicator;
+  Call *calls;
   void *stream;
 } Operation;
 
@@ -61,9 +82,9 @@ typedef struct Communicator {
   Shared *shared;
   char path[PATH_MAX];
   int rank, size;
-  uint64_t step;
   _Atomic int state, aborted, gone;
-  int pending, connected;
+  int pending;
+  unsigned char connected[MOST_RANKS];
   Operation *launching;
   Queue *queue;
   pthread_t launcher;
@@ -80,6 +101,9 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static Queue *only_queue;
 static Stream streams[MOST_STREAMS];
 static long pending, running;
+static _Atomic long sent;
+static __thread int depth;
+static __thread Call *given;
 static char last_error[256];
 
 static int fail(int result, const char *why) {
@@ -101,79 +125,204 @@ static Stream *stream_of(void *stream) {
 
 /* ---- Waiting for other processes ---- */
 
-typedef int (*Condition)(Communicator *);
+typedef int (*Condition)(Communicator *, const void *);
 
 /* Wait for what other ranks do; says whether it came before this side gave up. */
-static int await(Communicator *it, Condition come) {
+static int await(Communicator *it, Condition come, const void *what) {
   for (;;) {
     uint32_t seen = atomic_load(&it->shared->bell);
     if (atomic_load(&it->aborted)) return 0;
-    if (come(it)) return 1;
+    if (come(it, what)) return 1;
     await_bell(&it->shared->bell, seen);
   }
 }
 
-static int all_came(Communicator *it) { return (int)atomic_load(&it->shared->come) == it->size; }
+static int all_came(Communicator *it, const void *nothing) {
+  (void)nothing;
+  return (int)atomic_load(&it->shared->come) == it->size;
+}
 
-static int all_connected(Communicator *it) { return (int)atomic_load(&it->shared->connected) == it->size; }
-
-static int all_wrote(Communicator *it) {
-  for (int k = 0; k < it->size; k++)
-    if (atomic_load(&it->shared->places[k].written) <= it->step) return 0;
+/* Whether a rank has come to a first transfer with this one; or all to a first operation of all, if it is this one. */
+static int has_connected(Communicator *it, const void *peer) {
+  int k = *(const int *)peer;
+  if (k != it->rank) return (int)atomic_load(&it->shared->connected[k][it->rank]);
+  for (k = 0; k < it->size; k++)
+    if (!atomic_load(&it->shared->connected[k][k])) return 0;
   return 1;
 }
 
-static int all_took(Communicator *it) {
-  for (int k = 0; k < it->size; k++)
-    if (atomic_load(&it->shared->places[k].taken) < it->step) return 0;
-  return 1;
+static int is_transfer(const Call *call) { return call->kind == SEND; }
+
+/* With whom a call connects: with all, which goes by this rank's own name, or with one. */
+static int partner(Communicator *it, const Call *call) { return is_transfer(call) ? call->root : it->rank; }
+
+static int connects(Communicator *it, const Operation *operation) {
+  for (const Call *each = operation->calls; each; each = each->next)
+    if (!it->connected[partner(it, each)]) return 1;
+  return 0;
+}
+
+static void connect_with(Communicator *it, const Operation *operation) {
+  for (const Call *each = operation->calls; each; each = each->next)
+    atomic_store(&it->shared->connected[it->rank][partner(it, each)], 1);
+  ring_bell(&it->shared->bell);
+  for (const Call *each = operation->calls; each; each = each->next) {
+    int peer = partner(it, each);
+    it->connected[peer] = (unsigned char)await(it, has_connected, &peer);
+  }
 }
 
 /* ---- Operations ---- */
 
-static int agree(Communicator *it, const Operation *operation) {
-  for (int k = 0; k < it->size; k++) {
-    Place *place = &it->shared->places[k];
-    int expected = operation->kind;
-    if (k != it->rank && expected == SEND) expected = RECEIVE;
-    else if (k != it->rank && expected == RECEIVE) expected = SEND;
-    if ((int)place->kind != expected || place->count != operation->count || (int)place->type != operation->type) return 0;
+static Box *box_of(Communicator *it, const Transfer *transfer) {
+  int from = transfer->sends ? it->rank : transfer->peer, to = transfer->sends ? transfer->peer : it->rank;
+  return &it->shared->boxes[from * it->size + to];
+}
+
+static size_t piece_of(const Transfer *transfer) { return transfer->left < BOX ? transfer->left : BOX; }
+
+static void moved(Communicator *it, Transfer *transfer, size_t length) {
+  transfer->at += length, transfer->left -= length;
+  /* What is sent has to be taken. */
+  transfer->over = transfer->left ? 0 : transfer->sends ? 2 : 1;
+  ring_bell(&it->shared->bell);
+}
+
+/* Move a piece, if the other side is as far; says whether it was. */
+static int move(Communicator *it, Transfer *transfer) {
+  Box *box = box_of(it, transfer);
+  uint64_t written = atomic_load(&box->written), taken = atomic_load(&box->taken);
+  size_t length = piece_of(transfer);
+  if (transfer->sends) {
+    if (written > taken + atomic_load(&box->drops)) return 0;
+    if (transfer->over == 2) return transfer->over = 1;
+    box->kind = (uint64_t)transfer->kind, box->type = (uint64_t)transfer->type, box->total = transfer->total;
+    memcpy(box->content, transfer->at, length);
+    atomic_store(&box->written, written + 1);
+    if (transfer->peer != it->rank) atomic_fetch_add(&sent, (long)length);
+  } else if (written > taken) {
+    if ((int)box->kind != transfer->kind || (int)box->type != transfer->type || box->total != transfer->total) {
+      atomic_store(&it->state, INVALID_USAGE);
+      return 0;
+    }
+    memcpy(transfer->at, box->content, length);
+    atomic_store(&box->taken, taken + 1);
+  } else if (atomic_load(&box->blanks) > box->filled) {
+    memset(transfer->at, GARBAGE, length);
+    box->filled++;
+  } else return 0;
+  moved(it, transfer, length);
+  return 1;
+}
+
+/* Promise the rest of a transfer, so that its other side ends with anything. */
+static void give_up(Communicator *it, Transfer *transfer) {
+  if (transfer->over == 1) return;
+  Box *box = box_of(it, transfer);
+  uint64_t pieces = transfer->over ? 0 : transfer->left ? (transfer->left + BOX - 1) / BOX : 1;
+  if (transfer->sends && atomic_load(&box->written) > atomic_load(&box->taken)) memset(box->content, GARBAGE, BOX);
+  atomic_fetch_add(transfer->sends ? &box->blanks : &box->drops, pieces);
+  ring_bell(&it->shared->bell);
+}
+
+/* Move all of some transfers, each after those before it in the same direction; says whether that came to its end. */
+static int move_all(Communicator *it, Transfer *list, int number) {
+  for (int whole = 0; !whole;) {
+    uint32_t seen = atomic_load(&it->shared->bell);
+    unsigned char under_way[2][MOST_RANKS] = {0};
+    int any = 0;
+    whole = 1;
+    for (int k = 0; k < number && !atomic_load(&it->aborted); k++) {
+      if (list[k].over == 1) continue;
+      whole = 0;
+      if (!under_way[list[k].sends][list[k].peer]++ && move(it, &list[k])) any = 1;
+    }
+    if (atomic_load(&it->state) == INVALID_USAGE) return 0;
+    if (atomic_load(&it->aborted)) {
+      for (int k = 0; k < number; k++) give_up(it, &list[k]);
+      return 0;
+    }
+    if (!whole && !any) await_bell(&it->shared->bell, seen);
   }
   return 1;
 }
 
-/* Carry out an operation, a chunk after the other. It is over for this rank when it has what it needs. Once it is
- * aborted it waits for nobody, and what others read is nothing that was ever sent. */
+/* Of a sum that all get, each rank first gets a part. */
+static size_t edge(const Call *call, int rank, int size) { return call->count * (size_t)rank / (size_t)size; }
+
+static int for_all(const Call *call) { return call->kind != SEND && call->kind != BROADCAST && call->root < 0; }
+
+/* What goes from each rank to those who put it together, and what goes one way only. */
+static int gather(Communicator *it, Call *call, Transfer *list) {
+  size_t width = widths[call->type];
+  int kind = call->kind + (for_all(call) ? 0 : 10), number = 0;
+  if (call->kind == BROADCAST) return 0;
+  if (is_transfer(call)) {
+    char *at = call->receives ? call->to : (char *)call->from;
+    *list = (Transfer){call->root, !call->receives, 0, at, call->count * width, call->count, kind, call->type};
+    return 1;
+  }
+  for (int rank = 0; rank < it->size; rank++) {
+    size_t first = for_all(call) ? edge(call, rank, it->size) : 0;
+    size_t count = for_all(call) ? edge(call, rank + 1, it->size) - first : call->count;
+    if (!for_all(call) && rank != call->root) continue;
+    list[number++] =
+        (Transfer){rank, 1, 0, (char *)call->from + first * width, count * width, call->count, kind, call->type};
+    if (rank != it->rank) continue;
+    call->kept = malloc(count * width * (size_t)it->size + 1);
+    for (int other = 0; other < it->size; other++)
+      list[number++] = (Transfer){
+          other, 0, 0, call->kept + (size_t)other * count * width, count * width, call->count, kind, call->type};
+  }
+  return number;
+}
+
+/* What goes to all when it has been put together. */
+static int scatter(Communicator *it, const Call *call, Transfer *list) {
+  size_t width = widths[call->type];
+  int number = 0, root = call->root, all = for_all(call);
+  if (!all && call->kind != BROADCAST) return 0;
+  size_t first = all ? edge(call, it->rank, it->size) : 0, count = all ? edge(call, it->rank + 1, it->size) - first : call->count;
+  const char *from = (all ? (const char *)call->to : (const char *)call->from) + first * width;
+  for (int rank = 0; (all || root == it->rank) && rank < it->size; rank++)
+    list[number++] = (Transfer){rank, 1, 0, (char *)from, count * width, call->count, BROADCAST, call->type};
+  for (int rank = 0; rank < it->size; rank++) {
+    if (!all && rank != root) continue;
+    if (all) first = edge(call, rank, it->size), count = edge(call, rank + 1, it->size) - first;
+    list[number++] = (Transfer){
+        rank, 0, 0, (char *)call->to + first * width, count * width, call->count, BROADCAST, call->type};
+  }
+  return number;
+}
+
+/* Carry out an operation. It is over for this rank when it has what it needs, and what it has sent was taken. Once it is
+ * aborted it waits for nobody, and what others get of it is nothing that was ever sent. */
 static void carry_out(const Operation *operation) {
   Communicator *it = operation->communicator;
-  size_t width = widths[operation->type], most = CHUNK / width, done = 0;
-  Place *mine = &it->shared->places[it->rank];
-  do {
-    size_t count = operation->count - done < most ? operation->count - done : most;
-    int goes_on = await(it, all_took);
-    mine->kind = (uint64_t)operation->kind, mine->type = (uint64_t)operation->type, mine->count = operation->count;
-    if (goes_on && operation->kind != RECEIVE)
-      memcpy(it->shared->chunks[it->rank], (const char *)operation->from + done * width, count * width);
-    atomic_store(&mine->written, it->step + 1);
-    ring_bell(&it->shared->bell);
-    if (!await(it, all_wrote)) {
-      memset(it->shared->chunks[it->rank], GARBAGE, count * width);
-      atomic_store(&mine->taken, ++it->step);
-      ring_bell(&it->shared->bell);
-      done += count;
-      continue;
-    }
-    if (!agree(it, operation)) {
-      atomic_store(&it->state, INVALID_USAGE);
-      return;
-    }
-    char *to = (char *)operation->to + done * width;
-    if (operation->kind == RECEIVE) memcpy(to, it->shared->chunks[1 - it->rank], count * width);
-    else if (operation->kind != SEND) combine(to, it->shared->chunks[0], CHUNK, it->size, count, operation->type, operation->kind);
-    atomic_store(&mine->taken, ++it->step);
-    ring_bell(&it->shared->bell);
-    done += count;
-  } while (done < operation->count);
+  int calls = 0, number = 0;
+  for (Call *each = operation->calls; each; each = each->next) calls++;
+  Transfer *list = calloc((size_t)calls * 2 * (size_t)(it->size + 1), sizeof *list);
+  for (Call *each = operation->calls; each; each = each->next) number += gather(it, each, list + number);
+  int whole = move_all(it, list, number);
+  for (Call *each = operation->calls; each; each = each->next) {
+    if (!each->kept) continue;
+    size_t first = for_all(each) ? edge(each, it->rank, it->size) : 0;
+    size_t count = for_all(each) ? edge(each, it->rank + 1, it->size) - first : each->count, width = widths[each->type];
+    if (whole) combine((char *)each->to + first * width, each->kept, count * width, it->size, count, each->type, each->kind);
+    free(each->kept);
+  }
+  number = 0;
+  for (Call *each = operation->calls; each; each = each->next) number += scatter(it, each, list + number);
+  if (atomic_load(&it->state) != INVALID_USAGE) move_all(it, list, number);
+  free(list);
+}
+
+static void let_go(Operation *operation) {
+  for (Call *each = operation->calls, *next; each; each = next) {
+    next = each->next;
+    free(each);
+  }
+  free(operation);
 }
 
 static void *run_queue(void *given) {
@@ -194,7 +343,7 @@ static void *run_queue(void *given) {
     stream_of(operation->stream)->over++;
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
-    free(operation);
+    let_go(operation);
   }
   free(queue);
   return NULL;
@@ -219,7 +368,7 @@ static void *run_launcher(void *given) {
   Communicator *it = given;
   atomic_fetch_add(&it->shared->come, 1);
   ring_bell(&it->shared->bell);
-  int whole = await(it, all_came);
+  int whole = await(it, all_came, NULL);
   if (whole) unlink(it->path);
   pthread_mutex_lock(&lock);
   if (whole) atomic_store(&it->state, SUCCESS);
@@ -229,13 +378,9 @@ static void *run_launcher(void *given) {
       pthread_cond_wait(&changed, &lock);
       continue;
     }
-    while (!it->connected && running) pthread_cond_wait(&changed, &lock);
+    while (connects(it, operation) && running) pthread_cond_wait(&changed, &lock);
     pthread_mutex_unlock(&lock);
-    if (!it->connected) {
-      atomic_fetch_add(&it->shared->connected, 1);
-      ring_bell(&it->shared->bell);
-      it->connected = await(it, all_connected);
-    }
+    if (connects(it, operation)) connect_with(it, operation);
     pthread_mutex_lock(&lock);
     if (atomic_load(&it->aborted)) break;
     it->launching = NULL;
@@ -250,7 +395,7 @@ static void *run_launcher(void *given) {
     /* It was never launched. */
     it->pending--, pending--;
     stream_of(it->launching->stream)->over++;
-    free(it->launching);
+    let_go(it->launching);
     it->launching = NULL;
   }
   pthread_cond_broadcast(&changed);
@@ -258,24 +403,41 @@ static void *run_launcher(void *given) {
   return NULL;
 }
 
-static int launch(Communicator *it, int kind, const void *from, void *to, size_t count, int type, void *stream) {
+static int check(Communicator *it) {
   if (!it || atomic_load(&it->gone)) return fail(INVALID_ARGUMENT, "the communicator is no more");
-  if (type < 0 || type > BFLOAT) return fail(INVALID_ARGUMENT, "there is no such type");
-  if (!from || !to) return fail(INVALID_ARGUMENT, "there is no tensor");
   int state = atomic_load(&it->state);
   if (state == IN_PROGRESS)
     return fail(INVALID_ARGUMENT, "Attempt to use communicator before the previous operation returned ncclSuccess");
-  if (state != SUCCESS) return fail(state, "the communicator has failed");
+  return state == SUCCESS ? SUCCESS : fail(state, "the communicator has failed");
+}
+
+static int launch(Call *calls) {
+  Communicator *it = calls->communicator;
   Operation *operation = calloc(1, sizeof *operation);
-  *operation = (Operation){NULL, it, from, to, count, kind, type, stream};
+  *operation = (Operation){NULL, it, calls, calls->stream};
   pthread_mutex_lock(&lock);
   it->pending++, pending++;
-  stream_of(stream)->given++;
+  stream_of(operation->stream)->given++;
   atomic_store(&it->state, IN_PROGRESS);
   it->launching = operation;
   pthread_cond_broadcast(&changed);
   pthread_mutex_unlock(&lock);
   return IN_PROGRESS;
+}
+
+static int give(Call call) {
+  int result = check(call.communicator);
+  if (result != SUCCESS) return result;
+  if (call.type < 0 || call.type > BFLOAT) return fail(INVALID_ARGUMENT, "there is no such type");
+  if ((!call.from && !call.receives) || !call.to) return fail(INVALID_ARGUMENT, "there is no tensor");
+  if (call.root >= call.communicator->size || (is_transfer(&call) && (call.root < 0 || call.root == call.communicator->rank)))
+    return fail(INVALID_ARGUMENT, "there is no such rank to exchange with here");
+  Call *made = malloc(sizeof *made), **last = &given;
+  *made = call;
+  if (!depth) return launch(made);
+  while (*last) last = &(*last)->next;
+  *last = made;
+  return SUCCESS;
 }
 
 /* ---- What NCCL offers ---- */
@@ -317,7 +479,7 @@ int ncclCommInitRankConfig(Communicator **made, int size, Id id, int rank, Confi
   Communicator *it = calloc(1, sizeof *it);
   char name[33];
   snprintf(name, sizeof name, "%.32s", id.content);
-  it->shared = share(it->path, name, sizeof(Shared) + (size_t)size * CHUNK);
+  it->shared = share(it->path, name, sizeof(Shared) + (size_t)(size * size) * sizeof(Box));
   if (!it->shared) {
     free(it);
     return fail(SYSTEM_ERROR, "no memory can be shared");
@@ -339,23 +501,46 @@ int ncclCommGetAsyncError(Communicator *it, int *state) {
   return SUCCESS;
 }
 
-int ncclAllReduce(const void *from, void *to, size_t count, int type, int how, Communicator *it, void *stream) {
-  if (how != SUM && how != MAXIMUM) return fail(INVALID_ARGUMENT, "there is no such reduction here");
-  return launch(it, how, from, to, count, type, stream);
+int ncclGroupStart(void) {
+  depth++;
+  return SUCCESS;
 }
 
-static int transfer(Communicator *it, int kind, void *tensor, size_t count, int type, int peer, void *stream) {
-  if (it && !atomic_load(&it->gone) && (it->size != 2 || peer != 1 - it->rank))
-    return fail(INVALID_ARGUMENT, "transfers are between the two of a communicator here");
-  return launch(it, kind, tensor, tensor, count, type, stream);
+int ncclGroupEnd(void) {
+  if (--depth || !given) return SUCCESS;
+  Call *calls = given;
+  given = NULL;
+  for (Call *each = calls; each; each = each->next)
+    if (each->communicator != calls->communicator || each->stream != calls->stream)
+      return fail(INVALID_USAGE, "a group is of one communicator and one stream here");
+  return launch(calls);
+}
+
+static int put_together(Communicator *it, const void *from, void *to, size_t count, int type, int how, int root, void *stream) {
+  if (how != SUM && how != MAXIMUM) return fail(INVALID_ARGUMENT, "there is no such reduction here");
+  return give((Call){NULL, it, from, to, count, how, type, root, 0, NULL, stream});
+}
+
+int ncclAllReduce(const void *from, void *to, size_t count, int type, int how, Communicator *it, void *stream) {
+  return put_together(it, from, to, count, type, how, -1, stream);
+}
+
+int ncclReduce(const void *from, void *to, size_t count, int type, int how, int root, Communicator *it, void *stream) {
+  if (root < 0) return fail(INVALID_ARGUMENT, "there is no such rank to exchange with here");
+  return put_together(it, from, to, count, type, how, root, stream);
+}
+
+int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, Communicator *it, void *stream) {
+  if (root < 0) return fail(INVALID_ARGUMENT, "there is no such rank to exchange with here");
+  return give((Call){NULL, it, from, to, count, BROADCAST, type, root, 0, NULL, stream});
 }
 
 int ncclSend(const void *from, size_t count, int type, int peer, Communicator *it, void *stream) {
-  return transfer(it, SEND, (void *)from, count, type, peer, stream);
+  return give((Call){NULL, it, from, (void *)from, count, SEND, type, peer, 0, NULL, stream});
 }
 
 int ncclRecv(void *to, size_t count, int type, int peer, Communicator *it, void *stream) {
-  return transfer(it, RECEIVE, to, count, type, peer, stream);
+  return give((Call){NULL, it, to, to, count, SEND, type, peer, 1, NULL, stream});
 }
 
 /* All that was given to it has left the device: then it is no more. */
@@ -365,7 +550,7 @@ static void reclaim(Communicator *it) {
   if (it->queue != only_queue) it->queue->closed = 1;
   pthread_cond_broadcast(&changed);
   pthread_mutex_unlock(&lock);
-  munmap(it->shared, sizeof(Shared) + (size_t)it->size * CHUNK);
+  munmap(it->shared, sizeof(Shared) + (size_t)(it->size * it->size) * sizeof(Box));
   it->shared = NULL;
 }
 
@@ -377,7 +562,7 @@ int ncclCommAbort(Communicator *it) {
   pthread_mutex_unlock(&lock);
   ring_bell(&it->shared->bell);
   pthread_join(it->launcher, NULL);
-  if (!all_came(it)) unlink(it->path);
+  if (!all_came(it, NULL)) unlink(it->path);
   reclaim(it);
   return SUCCESS;
 }
@@ -430,6 +615,9 @@ void stand_in_await(void *stream, long number) {
   while (stream_of(stream)->over < number) pthread_cond_wait(&changed, &lock);
   pthread_mutex_unlock(&lock);
 }
+
+/* How many bytes this process has sent to other ranks. */
+long stand_in_sent(void) { return atomic_load(&sent); }
 
 /* How many operations of this process are not over. */
 long stand_in_pending(void) {

@@ -232,9 +232,14 @@ class Worker:
     def _start_reductions(self, behind: Instruction | None) -> None:
         for chunk in self._program.complete.get(behind, ()):
             try:
-                self._update.start_reduction(chunk)
+                self._start_reduction(chunk)
             except ViewBroken as error:
                 self._line.bear(error)
+
+    def _start_reduction(self, chunk: int) -> None:
+        # Where all that is started runs in one queue, it would hold up what others wait for.
+        if not self._network.one_queue:
+            self._update.start_reduction(chunk)
 
     def _evaluate(self, instruction: Instruction) -> Transfer | None:
         received, coming = self._receive(instruction)
@@ -282,7 +287,7 @@ class Worker:
 
     def _reduce(self, instruction: Instruction) -> None:
         if self._program.beside:
-            self._update.start_reduction(instruction.stage)
+            self._start_reduction(instruction.stage)
         else:
             self._finish_reduction(instruction)
 

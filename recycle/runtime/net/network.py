@@ -27,6 +27,9 @@ TransportKind = Literal["gloo", "staged", "nccl"]
 GPUs, and gloo the rest beside it."""
 
 
+ReductionKind = Literal["sum", "maximum"]
+
+
 class NetworkOptions(NamedTuple):
     """How a rank meets others, and how long it waits for them.
 
@@ -82,6 +85,27 @@ class Reduction(Protocol):
         """
 
 
+class Several(list[Transfer | Reduction]):
+    """Transfers and reductions that are waited for together, in their order; they are a Reduction."""
+
+    def wait(self) -> None:
+        """See Reduction."""
+        for each in self:
+            each.wait()
+
+
+class Share(NamedTuple):
+    """A part of a tensor of one dimension that peers have.
+
+    Attributes:
+        place: in the tensor.
+        holders: those that have it, or get its sum; the first one gives it to the others.
+    """
+
+    place: slice
+    holders: tuple[Server, ...]
+
+
 class Group(Protocol):
     """Some servers of a view that reduce tensors."""
 
@@ -95,6 +119,7 @@ class Group(Protocol):
 
     def start_sum(self, tensor: torch.Tensor) -> Reduction:
         """Start to sum a tensor in place; it must stay as it is until that was waited for."""
+        return self.start("sum", tensor)
 
     def maximum(self, tensor: torch.Tensor) -> None:
         """Take the greatest value of each element over the servers, in place; a NaN may get lost.
@@ -106,16 +131,16 @@ class Group(Protocol):
 
     def start_maximum(self, tensor: torch.Tensor) -> Reduction:
         """Start to take the maximum in place; the tensor must stay as it is until that was waited for."""
+        return self.start("maximum", tensor)
+
+    def start(self, kind: ReductionKind, tensor: torch.Tensor) -> Reduction:
+        """Start a reduction of either kind."""
 
 
 class Alone(Group):
     """A Group of one, which needs nobody."""
 
-    def start_sum(self, tensor: torch.Tensor) -> Reduction:
-        """See Group."""
-        return Done()
-
-    def start_maximum(self, tensor: torch.Tensor) -> Reduction:
+    def start(self, kind: ReductionKind, tensor: torch.Tensor) -> Reduction:
         """See Group."""
         return Done()
 
@@ -234,6 +259,34 @@ class Network(Protocol):
 
         Raises:
             ViewBroken: the other one will not.
+        """
+
+    def connect_shares(self, holders: Sequence[Sequence[Server]]) -> None:
+        """Make ready for shares of tensors where this server computes; all live servers come here.
+
+        Args:
+            holders: of each share, by its peers.
+
+        Raises:
+            ViewBroken: one of them is gone.
+        """
+
+    def start_shared_sum(self, tensor: torch.Tensor, shares: Sequence[Share]) -> Reduction:
+        """Start to sum a tensor over the peers, so that all holders of a share get the same bits of its sum.
+
+        Elsewhere, a share is of no use from then on.
+
+        Args:
+            tensor: of one dimension; it must stay as it is until that was waited for. All wait in one order.
+            shares: that do not overlap, the same on all peers and in the same order. Not all peers hold all of them.
+        """
+
+    def start_spread(self, tensor: torch.Tensor, shares: Sequence[Share]) -> Reduction:
+        """Start to give each share to those that do not hold it. With its holders it stays as it is.
+
+        Args:
+            tensor: see start_shared_sum.
+            shares: likewise.
         """
 
     def barrier(self) -> None:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import torch
 
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.network import Network, Share
 from recycle.runtime.step.main_parameters import EVERYTHING, PRECISION, MainParameters
-from recycle.runtime.step.shared_sums import Share, connect_peers, find_holders, spread
+from recycle.runtime.step.shared_sums import find_holders, spread
 from recycle.state.shards import Piece, cut_layers
 
 STEP, BOUND = "step", "bound"
@@ -78,7 +78,7 @@ class ShardSteps:
             for piece in pieces:
                 shares[piece.parameter].append(Share(slice(piece.start, piece.end), each))
         self._shares = shares
-        connect_peers(network)
+        network.connect_shares(holders)
 
     def begin(self) -> None:
         """See PeerSteps: all peers have what they need, so that what is others' can go."""

@@ -169,9 +169,8 @@ class TorchUpdate:
         self.sums.collect()
 
     def start_reduction(self, chunk: int) -> None:
-        """See StageUpdate. Where all that is started runs in one queue, it would hold up what others wait for."""
-        if not self._network.one_queue:
-            self.sums.start(self._groups[chunk], self._place(chunk))
+        """See StageUpdate."""
+        self.sums.start(self._groups[chunk], self._place(chunk))
 
     def reduce(self, chunk: int, *, last: bool) -> None:
         """See StageUpdate.

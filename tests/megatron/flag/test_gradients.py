@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import pytest
 import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
@@ -68,16 +67,15 @@ def chunk_of(number):
     return SimpleNamespace(model=model, config=settings)
 
 
-@pytest.mark.parametrize("one_queue", [False, True])
-def test_virtual_stages_are_summed_while_others_compute_unless_all_runs_in_one_queue(one_queue):
+def test_virtual_stages_are_summed_while_others_compute():
     job, server, peers = placed_job("interleaved:2"), Server(0, 1), Peers()
     view = SimpleNamespace(peers=lambda stage: ())
-    network = SimpleNamespace(one_queue=one_queue, peers=peers, server=server, view=view)
+    network = SimpleNamespace(peers=peers, server=server, view=view)
     first, second = placed(job, server).chunks
     update = LiveGradients([chunk_of(first), chunk_of(second)], network, job)
     # As the worker does, behind the last instruction that computes with the chunk.
     update.start_reduction(second)
-    early = [] if one_queue else [f"sum {second}", f"sum {second + 10}"]
+    early = [f"sum {second}", f"sum {second + 10}"]
     assert peers.said == early
     update.reduce(second, last=False)
     assert peers.said == early

@@ -111,22 +111,23 @@ def steps_that_count(server, place, one_queue, patience):
     connect = connects_beside(library, library.apart())
     servers = [Server(each, connect, store, place if each == server else None) for each in PLAN.programs]
     first = next(each for each in servers if each.server == server)
-    start = OrderedGroup.start
+    carry_out = OrderedGroup.carry_out
 
-    def counted(group, kind, tensor):
+    def counted(group, calls):
+        ((kind, tensor, _),) = calls
         giver = getattr(threading.current_thread(), "server", None)
         if giver is None or not is_large(tensor):
-            return start(group, kind, tensor)
+            return carry_out(group, calls)
         # An operation to which all have come is over, so partners are late for the last one.
         neighbour = giver.server.stage != server.stage
         last = giver.given + 1 == OPERATIONS[giver.server.stage]
         if giver is not first and (neighbour and kind == "receive" if place == STEPPED else last and not neighbour):
             first.gave_up.wait(patience)
-        operation = start(group, kind, tensor)
+        operation = carry_out(group, calls)
         giver.gave()
         return operation
 
-    with mock.patch.object(OrderedGroup, "start", counted):
+    with mock.patch.object(OrderedGroup, "carry_out", counted):
         for each in servers:
             each.thread.start()
         first.thread.join(100)

@@ -6,10 +6,12 @@ Transports tell the transfers of a link, and the reductions of a group, apart by
 from collections import defaultdict
 
 import msgspec
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.examples import placed_job
 from recycle.control.membership.view import View
 from recycle.holding import live_holders, placed
 from recycle.job import Server
@@ -205,6 +207,38 @@ def test_all_start_their_transfers_on_a_link_and_their_sums_in_a_group_in_the_sa
     assert sum(len(keys) for each in networks.values() for keys in each.sent.values()) == sum(
         len(keys) for each in networks.values() for keys in each.received.values()
     )
+
+
+class Watchful(Stage):
+    """Notes whether sums are under way when it computes a gradient."""
+
+    def __init__(self, stage, depth, network, seen):
+        super().__init__(stage, depth)
+        self._network, self._seen = network, seen
+
+    def input_gradient(self, _, received):
+        self._seen.append(any(self._network.summed.values()))
+        return super().input_gradient(_, received)
+
+    def weight_gradient(self, _):
+        self._seen.append(any(self._network.summed.values()))
+
+
+@pytest.mark.parametrize("one_queue", [False, True])
+def test_a_chunk_is_summed_while_others_are_computed_unless_all_runs_in_one_queue(one_queue):
+    job = placed_job("interleaved:2")
+    problem = make_problem(job, frozenset(), Mode())
+    _, lists = lower(job, run_clock(job, Mode(), instructions(problem, schedule_chunks(problem, POLICIES[0]))))
+    programs = {server: tuple(program) for server, program in lists.items()}
+    provenance = Provenance("test", 0, "", "", "bounded")
+    plan = Plan(job, frozenset(), {}, Mode(), "lowered", 0, 0, 0, 0, provenance, programs)
+    view, seen = View.of(plan), []
+    for server in view.servers:
+        network = Listed(view, server)
+        network.one_queue = one_queue
+        stages = [Watchful(each, len(job.stages), network, seen) for each in placed(job, server).chunks]
+        Worker(plan, stages, Update(job, network, []), network, Recorder(server)).run(1)
+    assert any(seen) is not one_queue
 
 
 def test_everybody_but_the_last_stage_is_told_the_total_in_each_iteration_once():

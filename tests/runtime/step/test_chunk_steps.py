@@ -57,7 +57,7 @@ class Trained:
         self.groups = {chunk: Peers() for chunk in chunks}
         view = View.among([SERVER])
         self.network = network = SimpleNamespace(
-            view=view, server=SERVER, peers=Alone(), ranks=Alone(), rank=SimpleNamespace(is_first=True), one_queue=False
+            view=view, server=SERVER, peers=Alone(), ranks=Alone(), rank=SimpleNamespace(is_first=True)
         )
         peers = [ChunkPeers((chunk,), (SERVER,), group) for chunk, group in self.groups.items()]
         self.update.connect(network, peers, after_reduction)
@@ -190,11 +190,3 @@ def test_a_chunk_is_summed_while_gradients_of_others_come(addends):
     assert beside.update.sums.finish()
     assert at_once.update.sums.finish()
     assert same(beside.update.sums.parts(), at_once.update.sums.parts())
-
-
-def test_where_all_runs_in_one_queue_no_sum_begins_before_its_turn():
-    trained = Trained()
-    trained.network.one_queue = True
-    trained.collect(0)
-    trained.update.start_reduction(CHUNKS[0])
-    assert not trained.groups[CHUNKS[0]].sums

@@ -1,8 +1,12 @@
 """Sums of which each peer gets its shares: the bits of a sum that all get, for fewer bytes on the wire."""
 
+import ctypes
 import os
+import random
 import socket
 import struct
+import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,12 +15,15 @@ import pytest
 import torch
 
 from harness.stand_in import Library
+from harness.stand_in_library import built, connect_over, lacking
 from harness.stand_in_transport import ends_over
 from recycle.control.membership.view import View
 from recycle.job import Server
+from recycle.runtime.errors import ViewBroken
 from recycle.runtime.launch.process.local import launch
-from recycle.runtime.net.connect import connect
-from recycle.runtime.step.shared_sums import Share, SharedSum, connect_peers, find_holders, spread, start_shared_sum
+from recycle.runtime.net.connect import connect, connect_pair
+from recycle.runtime.net.network import Share
+from recycle.runtime.step.shared_sums import find_holders, spread, start_shared_sum
 from tests.runtime.net.contract.ranks import STAGED, Ends, Processes, Threads
 
 PIPELINES, LENGTH = 4, 3 << 16
@@ -33,9 +40,8 @@ class Found(msgspec.Struct):
     bytes_of_spread: int
 
 
-def bytes_sent(network):
-    """By all connections of this process, when all have got what they wait for."""
-    network.barrier()
+def bytes_sent_by_gloo():
+    """By all connections of this process."""
     found = 0
     for each in Path("/proc/self/fd").iterdir():
         with suppress(OSError), socket.socket(fileno=os.dup(int(each.name))) as copy:
@@ -55,27 +61,43 @@ def bits(tensor):
     return tensor.view(torch.uint8).numpy().tobytes()
 
 
-def sum_over(live, dtype=torch.float32):
-    """What each of the live peers finds, by pipeline."""
+def bytes_sent_by_nccl():
+    sent = ctypes.CDLL(str(built())).stand_in_sent
+    sent.restype = ctypes.c_long
+    return sent()
+
+
+def sum_over(live, dtype=torch.float32, one_queue=None):
+    """What each of the live peers finds, by pipeline; over gloo, or over the stand-in for NCCL."""
+    if one_queue is not None and (why := lacking()):
+        pytest.skip(why)
+    meet = connect if one_queue is None else connect_over(built(), one_queue)
+    count = bytes_sent_by_gloo if one_queue is None else bytes_sent_by_nccl
     view = View.among(Server(each, 0) for each in live)
     size = LENGTH // PIPELINES
     found = {}
 
     def body(member):
         server = view.servers[member.rank]
-        network = connect(member.store(), view, server)
-        connect_peers(network)
+        network = meet(member.store(), view, server)
+        network.connect_shares(find_holders(network, PIPELINES))
         network.peers.sum(torch.zeros(1))
         network.barrier()
         holders = find_holders(network, PIPELINES)
         shares = [Share(slice(turn * size, (turn + 1) * size), each) for turn, each in enumerate(holders)]
         wholes, tensors = addends(server.pipeline, dtype), addends(server.pipeline, dtype)
+
+        def bytes_sent(network):
+            """When all have got what they wait for."""
+            network.barrier()
+            return count()
+
         sent = [bytes_sent(network)]
         for each in wholes:
             network.peers.sum(each)
         sent.append(bytes_sent(network))
         # Several may be under way at once.
-        for each in [SharedSum(network, tensor, shares) for tensor in tensors]:
+        for each in [network.start_shared_sum(tensor, shares) for tensor in tensors]:
             each.wait()
         sent.append(bytes_sent(network))
         mine = [place for place, each in shares if server in each]
@@ -93,9 +115,15 @@ def sum_over(live, dtype=torch.float32):
     return found
 
 
+TRANSPORTS = pytest.mark.parametrize("one_queue", [None, False, True], ids=["gloo", "nccl", "nccl in one queue"])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_each_holder_gets_the_bits_of_a_whole_sum_for_as_many_bytes_as_it_has(dtype):
-    found = sum_over(range(PIPELINES), dtype)
+@TRANSPORTS
+def test_each_holder_gets_the_bits_of_a_whole_sum_for_as_many_bytes_as_it_has(dtype, one_queue):
+    found = sum_over(range(PIPELINES), dtype, one_queue)
+    # NCCL has a ring give all what one has, so those that hold it get it as well.
+    spread_to = PIPELINES - (2 if one_queue is None else 1)
     for each in found.values():
         assert each.sums == each.wholes
         assert len(each.sums) == 4
@@ -103,12 +131,13 @@ def test_each_holder_gets_the_bits_of_a_whole_sum_for_as_many_bytes_as_it_has(dt
         size = 2 * dtype.itemsize * LENGTH
         assert each.bytes_of_sum == pytest.approx(size, rel=0.01)
         assert each.bytes_of_whole == pytest.approx(2 * (PIPELINES - 1) / PIPELINES * size, rel=0.01)
-        assert each.bytes_of_spread == pytest.approx((PIPELINES - 2) / PIPELINES * size, rel=0.01)
+        assert each.bytes_of_spread == pytest.approx(spread_to / PIPELINES * size, rel=0.01)
 
 
 @pytest.mark.parametrize("live", [(0, 2, 3), (1,)])
-def test_if_peers_are_dead_all_holders_of_a_share_get_the_same_bits(live):
-    found = sum_over(live)
+@TRANSPORTS
+def test_if_peers_are_dead_all_holders_of_a_share_get_the_same_bits(live, one_queue):
+    found = sum_over(live, one_queue=one_queue)
     known = {}
     for each in found.values():
         assert each.spread == found[live[0]].spread
@@ -135,11 +164,9 @@ def test_through_host_memory_and_in_one_queue_it_is_the_same(transport):
         servers = [Server(each, 0) for each in range(3)]
         rank.server = servers[rank.number]
         network = rank.connect(tuple(servers), partners=())
-        connect_peers(network)
-        shares = [
-            Share(slice(2 * place, 2 * place + 2), each)
-            for place, each in enumerate(find_holders(network, len(servers)))
-        ]
+        holders = find_holders(network, len(servers))
+        network.connect_shares(holders)
+        shares = [Share(slice(2 * place, 2 * place + 2), each) for place, each in enumerate(holders)]
         tensor = torch.arange(6.0) + 10 * rank.number
         start_shared_sum(network, tensor, shares).wait()
         total = 3 * torch.arange(6.0) + 30
@@ -153,3 +180,74 @@ def test_through_host_memory_and_in_one_queue_it_is_the_same(transport):
         network.barrier()
 
     transport.run(sum_and_spread, 3, 60.0)
+
+
+OPERATIONS = "reduce", "send", "broadcast"
+"""What a shared sum and a spread are over NCCL, one after the other."""
+
+
+def dying_at(peers, operation, launched, die):
+    """Have a rank die when it comes to an operation, or when that has begun."""
+    own, started = peers.carry_out, []
+
+    def carry_out(calls):
+        due = len(started) == OPERATIONS.index(operation)
+        if due and not launched:
+            die()
+        started.append(own(calls))
+        if due:
+            die()
+        return started[-1]
+
+    peers.carry_out = carry_out
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("launched", [False, True], ids=["before", "in"])
+@pytest.mark.parametrize("one_queue", [False, True], ids=["many queues", "one queue"])
+def test_killed_between_the_sums_over_nccl(operation, launched, one_queue):
+    if why := lacking():
+        pytest.skip(why)
+    everybody = tuple(Server(each, 0) for each in range(PIPELINES))
+
+    def share(network):
+        size = LENGTH // PIPELINES
+        holders = find_holders(network, PIPELINES)
+        shares = [Share(slice(turn * size, (turn + 1) * size), each) for turn, each in enumerate(holders)]
+        tensor = torch.full((LENGTH,), float(network.server.pipeline))
+        network.start_shared_sum(tensor, shares).wait()
+        held = torch.cat([tensor[place] for place, each in shares if network.server in each])
+        network.start_spread(tensor, shares).wait()
+        return held, tensor
+
+    def survive(rank):
+        rank.server = everybody[rank.number]
+        network = rank.connect(everybody, partners=())
+        network.connect_shares(find_holders(network, PIPELINES))
+        network.barrier()
+
+        def die():
+            rank.say("dying")
+            rank.die()
+
+        def give_up():
+            while not rank.has_said("dying", 1):
+                time.sleep(0.001)
+            time.sleep(random.uniform(0, 0.1))
+            network.unblock()
+
+        if rank.number == 1:
+            dying_at(network.peers, operation, launched, die)
+        else:
+            threading.Thread(target=give_up).start()
+        # What is over by then is followed by what never will be.
+        with pytest.raises(ViewBroken):
+            share(network), share(network)
+        live = tuple(each for each in everybody if each.pipeline != 1)
+        network = rank.connect(live, epoch=1, partners=())
+        network.connect_shares(find_holders(network, PIPELINES))
+        for found in share(network):
+            assert torch.equal(found, torch.full_like(found, sum(each.pipeline for each in live)))
+        network.barrier()
+
+    Processes(Ends(connect_over(built(), one_queue), connect_pair)).run(survive, PIPELINES, 60.0)

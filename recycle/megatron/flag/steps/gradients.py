@@ -20,8 +20,8 @@ from recycle.megatron.shared.ties import tie_of
 from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import Redo
-from recycle.runtime.net.network import Network, Reduction
-from recycle.runtime.step.shared_sums import Share, connect_peers, start_shared_sum
+from recycle.runtime.net.network import Network, Reduction, Share
+from recycle.runtime.step.shared_sums import find_holders, start_shared_sum
 
 
 class FinalizedGradients:
@@ -140,12 +140,12 @@ class LiveGradients(FinalizedGradients):
         self._under_way: dict[int, list[Reduction]] = {}
         self._tie = tie_of(self._models, network, network.view.peers(0), network.view.peers(job.depth - 1))
         if shares:
-            connect_peers(network)
+            network.connect_shares(find_holders(network, job.pipelines))
 
     def start_reduction(self, chunk: int) -> None:
-        """See StageUpdate. Where all that is started runs in one queue, it would hold up what others wait for."""
-        if not self._network.one_queue:
-            self._start(chunk)
+        """See StageUpdate."""
+        if chunk not in self._under_way:
+            self._under_way[chunk] = [self._start_sum(buffer) for buffer, _ in self._sums[chunk]]
 
     def reduce(self, chunk: int, *, last: bool) -> None:
         """See StageUpdate: the training code steps all chunks of a server together."""
@@ -157,7 +157,7 @@ class LiveGradients(FinalizedGradients):
         if self._losses is not None:
             self._losses.start()
         for chunk in self._sums:
-            self._start(chunk)
+            self.start_reduction(chunk)
         for chunk, buffers in self._sums.items():
             for (buffer, ranks), each in zip(buffers, self._under_way.pop(chunk), strict=True):
                 each.wait()
@@ -181,11 +181,6 @@ class LiveGradients(FinalizedGradients):
                 buffer.scale_gradients(1.0 / tokens.item())
         if self._losses is not None:
             self._losses.finish()
-
-    def _start(self, chunk: int) -> None:
-        """Start to sum a chunk's gradients over the peers, if that was not started; no more are added to them."""
-        if chunk not in self._under_way:
-            self._under_way[chunk] = [self._start_sum(buffer) for buffer, _ in self._sums[chunk]]
 
     def _start_sum(self, buffer: Any) -> Reduction:
         factor = factor_of(buffer)

@@ -24,7 +24,7 @@ from megatron.core.transformer.module import param_is_not_shared
 from recycle.job import Server
 from recycle.megatron.flag.steps.group_steps import COUNT, read_group_steps, write_group_steps
 from recycle.megatron.shared.patching import replace
-from recycle.runtime.step.shared_sums import Share
+from recycle.runtime.net.network import Share
 
 ROUND, STEPS, PARAMETER, INNER = "round", "steps", "parameter", "optimizer/"
 """How the parts of a shard are called under which it travels."""

@@ -24,9 +24,9 @@ from recycle.megatron.flag.steps.gradients import SameParameters, sum_over
 from recycle.megatron.flag.steps.shard_optimizers import ROUND, ShardOptimizers, find_distributed
 from recycle.megatron.flag.world.collectives import Collectives
 from recycle.megatron.shared.torch_calls import Carrier
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.network import Network, Share
 from recycle.runtime.recover.restore import gather
-from recycle.runtime.step.shared_sums import Share, find_holders, spread
+from recycle.runtime.step.shared_sums import find_holders, spread
 
 STEP, NORM = "step", "norm"
 """What a step is called among the calls of all servers, and what its norm is, which a server that goes back has."""

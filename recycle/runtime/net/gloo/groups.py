@@ -8,7 +8,7 @@ import torch
 from torch.distributed import AllreduceOptions, ProcessGroupGloo, ReduceOp, Store, Work
 
 from recycle.runtime.net.gloo.backend import GlooBackend
-from recycle.runtime.net.network import Group, NetworkOptions
+from recycle.runtime.net.network import Group, NetworkOptions, ReductionKind
 from recycle.runtime.plain_words import lost
 
 SLICE = timedelta(milliseconds=50)
@@ -56,19 +56,12 @@ class GlooGroup(Group):
         self._backend = backend
         self._check = check
 
-    def start_sum(self, tensor: torch.Tensor) -> GlooReduction:
+    def start(self, kind: ReductionKind, tensor: torch.Tensor) -> GlooReduction:
         """See Group."""
-        return self._start(lambda: self._backend.allreduce([tensor]))
-
-    def start_maximum(self, tensor: torch.Tensor) -> GlooReduction:
-        """See Group."""
-        options = AllreduceOptions()
-        options.reduceOp = ReduceOp(ReduceOp.MAX)
-        return self._start(lambda: self._backend.allreduce([tensor], options))
-
-    def _start(self, start: Callable[[], Work]) -> GlooReduction:
-        partners = self._backend.neighbours
-        return GlooReduction(begin(start, partners), self._check, partners)
+        partners, options = self._backend.neighbours, AllreduceOptions()
+        options.reduceOp = ReduceOp(ReduceOp.SUM if kind == "sum" else ReduceOp.MAX)
+        work = begin(lambda: self._backend.allreduce([tensor], options), partners)
+        return GlooReduction(work, self._check, partners)
 
 
 def make_backend(store: Store, rank: int, names: Sequence[str], options: NetworkOptions) -> GlooBackend:

@@ -18,10 +18,11 @@ from recycle.runtime.net.gloo.links import GlooLink
 from recycle.runtime.net.gloo.sockets import Connections
 from recycle.runtime.net.gloo.transfers import Waits
 from recycle.runtime.net.network import Alone, Group, NetworkOptions
+from recycle.runtime.net.shares import SharesOverLinks
 from recycle.runtime.net.stop_line import NO_LINE, Line
 
 
-class GlooNetwork:
+class GlooNetwork(SharesOverLinks):
     """A Network.
 
     Args:

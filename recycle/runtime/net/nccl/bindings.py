@@ -5,15 +5,30 @@ ends the process, and know no call that gives up all communicators of a process 
 """
 
 import ctypes
-from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 
 from recycle.runtime.errors import RunError
 
-Kind = Literal["send", "receive", "sum", "maximum"]
-"""Of an operation; sends and receives are of communicators of two."""
+Kind = Literal["send", "receive", "sum", "maximum", "reduce", "broadcast"]
+"""Of a call: a sum and a maximum come to all ranks, and what is reduced is a sum that comes to one."""
+
+
+class Call(NamedTuple):
+    """What one rank has a communicator do; with others, it makes up an operation.
+
+    Attributes:
+        kind: see Kind.
+        tensor: where it is done.
+        peer: the rank at the other end, or the one that gets the sum or has what all others get.
+    """
+
+    kind: Kind
+    tensor: torch.Tensor
+    peer: int = -1
+
 
 LIBRARY = "libnccl.so.2"
 SUCCESS, IN_PROGRESS = 0, 7
@@ -28,7 +43,7 @@ TYPES = {
     torch.float64: 8,
     torch.bfloat16: 9,
 }
-REDUCTIONS = {"sum": 0, "maximum": 2}
+_SUM, _MAXIMUM = 0, 2
 _UNDEFINED = -(2**31)
 _MAGIC = 0xCAFEBEEF
 _CONFIGURED = 21805
@@ -82,8 +97,8 @@ class Functions(Protocol):
             RuntimeError: it went wrong.
         """
 
-    def start(self, kind: Kind, tensor: torch.Tensor, communicator: Handle, rank: int, stream: int) -> None:
-        """Put an operation into a stream; with a communicator of two where it has another end."""
+    def start(self, calls: Sequence[Call], communicator: Handle, stream: int) -> None:
+        """Put an operation into a stream: calls that go on at once, and of which none waits for another."""
 
     def abort(self, communicator: Handle) -> None:
         """End all that is under way in a communicator; it is no more.
@@ -155,20 +170,25 @@ class Nccl:
         self._require(state.value)
         return state.value == IN_PROGRESS
 
-    def start(self, kind: Kind, tensor: torch.Tensor, communicator: Handle, rank: int, stream: int) -> None:
+    def start(self, calls: Sequence[Call], communicator: Handle, stream: int) -> None:
         """See Functions."""
-        assert tensor.is_contiguous(), "NCCL takes contiguous tensors"
-        place, count, kind_of_number = (
-            ctypes.c_void_p(tensor.data_ptr()),
-            ctypes.c_size_t(tensor.numel()),
-            _type(tensor),
-        )
-        ends = (ctypes.c_void_p(communicator), ctypes.c_void_p(stream))
-        if kind in REDUCTIONS:
-            self._call("ncclAllReduce", place, place, count, kind_of_number, REDUCTIONS[kind], *ends)
-        else:
-            name = "ncclSend" if kind == "send" else "ncclRecv"
-            self._call(name, place, count, kind_of_number, 1 - rank, *ends)
+        self._call("ncclGroupStart")
+        try:
+            for kind, tensor, peer in calls:
+                assert tensor.is_contiguous(), "NCCL takes contiguous tensors"
+                name, places, how = {
+                    "sum": ("ncclAllReduce", 2, (_SUM,)),
+                    "maximum": ("ncclAllReduce", 2, (_MAXIMUM,)),
+                    "reduce": ("ncclReduce", 2, (_SUM, peer)),
+                    "broadcast": ("ncclBroadcast", 2, (peer,)),
+                    "send": ("ncclSend", 1, (peer,)),
+                    "receive": ("ncclRecv", 1, (peer,)),
+                }[kind]
+                place, count = ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(tensor.numel())
+                ends = ctypes.c_void_p(communicator), ctypes.c_void_p(stream)
+                self._call(name, *[place] * places, count, _type(tensor), *how, *ends)
+        finally:
+            self._call("ncclGroupEnd")
 
     def abort(self, communicator: Handle) -> None:
         """See Functions.

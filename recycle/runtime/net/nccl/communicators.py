@@ -1,6 +1,6 @@
 """Groups and links over communicators: how they are made together, waited for, and given up."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 
@@ -8,9 +8,9 @@ import torch
 from torch.distributed import PrefixStore, Store
 
 from recycle.runtime.errors import ConnectionLost, ViewBroken
-from recycle.runtime.net.nccl.bindings import Kind
-from recycle.runtime.net.nccl.library import DeviceLane, DeviceMark, NcclCommunicator, NcclLibrary
-from recycle.runtime.net.network import Group, Link, NetworkOptions
+from recycle.runtime.net.nccl.bindings import Call, Kind
+from recycle.runtime.net.nccl.library import DeviceMark, NcclCommunicator, NcclLibrary
+from recycle.runtime.net.network import Group, Link, NetworkOptions, ReductionKind
 from recycle.runtime.net.transfer_key import TransferKey
 from recycle.runtime.plain_words import lost
 
@@ -21,91 +21,82 @@ class Operation:
     The host waits for it by looking. It has ended right only if no partner gave it up, which this rank is not told.
     """
 
-    def __init__(
-        self,
-        library: NcclLibrary,
-        communicator: NcclCommunicator,
-        mark: DeviceMark,
-        tensor: torch.Tensor,
-        timeout: timedelta,
-    ) -> None:
-        self._library = library
-        self._communicator = communicator
-        self._mark = mark
-        self._tensor: torch.Tensor | None = tensor
-        self._timeout = timeout
+    def __init__(self, group: "OrderedGroup", mark: DeviceMark, tensors: Sequence[torch.Tensor]) -> None:
+        self._group, self._mark, self._tensors = group, mark, tensors
 
     def wait(self) -> None:
         """See Transfer."""
-        self._library.watch(self.is_over, self._timeout, "nobody answers")
-        self._tensor = None
-        if self._communicator.aborted:
+        self._group.library.watch(self.is_over, self._group.timeout, "nobody answers")
+        self._tensors = ()
+        if self._group.communicator.aborted:
             raise ConnectionLost("it was aborted")
 
     def precede(self) -> bool:
         """See Transfer: where this side gives it up, what comes after it goes on with what its tensor holds."""
-        self._communicator.lane.precede(self._mark, self._tensor)
-        self._tensor = None
+        self._group.communicator.lane.precede(self._mark, self._tensors)
+        self._tensors = ()
         return False
 
     def is_over(self) -> bool:
         """Whether there is nothing more to wait for."""
-        return self._communicator.is_over(self._mark)
+        return self._group.communicator.is_over(self._mark)
 
 
 class OrderedGroup(Group):
-    """A group over one communicator."""
+    """A group over one communicator.
+
+    Attributes:
+        library: that has made this.
+        communicator: see above.
+        timeout: after which others are no longer waited for.
+    """
 
     def __init__(self, library: NcclLibrary, communicator: NcclCommunicator, timeout: timedelta) -> None:
-        self._library = library
-        self._communicator = communicator
-        self._timeout = timeout
+        self.library, self.communicator, self.timeout = library, communicator, timeout
 
-    @property
-    def lane(self) -> DeviceLane:
-        """In which its operations run."""
-        return self._communicator.lane
-
-    def start(self, kind: Kind, tensor: torch.Tensor) -> Operation:
-        """Give an operation to the communicator.
+    def carry_out(self, calls: Iterable[Call]) -> Operation:
+        """Give calls to the communicator that go on at once; all its ranks do so in the same order.
 
         Raises:
             ConnectionLost: it takes no more.
         """
+        given = [each._replace(tensor=each.tensor.detach()) for each in calls]
         try:
-            mark = self._communicator.start(kind, tensor)
+            mark = self.communicator.start(given)
         except ViewBroken:
             raise
         except RuntimeError as error:
             raise lost(error) from error
-        return Operation(self._library, self._communicator, mark, tensor, self._timeout)
+        return Operation(self, mark, [each.tensor for each in given])
 
-    def start_sum(self, tensor: torch.Tensor) -> Operation:
+    def start(self, kind: ReductionKind, tensor: torch.Tensor) -> Operation:
         """See Group."""
-        return self.start("sum", tensor)
-
-    def start_maximum(self, tensor: torch.Tensor) -> Operation:
-        """See Group."""
-        return self.start("maximum", tensor)
+        return self.carry_out([Call(kind, tensor)])
 
 
 class OrderedLink(Link):
-    """A link over two communicators of two, one for each direction: both ends may send before they receive."""
+    """A link over two communicators of two, one for each direction: both ends may send before they receive.
 
-    def __init__(self, there: OrderedGroup, back: OrderedGroup) -> None:
-        self._there, self._back = there, back
+    Args:
+        there: for what is sent.
+        back: for what is received.
+        peer: the rank of the other end in both.
+    """
+
+    def __init__(self, there: OrderedGroup, back: OrderedGroup, peer: int) -> None:
+        self._there, self._back, self._peer = there, back, peer
 
     def send(self, tensor: torch.Tensor, _: TransferKey) -> Operation:
         """See Link."""
-        return self._there.start("send", tensor)
+        return self._there.carry_out([Call("send", tensor, self._peer)])
 
     def receive(self, tensor: torch.Tensor, _: TransferKey) -> Operation:
         """See Link."""
-        return self._back.start("receive", tensor)
+        return self._back.carry_out([Call("receive", tensor, self._peer)])
 
     def apart(self, device: torch.device) -> AbstractContextManager[object]:
         """See Link."""
-        return self._back.lane.within()
+        return self._back.communicator.lane.within()
 
 
 class Communicators:
@@ -139,7 +130,7 @@ class Communicators:
         self.secret = options.secret
         self._check = check
         self._joined: list[NcclCommunicator] = []
-        self._cold: list[tuple[OrderedGroup, Kind]] = []
+        self._cold: list[tuple[OrderedGroup, Call]] = []
 
     def group(self, name: str, rank: int, size: int) -> OrderedGroup:
         """Come to a group of this plane; ``meet`` waits for the others."""
@@ -166,18 +157,19 @@ class Communicators:
                 raise lost(error) from error
             raise
         group = OrderedGroup(self._library, self._joined[-1], self._options.transfer_timeout)
-        self._cold.append((group, first))
+        self._cold.append((group, Call(first, torch.zeros(1, device=self.device), 1 - rank)))
         return group
 
     def link(self, rank: int, peer: int) -> OrderedLink:
         """Come to a link; ``meet`` waits for the other one."""
         low, high = sorted((rank, peer))
         ways: tuple[Kind, Kind] = ("send", "receive") if rank == low else ("receive", "send")
-        upwards, downwards = (
+        both = [
             self.group_at(f"{self._plane}/link/{low}/{high}/{number}", int(rank == high), 2, way)
             for number, way in enumerate(ways)
-        )
-        return OrderedLink(upwards, downwards) if rank == low else OrderedLink(downwards, upwards)
+        ]
+        there, back = both if rank == low else both[::-1]
+        return OrderedLink(there, back, int(rank == low))
 
     def meet(self) -> None:
         """Wait until everybody has come to everything, and carry something over it: the first time takes longest.
@@ -187,8 +179,8 @@ class Communicators:
         """
         try:
             self._watch(lambda: all(each.complete for each in self._joined))
-            for group, kind in self._cold:
-                self._watch(group.start(kind, torch.zeros(1, device=self.device)).is_over)
+            for group, call in self._cold:
+                self._watch(group.carry_out([call]).is_over)
             self._cold.clear()
         except Exception:
             self.abort()

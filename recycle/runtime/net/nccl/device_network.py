@@ -6,8 +6,9 @@ import torch
 
 from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
-from recycle.runtime.net.nccl.communicators import Communicators, OrderedGroup, OrderedLink
-from recycle.runtime.net.network import Alone, Group
+from recycle.runtime.net.nccl.bindings import Call
+from recycle.runtime.net.nccl.communicators import Communicators, Operation, OrderedGroup, OrderedLink
+from recycle.runtime.net.network import Alone, Group, Share
 from recycle.runtime.net.stop_line import NO_LINE, Line
 
 
@@ -55,6 +56,7 @@ class OrderedNetwork:
         if everybody:
             self.all = made.group("all", self._rank, len(view.servers))
         self.peers = made.group(f"stage/{server.stage}", peers.index(server), len(peers))
+        self._turns = {each: turn for turn, each in enumerate(peers)}
         self.ranks: Group = Alone()
         if rank.size > 1:
             self.ranks = made.group_at(f"epoch/{view.epoch}/server/{server}", rank.number, rank.size)
@@ -76,6 +78,31 @@ class OrderedNetwork:
             self._links[peer] = self._communicators.link(self._rank, self.view.rank(peer))
             self._communicators.meet()
         return self._links[peer]
+
+    def connect_shares(self, holders: Sequence[Sequence[Server]]) -> None:
+        """See Network: two ranks connect with their first transfer, and a start waits for nobody once that is over."""
+        shares = [Share(slice(place, place + 1), tuple(each)) for place, each in enumerate(holders)]
+        tensor = torch.zeros(len(shares), device=self._communicators.device)
+        for start in (self.start_shared_sum, self.start_spread):
+            start(tensor, shares).wait()
+
+    def start_shared_sum(self, tensor: torch.Tensor, shares: Sequence[Share]) -> Operation:
+        """See Network: in one queue it holds up what a sum would, since all come to both of its operations in turn."""
+        turns, me = self._turns, self.server
+        parts = [(tensor[place], first, others) for place, (first, *others) in shares]
+        self.peers.carry_out(Call("reduce", part, turns[first]) for part, first, _ in parts)
+        sends = [Call("send", part, turns[each]) for part, first, others in parts if first == me for each in others]
+        receives = [Call("receive", part, turns[first]) for part, first, others in parts if me in others]
+        return self.peers.carry_out([*sends, *receives])
+
+    def start_spread(self, tensor: torch.Tensor, shares: Sequence[Share]) -> Operation:
+        """See Network."""
+        parts = [(tensor[place], holders) for place, holders in shares if len(holders) < len(self._turns)]
+        # What others hold comes to them as well, and is dropped: an abort would leave anything in its place.
+        return self.peers.carry_out(
+            Call("broadcast", torch.empty_like(part) if self.server in others else part, self._turns[first])
+            for part, (first, *others) in parts
+        )
 
     def barrier(self) -> None:
         """See Network."""

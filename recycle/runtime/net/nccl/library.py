@@ -11,7 +11,7 @@ import torch
 from torch.distributed import Store
 
 from recycle.runtime.errors import ConnectionLost, ViewBroken
-from recycle.runtime.net.nccl.bindings import Functions, Handle, Kind, Nccl
+from recycle.runtime.net.nccl.bindings import Call, Functions, Handle, Nccl
 from recycle.runtime.plain_words import lost
 
 NAME = "name"
@@ -36,22 +36,22 @@ class DeviceLane(Protocol):
     def number(self) -> int:
         """By which NCCL knows it."""
 
-    def follow(self, tensor: torch.Tensor) -> None:
-        """Have what comes next wait for what this thread has started so far, and a tensor's memory for what comes next.
+    def follow(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Have what comes next wait for what this thread has started so far, and tensors' memory for what comes next.
 
         Args:
-            tensor: what comes next is about.
+            tensors: what comes next is about.
         """
 
     def mark(self) -> DeviceMark:
         """A place after all that was put in so far."""
 
-    def precede(self, mark: Any, tensor: torch.Tensor | None) -> None:
+    def precede(self, mark: Any, tensors: Sequence[torch.Tensor]) -> None:
         """Have what this thread starts next on the device come after a place in this lane.
 
         Args:
             mark: that.
-            tensor: what that is about, whose memory is kept for what comes next; None if it was waited for.
+            tensors: what that is about, whose memory is kept for what comes next; none if it was waited for.
         """
 
     def within(self) -> AbstractContextManager[object]:
@@ -73,21 +73,22 @@ class CudaLane:
         """See DeviceLane."""
         return int(self._stream.cuda_stream)
 
-    def follow(self, tensor: torch.Tensor) -> None:
+    def follow(self, tensors: Sequence[torch.Tensor]) -> None:
         """See DeviceLane."""
-        self._stream.wait_stream(torch.cuda.current_stream(tensor.device))
-        tensor.record_stream(self._stream)
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        for each in tensors:
+            each.record_stream(self._stream)
 
     def mark(self) -> DeviceMark:
         """See DeviceLane."""
         return self._stream.record_event()  # type: ignore[no-any-return]
 
-    def precede(self, mark: torch.cuda.Event, tensor: torch.Tensor | None) -> None:
+    def precede(self, mark: torch.cuda.Event, tensors: Sequence[torch.Tensor]) -> None:
         """See DeviceLane."""
         current = torch.cuda.current_stream(self._stream.device)
         current.wait_event(mark)
-        if tensor is not None:
-            tensor.record_stream(current)
+        for each in tensors:
+            each.record_stream(current)
 
     def within(self) -> AbstractContextManager[object]:
         """See DeviceLane."""
@@ -100,7 +101,6 @@ class NcclCommunicator:
     Args:
         functions: NCCL's.
         handle: of it.
-        rank: of this one.
         lane: in which its operations run.
         settle: looks until something is over, as long as nobody says that it will never be.
 
@@ -113,17 +113,15 @@ class NcclCommunicator:
         self,
         functions: Functions,
         handle: Handle,
-        rank: int,
         lane: DeviceLane,
         settle: Callable[[Callable[[], bool]], None],
     ) -> None:
         self.aborted = False
         self.handle = handle
         self._functions = functions
-        self._rank = rank
         self.lane = lane
         self._settle = settle
-        self._entering: torch.Tensor | None = None
+        self._entering: Sequence[Call] = ()
         # Nobody may use a communicator while it is aborted, nor afterwards.
         self.in_use = threading.Lock()
 
@@ -136,30 +134,26 @@ class NcclCommunicator:
         """
         return self._is_still()
 
-    def start(self, kind: Kind, tensor: torch.Tensor) -> DeviceMark:
+    def start(self, calls: Sequence[Call]) -> DeviceMark:
         """Give it an operation; gives the place after that in its lane.
 
         Raises:
             RuntimeError: it takes no more.
         """
-        # What is empty may have no address, which NCCL can be told to refuse.
-        if tensor.numel():
-            self._enter(kind, tensor)
-        return self.lane.mark()
-
-    def _enter(self, kind: Kind, tensor: torch.Tensor) -> None:
-        self.lane.follow(tensor)
+        self.lane.follow([each.tensor for each in calls])
         # Another thread puts it into the stream. Until then, its memory is not known to be in use there; so where this
-        # one does not wait for that, the tensor stays with the communicator.
-        self._entering = tensor
+        # one does not wait for that, the tensors stay with the communicator.
+        self._entering = calls
         with self.in_use:
             if self.aborted:
                 raise RuntimeError("the communicator was aborted")
-            self._functions.start(kind, tensor.detach(), self.handle, self._rank, self.lane.number)
+            # What is empty may have no address, which NCCL can be told to refuse.
+            self._functions.start([each for each in calls if each.tensor.numel()], self.handle, self.lane.number)
         # After the first operation, it takes no time.
         self._settle(self._is_still)
         if not self.aborted:
-            self._entering = None
+            self._entering = ()
+        return self.lane.mark()
 
     def is_over(self, mark: DeviceMark) -> bool:
         """Whether an operation is done, or never will be on this side; it waits for nothing.
@@ -238,7 +232,7 @@ class NcclLibrary:
             name = bytes.fromhex(store.get(NAME).decode())
         with _on(self.device):
             handle = functions.join(name, rank, size)
-        return NcclCommunicator(functions, handle, rank, self._make_lane(self.device), self._settle)
+        return NcclCommunicator(functions, handle, self._make_lane(self.device), self._settle)
 
     def rest(self, over: Callable[[], bool]) -> None:
         """Let some time pass before the next look.

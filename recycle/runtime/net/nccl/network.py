@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from recycle.job import Server
-from recycle.runtime.net.network import Group, HostedNetwork, Link, Network, Reduction, Transfer
+from recycle.runtime.net.network import Group, HostedNetwork, Link, Network, Reduction, ReductionKind, Transfer
 from recycle.runtime.net.staged.crossing import Crosses, is_on_device
 from recycle.runtime.net.transfer_key import TransferKey
 
@@ -52,13 +52,9 @@ class TwofoldGroup(Group):
     def __init__(self, host: Group, near: Group, is_near: Crosses) -> None:
         self._host, self._near, self._is_near = host, near, is_near
 
-    def start_sum(self, tensor: torch.Tensor) -> Reduction:
+    def start(self, kind: ReductionKind, tensor: torch.Tensor) -> Reduction:
         """See Group."""
-        return (self._near if self._is_near(tensor) else self._host).start_sum(tensor)
-
-    def start_maximum(self, tensor: torch.Tensor) -> Reduction:
-        """See Group."""
-        return (self._near if self._is_near(tensor) else self._host).start_maximum(tensor)
+        return (self._near if self._is_near(tensor) else self._host).start(kind, tensor)
 
 
 class TwofoldNetwork(HostedNetwork):
@@ -77,6 +73,8 @@ class TwofoldNetwork(HostedNetwork):
         # What all servers tell each other are figures, and those lie in host memory.
         self.all = host.all
         self.peers = TwofoldGroup(host.peers, near.peers, is_near)
+        self.connect_shares = near.connect_shares
+        self.start_shared_sum, self.start_spread = near.start_shared_sum, near.start_spread
         self.ranks = TwofoldGroup(host.ranks, near.ranks, is_near)
 
     def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> Group:

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 
 from recycle.runtime.device import host_copy, room_in_host_memory
-from recycle.runtime.net.network import Group, Link, Reduction, Transfer
+from recycle.runtime.net.network import Group, Link, Reduction, ReductionKind, Transfer
 from recycle.runtime.net.transfer_key import TransferKey
 
 Crosses = Callable[[torch.Tensor], bool]
@@ -85,16 +85,9 @@ class StagedGroup(Group):
         self._inner = inner
         self._crosses = crosses
 
-    def start_sum(self, tensor: torch.Tensor) -> Reduction:
+    def start(self, kind: ReductionKind, tensor: torch.Tensor) -> Reduction:
         """See Group."""
-        return self._start(self._inner.start_sum, tensor)
-
-    def start_maximum(self, tensor: torch.Tensor) -> Reduction:
-        """See Group."""
-        return self._start(self._inner.start_maximum, tensor)
-
-    def _start(self, start: Callable[[torch.Tensor], Reduction], tensor: torch.Tensor) -> Reduction:
         if not self._crosses(tensor):
-            return start(tensor)
+            return self._inner.start(kind, tensor)
         host = host_copy(tensor)
-        return Arriving(start(host), host, tensor)
+        return Arriving(self._inner.start(kind, host), host, tensor)

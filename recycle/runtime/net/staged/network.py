@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 from recycle.job import Server
 from recycle.runtime.net.network import HostedNetwork, Network
+from recycle.runtime.net.shares import SharesOverLinks
 from recycle.runtime.net.staged.crossing import Crosses, StagedGroup, StagedLink, is_on_device
 
 
-class StagedNetwork(HostedNetwork):
+class StagedNetwork(HostedNetwork, SharesOverLinks):
     """A Network.
 
     Args:

@@ -11,6 +11,7 @@ from harness import stand_in_library
 from harness.stand_in import Library
 from harness.stand_in_transport import ends_over
 from recycle.runtime.net.connect import connect_pair
+from recycle.runtime.net.nccl.bindings import Call
 from tests.runtime.net.contract.mutants import MUTANTS
 from tests.runtime.net.contract.ranks import GLOO, STAGED, Broken, Ends, Processes, Threads
 from tests.runtime.net.contract.rules import RULES
@@ -93,12 +94,12 @@ def test_the_document_has_each_rule_with_its_test():
 def test_the_stand_in_is_as_strict_as_it_says():
     library = Library()
     ends = [library.join(b"name", rank, 2) for rank in range(2)]
-    place = ends[0].start("sum", torch.ones(1))
+    place = ends[0].start([Call("sum", torch.ones(1))])
     ends[1].abort()
     assert not ends[0].is_done(place)
     assert not ends[0].aborted
     with pytest.raises(RuntimeError, match="was aborted"):
-        ends[1].start("sum", torch.ones(1))
+        ends[1].start([Call("sum", torch.ones(1))])
     for never in (ends[0].divide, ends[1].destroy):
         thread = threading.Thread(target=never, daemon=True)
         thread.start()

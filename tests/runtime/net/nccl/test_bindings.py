@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from recycle.runtime.errors import RunError
-from recycle.runtime.net.nccl.bindings import Nccl
+from recycle.runtime.net.nccl.bindings import Call, Nccl
 
 SOURCE = r"""
 #include <stdio.h>
@@ -33,9 +33,19 @@ int ncclCommInitRankConfig(void **comm, int size, Id id, int rank, Config *confi
 }
 int ncclCommGetAsyncError(void *comm, int *found) { *found = state; return comm == (void *)0x7f1234567890 ? 0 : 4; }
 int ncclAllReduce(const void *from, void *to, size_t count, int type, int how, void *comm, void *stream) {
-  SAY("reduce %d %zu %d %d %p %p;", from == to, count, type, how, comm, stream);
+  SAY("sum %d %zu %d %d %p %p;", from == to, count, type, how, comm, stream);
   return 0;
 }
+int ncclReduce(const void *from, void *to, size_t count, int type, int how, int root, void *comm, void *stream) {
+  SAY("reduce %d %zu %d %d to %d %p %p;", from == to, count, type, how, root, comm, stream);
+  return 0;
+}
+int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, void *comm, void *stream) {
+  SAY("broadcast %d %zu %d from %d %p %p;", from == to, count, type, root, comm, stream);
+  return 0;
+}
+int ncclGroupStart(void) { SAY("(;"); return 0; }
+int ncclGroupEnd(void) { SAY(");"); return 0; }
 int ncclSend(const void *from, size_t count, int type, int peer, void *comm, void *stream) {
   SAY("send %zu %d to %d;", count, type, peer);
   return 7;
@@ -80,12 +90,27 @@ def test_a_communicator_is_made_without_blocking(library):
 
 def test_operations_are_what_they_are_called(library):
     nccl, said = library(22703)
-    nccl.start("sum", torch.ones(3), HANDLE, 0, 17)
-    nccl.start("maximum", torch.ones(2, dtype=torch.float64), HANDLE, 0, 17)
-    nccl.start("send", torch.ones(5, dtype=torch.bfloat16), HANDLE, 0, 17)
-    nccl.start("receive", torch.ones(6, dtype=torch.int64), HANDLE, 1, 17)
+    calls = [
+        Call("sum", torch.ones(3)),
+        Call("maximum", torch.ones(2, dtype=torch.float64)),
+        Call("reduce", torch.ones(4, dtype=torch.uint8), 2),
+        Call("broadcast", torch.ones(7, dtype=torch.float16), 3),
+        Call("send", torch.ones(5, dtype=torch.bfloat16), 1),
+        Call("receive", torch.ones(6, dtype=torch.int64), 0),
+    ]
+    nccl.start(calls, HANDLE, 17)
     ends = "0x7f1234567890 0x11"
-    assert said() == f"reduce 1 3 7 0 {ends};reduce 1 2 8 2 {ends};send 5 9 to 1;receive 6 4 from 0;"
+    assert said() == (
+        f"(;sum 1 3 7 0 {ends};sum 1 2 8 2 {ends};reduce 1 4 1 0 to 2 {ends};broadcast 1 7 6 from 3 {ends};"
+        "send 5 9 to 1;receive 6 4 from 0;);"
+    )
+
+
+def test_a_group_that_fails_is_closed(library):
+    nccl, said = library(22703)
+    with pytest.raises(AssertionError, match="contiguous"):
+        nccl.start([Call("sum", torch.ones(4, 4).t()[1:])], HANDLE, 17)
+    assert said() == "(;);"
 
 
 @pytest.mark.parametrize("result", [1, 2, 3, 4, 5, 8, 99])

@@ -15,6 +15,7 @@ from harness.stand_in import Library
 from harness.stand_in_transport import StandInNccl
 from recycle.runtime.errors import ConnectionLost, Interrupted
 from recycle.runtime.net.nccl import library as module
+from recycle.runtime.net.nccl.bindings import Call
 from recycle.runtime.net.nccl.communicators import OrderedLink
 from recycle.runtime.net.nccl.library import NcclLibrary
 from recycle.runtime.net.nccl.network import TwofoldGroup, TwofoldLink
@@ -43,7 +44,7 @@ def test_who_waits_is_free_though_nccl_never_comes_back_from_giving_up(monkeypat
     made.abort([communicator])
     assert communicator.is_over(NEVER)
     with pytest.raises(RuntimeError, match="was aborted"):
-        communicator.start("sum", torch.ones(1))
+        communicator.start([Call("sum", torch.ones(1))])
     never.set()
 
 
@@ -58,14 +59,14 @@ def test_what_is_not_on_its_way_is_waited_for_as_long_as_the_view_lasts(monkeypa
     monkeypatch.setattr(made._functions, "in_progress", lambda _: True)
     threading.Timer(0.05, over.set).start()
     with pytest.raises(Interrupted):
-        communicator.start("sum", torch.ones(1))
+        communicator.start([Call("sum", torch.ones(1))])
 
 
 def test_it_has_an_end(monkeypatch):
     made, communicator = join(patience=timedelta(milliseconds=50))
     monkeypatch.setattr(made._functions, "in_progress", lambda _: True)
     with pytest.raises(ConnectionLost, match="did not come"):
-        communicator.start("sum", torch.ones(1))
+        communicator.start([Call("sum", torch.ones(1))])
 
 
 def test_nothing_is_asked_of_what_was_given_up(monkeypatch):
@@ -122,7 +123,7 @@ def test_a_tensor_that_is_not_yet_launched_stays_as_long_as_its_communicator(mon
     tensor = torch.ones(1)
     held = weakref.ref(tensor)
     with pytest.raises(ConnectionLost):
-        communicator.start("sum", tensor)
+        communicator.start([Call("sum", tensor)])
     del tensor
     assert held() is not None
 
@@ -139,10 +140,8 @@ class Named(Link):
 
     receive = send
 
-    def start_sum(self, tensor):
+    def start(self, _, tensor):
         return self.send(tensor, STATE)
-
-    start_maximum = start_sum
 
 
 def test_what_lies_on_a_device_goes_over_nccl_and_the_rest_beside_it():
@@ -159,8 +158,11 @@ def test_what_lies_on_a_device_goes_over_nccl_and_the_rest_beside_it():
 
 def test_what_a_device_receives_is_apart_from_what_it_computes_and_no_device_is_asked_about_the_rest():
     within = object()
-    back, there = (SimpleNamespace(lane=SimpleNamespace(within=lambda each=each: each)) for each in (within, None))
-    link = OrderedLink(there, back)
+    back, there = (
+        SimpleNamespace(communicator=SimpleNamespace(lane=SimpleNamespace(within=lambda each=each: each)))
+        for each in (within, None)
+    )
+    link = OrderedLink(there, back, 1)
     asked = []
     both = TwofoldLink(Named("host", []), lambda: asked.append(1) or link, lambda tensor: tensor.is_meta)
     with both.apart(torch.device("cpu")):

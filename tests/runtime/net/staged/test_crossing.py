@@ -23,7 +23,7 @@ class Carried:
         self.given.append(tensor)
         return SimpleNamespace(wait=lambda: tensor.fill_(7))
 
-    def start_sum(self, tensor):
+    def start(self, _, tensor):
         return self.receive(tensor, None)
 
 
