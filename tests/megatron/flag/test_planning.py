@@ -47,7 +47,7 @@ def test_without_a_catalogue_what_is_put_in_makes_the_plans():
     mode = Mode(optimizer="global")
     assert asked == [((), mode, 0.2), ((Server(1, 0),), mode, 0.2)]
     assert whole.provenance.planner == "1F1B"
-    choice, text = Plans(whole, plans.catalogue, plans.plan).choose(around.dead, AUTHOR)
+    choice, text = Plans(whole, plans.catalogue, plans.make).choose(around.dead, AUTHOR)
     assert choice == PublishedPlan(str(AUTHOR))
     assert text
 
@@ -56,17 +56,22 @@ def test_the_plans_of_a_catalogue_are_said_to_be_its_own_and_none_is_made(catalo
     first = source(catalogue).plan(())
     plans = source(catalogue, make=never)
     dead = JOB.dead_servers([Server(0, 1)])
-    found = Plans(first, plans.catalogue, plans.plan)
+    found = Plans(first, plans.catalogue, plans.make)
     assert found.choose(first.dead, AUTHOR) == (FIRST, b"")
     assert found.choose(dead, AUTHOR) == (CataloguePlan(), b"")
     live = Server(1, 1)
     assert found.find(CataloguePlan(), dead, live, b"").programs[live] == plans.plan(dead).programs[live]
 
 
-def test_what_a_catalogue_has_no_plan_for_is_not_made(catalogue):
-    plans = source(catalogue, make=never)
+def test_what_a_catalogue_has_no_plan_for_is_an_error_before_a_run_and_is_made_while_it_goes_on(catalogue):
+    plans = source(catalogue)
+    dead = JOB.dead_servers([Server(0, 0), Server(1, 1)])
     with pytest.raises(NoPlanError, match="no plan for failure counts"):
-        plans.plan([Server(0, 0), Server(1, 1)])
+        plans.plan(dead)
+    found = Plans(plans.plan(()), plans.catalogue, plans.make)
+    choice, text = found.choose(dead, AUTHOR)
+    assert choice == PublishedPlan(str(AUTHOR))
+    assert found.find(choice, dead, Server(1, 0), text).dead == dead
 
 
 def test_virtual_stages_are_placed_as_megatron_places_them():

@@ -90,9 +90,17 @@ class Source:
         """The plan around some dead servers; without any, it is Megatron's own order, 1F1B.
 
         Raises:
-            UserError: there is no such plan.
+            UserError: the catalogue has no such plan, or a stage has no live server.
         """
         dead = self.job.dead_servers(dead)
         if dead and self.catalogue is not None:
             return self.catalogue.look_up(dead).plan()
+        return self.make(dead)
+
+    def make(self, dead: DeadServers) -> Plan:
+        """A plan that is made now, whatever the catalogue has: a run does not end for lack of one.
+
+        Raises:
+            NoPlanError: a stage has no live server.
+        """
         return self._make(self.job, dead, self.mode, self._budget)

@@ -103,7 +103,7 @@ class DropIn:
             self._restarted_rank = RestartedRank(arguments, code, notes, alone=alone, arrives=arrives)
             training = ProtectedTraining(
                 plan,
-                Plans(plan, source().catalogue, source().plan),
+                Plans(plan, source().catalogue, source().make),
                 iteration=lambda: int(arguments.iteration),
                 minutes=float(arguments.distributed_timeout_minutes),
                 code=code,
