@@ -549,6 +549,16 @@ def test_every_host_is_watched_by_the_two_before_that_live() -> None:
     assert watched((), "0", ()) == ()
 
 
+@pytest.mark.parametrize(("lost", "silences"), [(1, 1), (2, 1), (3, 2), (8, 2), (26, 3), (64, 4)])
+def test_a_rack_of_neighbours_is_missed_in_a_few_silences(lost: int, silences: int) -> None:
+    hosts = tuple(map(str, range(80)))
+    dead, gone = set(hosts[1 : 1 + lost]), set[str]()
+    for _ in range(silences):
+        assert gone < dead
+        gone |= dead.intersection(watched(hosts, "0", gone))
+    assert gone == dead
+
+
 def test_the_silence_of_one_rank_is_the_death_of_its_server(store: MemoryStore) -> None:
     member = MEMBERS[0]
     board = Board(store, TOKEN)

@@ -31,14 +31,21 @@ def ring(participants: Iterable[Participant], homes: Mapping[Participant, str]) 
 def watched(hosts: tuple[str, ...], own: str, gone: Collection[str]) -> tuple[str, ...]:
     """Whose signs of life a host watches: the next ones in the ring that are not known to be gone.
 
+    They are three times as many after each silence, so that many neighbours, such as a rack, are missed in a few.
+
     Args:
         hosts: the ring.
         own: the host that watches; none if it is not in the ring.
-        gone: whose silence was noticed.
+        gone: whose silence was noticed in this view.
     """
+    return following(hosts, own, gone, WATCHED * (1 + len(gone)))
+
+
+def following(hosts: tuple[str, ...], own: str, gone: Collection[str], count: int) -> tuple[str, ...]:
+    """The next hosts in a ring, at most so many, without those that are gone; see ``watched``."""
     place = hosts.index(own) if own in hosts else 0
     others = (each for each in hosts[place:] + hosts[:place] if each != own and each not in gone)
-    return tuple(each for each, _ in zip(others, range(WATCHED), strict=False))
+    return tuple(each for each, _ in zip(others, range(count), strict=False))
 
 
 class HostPlace(NamedTuple):
@@ -191,7 +198,8 @@ class Neighbours:
         """Whether all who should watch this host hear it, and nobody else has to."""
         assert self._direct is not None, "hosts hear each other"
         # The first one tells the store whoever hears it: there it is seen whether the run goes on.
-        watchers = watched(place.ring[::-1], self._host, place.gone) if self._host in place.ring[1:] else ()
+        # Others may watch it as well, if they have missed more.
+        watchers = following(place.ring[::-1], self._host, place.gone, WATCHED) if self._host in place.ring[1:] else ()
         heartbeats = self._direct.heartbeats
         return bool(watchers) and not place.has_guests and all(heartbeats.is_heard_by(each, now) for each in watchers)
 
