@@ -67,11 +67,11 @@ def test_a_run_is_watched_through_a_kill(start, browser, tmp_path):
     wait_until(lambda: text(browser, "live-state") == "waiting for a run to begin here")
     kept = ("--keep-in-memory", "copies=1")
     run = start("train", *shape, *kept, "--iterations", 8, "--faults", tmp_path / "faults.toml", "-o", folder)
-    wait_until(lambda: text(browser, "live-deaths") == "1")
+    wait_until(lambda: text(browser, "live-failures") == "1")
     wait_until(lambda: "W1_1 died: was killed by signal 9 (SIGKILL)" in text(browser, "news"))
     assert run.ended() == 0, run.output[-3000:]
     # What was told last may come with the next look at the run.
-    wait_until(lambda: text(browser, "live-iteration") == "8")
+    wait_until(lambda: text(browser, "live-iteration") == "8 of 8")
     loss = load_totals(folder)[-1].loss
     wait_until(lambda: text(browser, "live-loss") == f"{loss:.4f}")
     # The run has ended, and no process of it is shown as if it lived.
