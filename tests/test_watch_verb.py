@@ -1,8 +1,10 @@
 """``recycle watch`` in a real browser: a run in which a server is killed, and plans in which servers are."""
 
 import re
+import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from harness.browser import chromium, missing
@@ -139,3 +141,11 @@ def test_servers_of_a_plan_are_killed_and_brought_back_with_clicks(start, browse
     browser.find_element("id", "try-all").send_keys(Keys.ENTER)
     wait_until(lambda: "all are alive" in text(browser, "figures"))
     assert browser.get_log("browser") == []
+
+
+def test_a_plan_from_standard_input_is_tried():
+    command = [sys.executable, "-c", "from recycle.cli import main; main()", "watch", "-", "--port", "0"]
+    plan = msgspec.json.encode({"format": "recycle plan"})
+    done = subprocess.run(command, input=plan, capture_output=True, timeout=120, check=False)
+    # What is no plan would be waited for, as the folder of a run.
+    assert (done.returncode, done.stderr.startswith(b"recycle: -: ")) == (2, True)
