@@ -43,7 +43,7 @@ def test_the_newest_process_of_a_server_is_killed_and_nobody_else(run, process, 
     record(tmp_path / "run", "W1_2#1", newest.pid)
     record(tmp_path / "run", "W0_0", other.pid)
     record(tmp_path / "other", "W1_2", stranger.pid)
-    status, out, _ = run("kill", tmp_path / "run", "W1_2")
+    status, out, _ = run("kill", tmp_path / "run", "W1_2,W1_2")
     assert (status, out) == (0, f"W1_2 is killed: process {newest.pid}\n")
     assert newest.wait(60) == -9
     assert [each.poll() for each in (first, other, stranger)] == [None] * 3

@@ -1,8 +1,10 @@
 """``recycle watch`` in a real browser: a run in which a server is killed, and plans in which servers are."""
 
 import re
+import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from harness.browser import chromium, missing
@@ -67,11 +69,11 @@ def test_a_run_is_watched_through_a_kill(start, browser, tmp_path):
     wait_until(lambda: text(browser, "live-state") == "waiting for a run to begin here")
     kept = ("--keep-in-memory", "copies=1")
     run = start("train", *shape, *kept, "--iterations", 8, "--faults", tmp_path / "faults.toml", "-o", folder)
-    wait_until(lambda: text(browser, "live-deaths") == "1")
+    wait_until(lambda: text(browser, "live-failures") == "1")
     wait_until(lambda: "W1_1 died: was killed by signal 9 (SIGKILL)" in text(browser, "news"))
     assert run.ended() == 0, run.output[-3000:]
     # What was told last may come with the next look at the run.
-    wait_until(lambda: text(browser, "live-iteration") == "8")
+    wait_until(lambda: text(browser, "live-iteration") == "8 of 8")
     loss = load_totals(folder)[-1].loss
     wait_until(lambda: text(browser, "live-loss") == f"{loss:.4f}")
     # The run has ended, and no process of it is shown as if it lived.
@@ -139,3 +141,11 @@ def test_servers_of_a_plan_are_killed_and_brought_back_with_clicks(start, browse
     browser.find_element("id", "try-all").send_keys(Keys.ENTER)
     wait_until(lambda: "all are alive" in text(browser, "figures"))
     assert browser.get_log("browser") == []
+
+
+def test_a_plan_from_standard_input_is_tried():
+    command = [sys.executable, "-c", "from recycle.cli import main; main()", "watch", "-", "--port", "0"]
+    plan = msgspec.json.encode({"format": "recycle plan"})
+    done = subprocess.run(command, input=plan, capture_output=True, timeout=120, check=False)
+    # What is no plan would be waited for, as the folder of a run.
+    assert (done.returncode, done.stderr.startswith(b"recycle: -: ")) == (2, True)

@@ -33,6 +33,7 @@ def command(folder: Path, servers: tuple[Server, ...], leave: bool) -> None:
     """
     if not servers:
         raise UserError("no server is named: write one, such as W1_2")
+    servers = tuple(dict.fromkeys(servers))
     workers = [worker_of(folder, server) for server in servers]
     for server, pid in zip(servers, workers, strict=True):
         try:

@@ -84,10 +84,11 @@ def load_losses(path: Path) -> Losses:
 
 
 def marks_of(history: History) -> list[Mark]:
-    """The failures and rejoins of a run, at the iterations that the views after them began with."""
+    """The failures, departures and rejoins of a run, at the iterations that the views after them began with."""
     marks = []
     for change in history.changes:
         iteration = change.view.step + 1
-        marks += [Mark(iteration, f"{death.server} died", good=False) for death in change.deaths]
+        for death in change.deaths:
+            marks.append(Mark(iteration, f"{death.server} {'left' if death.left else 'died'}", good=False))
         marks += [Mark(iteration, f"{server} is back", good=True) for server, _ in change.joined]
     return marks

@@ -12,6 +12,7 @@ import msgspec
 from recycle.cli.console import make_console
 from recycle.cli.parameters import Count
 from recycle.control.membership.addresses import LOOPBACK
+from recycle.files import STANDARD
 from recycle.job import Server
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.document import load_plan
@@ -58,7 +59,7 @@ def command(path: Path, port: int, address: str, in_browser: bool) -> None:
     recycle watch catalogue.zip
     """
     # A run's folder comes some seconds after its command.
-    is_run = path.is_dir() or (not path.exists() and path.suffix not in (".json", ".zip"))
+    is_run = path.is_dir() or (path != STANDARD and not path.exists() and path.suffix not in (".json", ".zip"))
     awaited = is_run and not (path / "events").is_dir()
     routes = watch_run(path) if is_run else try_plans(path)
     server = PageServer(address, port, routes)

@@ -9,6 +9,7 @@ from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
+from recycle.planner.assemble import unlimited_baseline
 from recycle.planner.model.bounds import Rule, lower_bound, period
 from recycle.planner.model.problem import make_problem
 
@@ -119,10 +120,12 @@ def _cost(plan: Plan, now: int) -> tuple[str, ...]:
             if each.op is Op.F and Server(each.home, server.stage) not in holder:
                 moved.setdefault(server.stage, Counter())[server] += 1
     lost, above = now - plan.baseline, now - plan.bound
+    # Under tight memory 1F1B waits for room, and what it leaves idle then is no room for other work.
+    wanted = min(unlimited_baseline(job), plan.baseline)
     lines = []
     for stage, counts in sorted(moved.items()):
         extra = max(counts.values()) * job.stages[stage].work
-        idle = plan.baseline - job.micro_batches * job.stages[stage].work - job.stages[stage].update
+        idle = wanted - job.micro_batches * job.stages[stage].work - job.stages[stage].update
         dead = [str(server) for server in plan.dead if server.stage == stage]
         takers = ", ".join(f"{count} on {server}" for server, count in sorted(counts.items()))
         if extra > idle:
@@ -142,8 +145,13 @@ def _cost(plan: Plan, now: int) -> tuple[str, ...]:
     alive = len(plan.programs) / (job.pipelines * job.depth)
     baseline = job.time_text(plan.baseline)
     change = f"{job.time_text(abs(lost))} {'longer than' if lost > 0 else 'shorter than'}" if lost else "as long as"
+    other = (
+        f" and {wanted / max(now, 1):.1%} of 1F1B with the memory that it wants ({job.time_text(wanted)}),"
+        if wanted < plan.baseline
+        else ""
+    )
     lines.append(
-        f"The iteration is {change} {job.baseline_name} ({baseline}): {plan.throughput:.1%} of its throughput "
+        f"The iteration is {change} {job.baseline_name} ({baseline}): {plan.throughput:.1%} of its throughput{other} "
         f"with {alive:.1%} of the servers."
     )
     return tuple(lines)

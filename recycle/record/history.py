@@ -234,7 +234,7 @@ class History:
         }
         furthest = self._times.furthest(view.epoch)
         # A server that joins or leaves does so between two iterations; otherwise one was in flight.
-        interrupted = any(each.noticed != "itself" for each in deaths) or not (deaths or view.joined or view.moved)
+        interrupted = any(not each.left for each in deaths) or not (deaths or view.joined or view.moved)
         again = max(furthest - view.step + 1, 1 if interrupted else 0)
         joined = tuple((server, lives.get(server, 0)) for server in view.joined)
         before = self._views[max(epoch for epoch in self._views if epoch < view.epoch)]

@@ -177,6 +177,11 @@ class DeathLine(msgspec.Struct, frozen=True, tag="death", tag_field="type", forb
     noticed: str
     epoch: int
 
+    @property
+    def left(self) -> bool:
+        """Whether it was asked to leave, and left between two iterations: no failure."""
+        return self.noticed == "itself"
+
 
 class ViewLine(msgspec.Struct, frozen=True, tag="view", tag_field="type", forbid_unknown_fields=True):
     """A view began.

@@ -30,7 +30,7 @@ def tell(event: RunEvent, servers: int, time_unit: str) -> str:
     match event:
         case DeathLine():
             died = f"{event.server} died: {event.reason}, {NOTICED.get(event.noticed, event.noticed)}"
-            text = f"{event.server} {event.reason}" if event.noticed in ("itself", "link") else died
+            text = f"{event.server} {event.reason}" if event.left or event.noticed == "link" else died
         case Change():
             text = _change(event, servers)
         case ViewRecovery():
@@ -56,7 +56,7 @@ def summarise(history: History, servers: int) -> list[str]:
         return []
     joined = sum(len(change.joined) for change in changes)
     again = sum(change.again for change in changes)
-    left = sum(each.noticed == "itself" for each in history.deaths)
+    left = sum(each.left for each in history.deaths)
     failures = _count(len(history.deaths) - left, "failure") + (f", {left} left" if left else "")
     lines = [f"{failures}, {_count(joined, 'rejoin')}, {_count(again, 'iteration')} made again"]
     recoveries = [change.recovery for change in changes if change.recovery and change.recovery.deaths]

@@ -18,7 +18,7 @@ def _lines(state: RunState) -> Iterator[str]:
         "iteration": ("The last iteration that was made, from 1.", state.step),
         "loss": ("Of the last iteration.", state.loss),
         "micro_batches_per_second": ("In the last iteration.", state.rate),
-        "failures_total": ("Deaths of servers since the run began.", state.deaths),
+        "failures_total": ("Servers that died since the run began.", state.failures),
         "silent_seconds": ("Since any process wrote something.", state.silent),
         "ended": ("1 if no process of the run is left.", state.ended),
     }

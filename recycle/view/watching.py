@@ -2,6 +2,7 @@
 
 import math
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -40,6 +41,9 @@ SHOWN = 3
 CURVE = 400
 """Steps of the curves."""
 
+SETTINGS = "run.json"
+"""The file of a run's settings, in its folder."""
+
 
 class ServerState(msgspec.Struct, frozen=True):
     """A server and the process that it is, or was.
@@ -66,7 +70,7 @@ class NewsItem(msgspec.Struct, frozen=True):
 
     Attributes:
         at: when, in words from the run's begin.
-        kind: ``failure``, ``recovery``, ``return``, or ``other``.
+        kind: ``failure``, ``leaving``, ``recovery``, ``return``, or ``other``.
         text: what.
         step: the iteration that it came in, from 1; 0 where that is not known.
     """
@@ -97,6 +101,7 @@ class RunState(msgspec.Struct, frozen=True):
     Attributes:
         version: how much has been read; what it does not change with has not changed.
         step: how many iterations are made.
+        iterations: how many there are to be; None where that is not known.
         loss: of the last one; None before it.
         rate: micro-batches per second in it.
         servers: of the job.
@@ -104,7 +109,8 @@ class RunState(msgspec.Struct, frozen=True):
         steps: the numbers of the iterations of the curves, from 1.
         losses: of each of them.
         rates: of each of them.
-        deaths: how many servers died.
+        failures: how many servers died.
+        left: how many were asked to leave, and left.
         cost: what failures and returns have cost so far, in words; empty before the first.
         events: what happened, the last at the end.
         copies: where the state of each stage is.
@@ -115,6 +121,7 @@ class RunState(msgspec.Struct, frozen=True):
 
     version: int
     step: int
+    iterations: int | None
     loss: float | None
     rate: float | None
     servers: tuple[ServerState, ...]
@@ -122,13 +129,18 @@ class RunState(msgspec.Struct, frozen=True):
     steps: tuple[int, ...]
     losses: tuple[float, ...]
     rates: tuple[float, ...]
-    deaths: int
+    failures: int
+    left: int
     cost: str
     events: tuple[NewsItem, ...]
     copies: tuple[StagePlaces, ...]
     ended: bool
     silent: float
     since: str
+
+
+class _Settings(msgspec.Struct, frozen=True):
+    iterations: int
 
 
 class WatchedRun:
@@ -193,6 +205,7 @@ class WatchedRun:
         return RunState(
             self._version,
             newest.step + 1 if newest else 0,
+            self._iterations(),
             newest.loss if newest else None,
             rates[-1] if rates else None,
             self._servers(ended),
@@ -200,7 +213,8 @@ class WatchedRun:
             tuple(total.step + 1 for total in made),
             tuple(total.loss for total in made),
             rates,
-            len(history.deaths),
+            sum(not each.left for each in history.deaths),
+            sum(each.left for each in history.deaths),
             total_text(history.costs, history.time_unit) if history.changes else "",
             tuple(self._news(moment, event) for moment, event in history.timed),
             self._places(),
@@ -225,7 +239,7 @@ class WatchedRun:
         history, kind, step = self._history, "other", 0
         match event:
             case DeathLine():
-                kind = "failure"
+                kind = "leaving" if event.left else "failure"
                 step = next((each.view.step + 1 for each in history.changes if each.view.epoch == event.epoch), 0)
             case Change():
                 kind, step = ("recovery" if event.deaths else "return"), event.view.step + 1
@@ -304,6 +318,13 @@ class WatchedRun:
             return ()
         live = live_by_stage(job, view.servers)
         return tuple(StagePlaces(each.stage, each.text, each.is_last) for each in self._copies.stages(live))
+
+    def _iterations(self) -> int | None:
+        """How many ``recycle train`` is to make, by what it has written for those that join."""
+        # A run that goes on may have others than before.
+        with suppress(OSError, msgspec.DecodeError):
+            return msgspec.json.decode((self.folder / SETTINGS).read_bytes(), type=_Settings).iterations
+        return None
 
     def _job(self) -> Job | None:
         # A plan is long, and its job never changes.

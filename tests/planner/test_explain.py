@@ -73,3 +73,11 @@ def test_any_legal_plan_is_explained(made):
 
 def test_every_rule_of_the_bounds_has_words():
     assert set(ARGUMENTS) == set(get_args(Rule))
+
+
+def test_under_tight_memory_both_baselines_are_named_and_waiting_for_room_is_no_room():
+    plan = paper_plan(failed=(Server(1, 2),), limit=1)
+    *_, whole = lines = explain(plan).cost
+    assert f"fault-free 1F1B within this memory ({plan.baseline} slots)" in whole
+    assert "of 1F1B with the memory that it wants (30 slots), with" in whole
+    assert "leaves each 9 slots idle" in lines[0]

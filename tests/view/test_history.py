@@ -1,6 +1,7 @@
 import msgspec
 import pytest
 
+from recycle.cli.losses import marks_of
 from recycle.record.costs import Cost
 from recycle.record.history import History
 from recycle.record.recording import AbandonedLine, DeathLine, InstantLine, IterationLine, RunLine, ViewLine
@@ -195,3 +196,5 @@ def test_who_left_is_no_failure():
     ):
         history.add(line)
     assert summarise(history, 2)[0] == "no failures, 1 left, no rejoins, no iterations made again"
+    ((mark, words),) = ((each.step, each.text) for each in marks_of(history))
+    assert (mark, words) == (4, "W1_0 left")

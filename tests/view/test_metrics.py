@@ -34,7 +34,7 @@ def test_figures_are_those_of_the_run(server):
     state = json.loads(read(f"{server.url}state")[1])
     assert float(figures["recycle_iteration"]) == state["step"] == 4
     assert float(figures["recycle_loss"]) == state["loss"]
-    assert float(figures["recycle_failures_total"]) == state["deaths"] == 1
+    assert float(figures["recycle_failures_total"]) == state["failures"] == 1
     assert sum(int(value) for name, value in figures.items() if "servers{" in name) == len(state["servers"]) == 12
     for name in figures:
         assert text.index(f"# TYPE {name.split('{')[0]} ") < text.index(f"\n{name} ")

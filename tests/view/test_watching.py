@@ -10,7 +10,7 @@ import pytest
 from harness.examples import paper_plan
 from recycle.errors import UserError
 from recycle.plan.document import save_plan
-from recycle.record.recording import CopyLine, ProcessLine
+from recycle.record.recording import CopyLine, DeathLine, ProcessLine
 from recycle.record.totals import load_totals
 from recycle.view.watching import SHOWN, WatchedRun
 from tests.record.test_following import append
@@ -62,7 +62,7 @@ def test_in_the_end_the_figures_are_those_of_the_recordings(tmp_path, whole, sha
     assert last.losses == tuple(total.loss for total in totals)
     assert last.loss == totals[-1].loss
     assert last.rates == pytest.approx([18 / total.seconds for total in totals])
-    assert last.deaths == 1
+    assert (last.failures, last.left, last.iterations) == (1, 0, None)
     assert last.live == 12
     assert any(
         each.text.startswith("W1_2 died: was killed by signal 9") and each.kind == "failure" for each in last.events
@@ -119,6 +119,25 @@ def test_a_run_that_goes_on_in_its_folder_has_new_processes(tmp_path, whole):
         append(tmp_path / "events" / "W0_0.jsonl", ProcessLine("W0_0", pid, "here"))
     run.look()
     assert run.state().servers[0].pid == 18
+
+
+def test_what_left_is_no_failure_and_how_far_the_run_has_to_go_is_known(tmp_path, whole):
+    save_plan(paper_plan(failed=()), tmp_path / "plan.json")
+    run, _ = watched(tmp_path, whole, 1)
+    gone = DeathLine("W0_0", 0, 140_000.0, "leaves: SIGTERM", "itself", 3)
+    append(tmp_path / "events" / "launcher.jsonl", gone)
+    for text, iterations in (
+        ("", None),
+        ("{", None),
+        ('{"iterations": 60, "model": {}}', 60),
+        ('{"iterations": 90}', 90),
+    ):
+        (tmp_path / "run.json").write_text(text)
+        run.look()
+        state = run.state()
+        assert (state.failures, state.left, state.iterations) == (1, 1, iterations)
+    (leaving,) = (each for each in state.events if each.kind == "leaving")
+    assert leaving.text == "W0_0 leaves: SIGTERM"
 
 
 def test_a_process_that_is_gone_is_dead_and_a_run_without_any_has_ended(tmp_path, whole):

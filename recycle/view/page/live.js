@@ -93,7 +93,10 @@ const STILL = 15; // seconds of silence that are told
 function sayFigures(figures, state) {
   figures.replaceChildren();
   if (state.ended) {
-    make('strong', `ended, at ${state.since}`, figures).id = 'live-state';
+    const early = state.iterations !== null && state.step < state.iterations;
+    const place = make('strong', `ended${early ? ' before its last iteration' : ''}, at ${state.since}`, figures);
+    place.id = 'live-state';
+    place.className = early ? 'wrong' : '';
   } else if (state.silent > STILL) {
     const place = make('strong', `nothing written since ${state.since}`, figures);
     place.id = 'live-state';
@@ -103,11 +106,12 @@ function sayFigures(figures, state) {
     return;
   }
   const said = [
-    ['iteration', state.step || 'none yet'],
+    ['iteration', `${state.step || 'none yet'}${state.iterations === null ? '' : ` of ${state.iterations}`}`],
     ...(state.loss === null ? [] : [['loss', state.loss.toFixed(4)]]),
     ...(state.rate === null ? [] : [['throughput', `${state.rate.toPrecision(3)} micro-batches/s`]]),
     ['servers', sayLive(state)],
-    ['deaths', state.deaths],
+    ['failures', state.failures],
+    ...(state.left ? [['left', state.left]] : []),
     ...(state.cost ? [['failures and returns cost', state.cost]] : []),
   ];
   for (const [name, value] of said) {
