@@ -56,6 +56,21 @@ def test_a_question_is_a_few_lines(tmp_path):
     assert encode_plan(again.plan) == encode_plan(plan.plan)
 
 
+@pytest.mark.parametrize(
+    "keys", [{}, {"limit": 5}, {"placement": "v-shaped"}, {"released_at_input_gradient": 3, "held": 4}]
+)
+@pytest.mark.parametrize("form", ["lowered", "compute"])
+@pytest.mark.parametrize("mode", ["split", "fused"])
+def test_the_peak_memory_of_a_plan_is_what_the_command_says(tmp_path, run, keys, form, mode):
+    job = recycle.Job(pipelines=3, stages=4, micro_batches=6, **keys)
+    plan = recycle.make_plan(job, "W1_2", moves=5, form=form, mode=mode)
+    plan.save(tmp_path / "plan.json")
+    status, text, _ = run("check", tmp_path / "plan.json", "--json")
+    assert (status, msgspec.json.decode(text)["peak_memory"]) == (0, plan.peak_memory)
+    assert "W1_2" not in plan.peak_memory
+    assert all(amount > 0 for amount in plan.peak_memory.values())
+
+
 def test_a_plan_is_drawn_in_a_notebook():
     plan = recycle.make_plan(recycle.Job(**PAPER), moves=10)
     assert ElementTree.fromstring(plan._repr_svg_()).tag.endswith("svg")
@@ -161,9 +176,89 @@ def test_an_argument_is_named_by_its_error(tmp_path):
         (lambda: recycle.make_catalogue(job, path, moves=0.5), "moves is 0.5: give a number"),
         (lambda: recycle.compare_policies(job, seeds=0), "seeds is 0: give a number, 1 or more"),
         (lambda: recycle.simulate(job, mtbf_of_job="often"), "mtbf_of_job: 'often' is no duration"),
+        (lambda: recycle.compare_policies(job, ""), "policy '': give one at least, of recycle, "),
+        (lambda: recycle.compare_policies(job, layers=0), "layers is 0: give a number, 1 or more"),
+        (lambda: recycle.compare_policies(job, gpus_per_server=0), "gpus_per_server is 0: give a number, 1 or more"),
+        (lambda: recycle.compare_policies(job, constants={"restart": "soon"}), "'soon' is no duration"),
+        (lambda: recycle.compare_policies(job, constants={"restart": -1}), "constant restart is -1: give seconds"),
+        (lambda: recycle.sweep(job, [99]), "failures 99: this job can lose 2 servers at most"),
+        (lambda: recycle.make_plan(job, moves=1).svg(0), "iterations is 0: give a number, 1 or more"),
     ):
         with pytest.raises(UserError, match=f"^{message}"):
             call()
+
+
+ODD = {"a list": [3.5], "an object": object(), "nothing": None, "a text": "odd", "a number": -0.5, "a truth": True}
+"""Values of every type; what is in brackets below may be one of them all the same."""
+
+
+@pytest.mark.parametrize("value", list(ODD.values()), ids=list(ODD))
+@pytest.mark.parametrize(
+    ("call", "may_be"),
+    [
+        (lambda job, value: recycle.make_plan(job, value, moves=1), ()),
+        (lambda job, value: recycle.make_plan(job, budget=value), ()),
+        (lambda job, value: recycle.make_plan(job, moves=value, budget=0), (None,)),
+        (lambda job, value: recycle.make_plan(job, moves=1, seed=value), ()),
+        (lambda job, value: recycle.make_plan(job, moves=1, mode=value), ()),
+        (lambda job, value: recycle.make_plan(job, moves=1, form=value), ()),
+        (lambda job, value: recycle.make_plan(job, moves=1).svg(value), ()),
+        (lambda job, value: recycle.make_plan(job, moves=1).save(value), ("odd",)),
+        (lambda job, value: recycle.load_job(value), ()),
+        (lambda job, value: recycle.load_plan(value), ()),
+        (lambda job, value: recycle.read_run(value), ()),
+        (lambda job, value: recycle.sweep(job, value), ()),
+        (lambda job, value: recycle.sweep(job, [1], seed=value), ()),
+        (lambda job, value: recycle.sweep(job, [1], budget=value), ()),
+        (lambda job, value: recycle.make_catalogue(job, value, 0, moves=0), ("odd",)),
+        (lambda job, value: recycle.make_catalogue(job, "c.zip", value), ()),
+        (lambda job, value: recycle.make_catalogue(job, "c.zip", 0, mode=value), ()),
+        (lambda job, value: recycle.PlanCatalogue(value), ()),
+        (lambda job, value: recycle.compare_policies(job, value), ()),
+        (lambda job, value: recycle.simulate(job, value), ()),
+        (lambda job, value: recycle.simulate(job, trace=value), (None,)),
+        (lambda job, value: recycle.simulate(job, mtbf_of_job=value), (None,)),
+        (lambda job, value: recycle.simulate(job, mtbf_of_job="7h", repair=value), ()),
+        (lambda job, value: recycle.simulate(job, servers=value), (None,)),
+        (lambda job, value: recycle.simulate(job, iteration=value), (None,)),
+        (lambda job, value: recycle.simulate(job, layers=value), (None,)),
+        (lambda job, value: recycle.simulate(job, constants=value), (None,)),
+        (lambda job, value: recycle.simulate(job, constants={"restart": value}), ()),
+        (lambda job, value: recycle.simulate(job, seed=value), ()),
+        (lambda job, value: recycle.compare_policies(job, "dropping", seeds=value), ()),
+        (lambda job, value: recycle.compare_policies(job, "dropping", gpus_per_server=value), (None,)),
+        (lambda job, value: recycle.compare_policies(job, "dropping", price=value), (None,)),
+        (lambda job, value: recycle.register_routing(value, lambda home, live: live), ("odd",)),
+        (lambda job, value: recycle.register_routing("new", value), ()),
+        (lambda job, value: recycle.register_policy(value, FaultScaled), ("odd",)),
+        (lambda job, value: recycle.register_policy("new", value), ()),
+    ],
+)
+def test_an_argument_of_any_type_is_taken_or_refused_in_words(registries, tmp_path, monkeypatch, call, may_be, value):
+    monkeypatch.chdir(tmp_path)
+    job = recycle.Job(2, 2, 2)
+    if any(value is each or (isinstance(value, str) and value == each) for each in may_be):
+        call(job, value)
+        return
+    with pytest.raises(UserError):
+        call(job, value)
+
+
+def test_numbers_of_numpy_are_numbers():
+    numpy = pytest.importorskip("numpy")
+    job = recycle.Job(2, 2, 2)
+    few, share = numpy.int64(1), numpy.float32(0.0)
+    assert recycle.make_plan(job, moves=few, seed=few, prove=share).check() == []
+    assert recycle.make_plan(job, budget=few).check() == []
+    assert recycle.sweep(job, numpy.arange(2), budget=share)[1]["failures"] == 1
+
+
+def test_a_script_that_makes_a_catalogue_runs_once(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import recycle\nprint('once')\nrecycle.make_catalogue(recycle.Job(2, 2, 2), 'c.zip', moves=1)\n"
+    )
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "once\n", "")
 
 
 def test_a_study_with_a_policy_of_ones_own(registries):

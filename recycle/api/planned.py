@@ -5,10 +5,11 @@ needs torch.
 """
 
 import math
+import operator
 import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, get_args
 
 import msgspec
 
@@ -19,6 +20,7 @@ from recycle.job import Job, Server
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan as load_plan_file
 from recycle.plan.document import save_plan
+from recycle.plan.memory import peak_memory
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Form, Plan
 from recycle.plan.routing import ROUTING_RULES
@@ -91,7 +93,7 @@ def load_job(path: PathLike) -> Job:
     Raises:
         UserError: the file cannot be read, or describes no job.
     """
-    return jobfile.load_job(Path(path), {})
+    return jobfile.load_job(read_path("path", path), {})
 
 
 class Planned:
@@ -137,6 +139,14 @@ class Planned:
         """Against fault-free 1F1B, which has 1."""
         return self.plan.throughput
 
+    @property
+    def peak_memory(self) -> dict[str, int]:
+        """By a live server's name, the most that it holds for micro-batches at any time, in the job's unit."""
+        return {
+            str(server): peak_memory(self.job, server, [each for each in program if each.op.is_compute])
+            for server, program in self.plan.programs.items()
+        }
+
     def check(self) -> list[str]:
         """What makes the plan illegal, a line each; nothing for a legal one."""
         return [each.message for each in check_plan(self.plan)]
@@ -159,10 +169,10 @@ class Planned:
         Raises:
             UserError: it cannot be written.
         """
-        save_plan(self.plan, Path(path))
+        save_plan(self.plan, read_path("path", path))
 
     def _panels(self, iterations: int) -> list[Panel]:
-        return make_panels([subject_of(self.plan, self.job.name, iterations)], "stage")
+        return make_panels([subject_of(self.plan, self.job.name, read_count("iterations", iterations, 1))], "stage")
 
     def __repr__(self) -> str:
         dead = ", ".join(self.dead) or "none"
@@ -207,11 +217,11 @@ def make_plan(
     if form not in FORMS:
         raise UserError(f"form is {form!r}: give one of {', '.join(FORMS)}")
     if moves is not None:
-        read_count("moves", moves)
+        moves = read_count("moves", moves)
     seconds = read_seconds("budget", budget)
     stop = MaxSeconds(seconds) if moves is None else MaxMoves(moves)
     said = f"{seconds:g} s" if moves is None else f"{moves} moves"
-    effort = make.Effort((stop,), said, seed, read_seconds("prove", prove), until_interrupted=True)
+    effort = make.Effort((stop,), said, read_seed(seed), read_seconds("prove", prove), until_interrupted=True)
     return Planned(make.make_plan(job, read_servers(dead), read_mode(mode), effort, form))
 
 
@@ -237,9 +247,44 @@ def read_count(name: str, count: int, least: int = 0) -> int:
     Raises:
         UserError: it is no whole number, or less.
     """
-    if not isinstance(count, int) or count < least:
+    number = _whole(count)
+    if number is None or number < least:
         raise UserError(f"{name} is {count!r}: give a number, {least} or more")
-    return count
+    return number
+
+
+def read_seed(seed: int) -> int:
+    """A seed.
+
+    Raises:
+        UserError: it is no whole number.
+    """
+    number = _whole(seed)
+    if number is None:
+        raise UserError(f"seed is {seed!r}: give a whole number")
+    return number
+
+
+def _whole(value: object) -> int | None:
+    """A whole number, of numpy's too; None if it is none."""
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        return operator.index(value)
+    return None
+
+
+def read_path(name: str, path: PathLike) -> Path:
+    """The path of something.
+
+    Args:
+        name: of what.
+        path: what was given.
+
+    Raises:
+        UserError: it is none.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f"{name} is {path!r}: give a path, as text or as a Path")
+    return Path(path)
 
 
 def read_servers(dead: str | Server | Iterable[str | Server]) -> list[Server]:
@@ -290,7 +335,11 @@ def read_seconds(name: str, duration: str | float) -> float:
     """
     if isinstance(duration, str):
         return parse_duration(duration, name)
-    if not isinstance(duration, int | float) or not 0 <= duration < math.inf:
+    if (
+        not isinstance(duration, SupportsIndex | SupportsFloat)
+        or isinstance(duration, bool)
+        or not 0 <= duration < math.inf
+    ):
         raise UserError(f"{name} is {duration!r}: give seconds, or a text such as '2s'")
     return float(duration)
 
@@ -301,4 +350,4 @@ def load_plan(path: PathLike) -> Planned:
     Raises:
         UserError: it cannot be read, or is no plan of this version.
     """
-    return Planned(load_plan_file(Path(path)))
+    return Planned(load_plan_file(read_path("path", path)))

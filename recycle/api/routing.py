@@ -24,6 +24,8 @@ def register_routing(
     Raises:
         UserError: there is a rule of that name, or it cannot be written among the words of a mode.
     """
+    if not isinstance(name, str) or not callable(hosts):
+        raise UserError(f"routing {name!r} by {hosts!r}: give a name and a function of home and live")
     if name in ROUTING_RULES:
         raise UserError(f"routing {name!r}: there is one already; choose another name")
     if not re.fullmatch(r"[\w.-]+", name) or any(name in words for words in MODES.values()):
@@ -33,12 +35,14 @@ def register_routing(
     def checked(home: int, live: tuple[int, ...]) -> tuple[int, ...]:
         if keeps_home and home in live:
             return (home,)
-        found = tuple(sorted(set(hosts(home, live))))
-        if not found or not set(found) <= set(live) or (home in live and home not in found):
+        given = hosts(home, live)
+        found = set(given) if isinstance(given, Iterable) else set()
+        if not found or not found <= set(live) or (home in live and home not in found):
+            what = sorted(found, key=str) or given
             raise UserError(
-                f"routing {name!r} gives {list(found)} to micro-batches of pipeline {home} while {list(live)} are "
-                "alive: give some of these, its own among them if it is"
+                f"routing {name!r} gives {what!r} to micro-batches of pipeline {home} while {list(live)} are alive: "
+                "give some of these, its own among them if it is"
             )
-        return found
+        return tuple(sorted(found))
 
     ROUTING_RULES[name] = RoutingRule("registered", checked, keeps_home=keeps_home, registered=True)

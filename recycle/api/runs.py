@@ -1,10 +1,9 @@
 """What runs recorded, for notebooks and scripts."""
 
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-from recycle.api.planned import PathLike
+from recycle.api.planned import PathLike, read_path
 from recycle.errors import UserError
 from recycle.record.history import History
 from recycle.record.timeline import Timeline
@@ -30,7 +29,7 @@ class RecordedRun:
     """
 
     def __init__(self, path: PathLike) -> None:
-        place = Path(path)
+        place = read_path("path", path)
         if not (place.is_dir() or place.suffix == ".jsonl"):
             raise UserError(f"{place}: give the folder of a run, or a recording, whose name ends in .jsonl")
         self._subject = load_subject(place)

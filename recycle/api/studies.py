@@ -2,10 +2,19 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
-from recycle.api.planned import PathLike, Planned, read_count, read_job, read_mode, read_seconds, read_servers
+from recycle.api.planned import (
+    PathLike,
+    Planned,
+    read_count,
+    read_job,
+    read_mode,
+    read_path,
+    read_seconds,
+    read_seed,
+    read_servers,
+)
 from recycle.errors import UserError
 from recycle.faults.outages import load_outages
 from recycle.job import Job, Server
@@ -19,6 +28,7 @@ from recycle.study.answer import StudyAnswer, answer
 from recycle.study.bill import Bill
 from recycle.study.buckets import Outcome
 from recycle.study.compare import StudySetting, iteration_seconds, sampled
+from recycle.study.constants import parse_constant
 from recycle.study.failures import FailureHistory
 from recycle.study.policies.rerouting import Rerouting
 from recycle.study.rates import Ground, Rates
@@ -38,7 +48,7 @@ def compare_policies(
     servers: int | None = None,
     iteration: str | float | None = None,
     layers: int | None = None,
-    constants: Mapping[str, float] | None = None,
+    constants: Mapping[str, str | float] | None = None,
     gpus_per_server: int | None = None,
     price: str | None = None,
     seeds: int = 3,
@@ -56,7 +66,7 @@ def compare_policies(
         servers: that the trace is of, if it does not say.
         iteration: length of a fault-free iteration.
         layers: of the model; eight per stage by default.
-        constants: of the models, by name.
+        constants: of the models, by name: numbers of seconds, bytes or shares, or texts as ``--constant`` has them.
         gpus_per_server: to count GPU-hours.
         price: of an hour, such as ``2.5/gpuh``.
         seeds: samples of the failures.
@@ -68,7 +78,10 @@ def compare_policies(
     """
     failures = _Failures(trace, mtbf_of_job, repair, servers)
     setting = _setting(job, policies, failures, iteration, layers, constants, seeds)
-    return answer(setting, Bill.parse(gpus_per_server, price), progress, with_choices=with_choices)
+    gpus = None if gpus_per_server is None else read_count("gpus_per_server", gpus_per_server, 1)
+    if not (price is None or isinstance(price, str)):
+        raise UserError(f"price is {price!r}: give a text such as '2.5/gpuh' or '20/serverh'")
+    return answer(setting, Bill.parse(gpus, price), progress, with_choices=with_choices)
 
 
 def simulate(
@@ -81,7 +94,7 @@ def simulate(
     servers: int | None = None,
     iteration: str | float | None = None,
     layers: int | None = None,
-    constants: Mapping[str, float] | None = None,
+    constants: Mapping[str, str | float] | None = None,
     seed: int = 0,
 ) -> Outcome:
     """What one way of surviving makes of one sample of the failures; arguments are those of ``compare_policies``.
@@ -108,7 +121,7 @@ def simulate(
     setting = _setting(job, (policy,), failures, iteration, layers, constants, 1)
     rates = Rates(job, setting.ground.layers)
     chosen = make_policy(policy, setting.ground, rates, setting.sets[-1])
-    return simulate_policy(chosen, job.pipelines, job.depth, sampled(setting, seed))
+    return simulate_policy(chosen, job.pipelines, job.depth, sampled(setting, read_seed(seed)))
 
 
 class _Failures(NamedTuple):
@@ -122,7 +135,9 @@ class _Failures(NamedTuple):
     def history(self, job: Job) -> FailureHistory:
         """All of them."""
         if self.mtbf_of_job is None:
-            return FailureHistory.recorded(load_outages(os.fspath(self.trace or SHIPPED), job, self.servers))
+            trace = SHIPPED if self.trace is None else os.fspath(read_path("trace", self.trace))
+            servers = None if self.servers is None else read_count("servers", self.servers, 1)
+            return FailureHistory.recorded(load_outages(trace, job, servers))
         if self.trace is not None:
             raise UserError(f"trace is {str(self.trace)!r} and mtbf_of_job is {self.mtbf_of_job!r}: give one of them")
         between, repair = read_seconds("mtbf_of_job", self.mtbf_of_job), read_seconds("repair", self.repair)
@@ -137,16 +152,27 @@ def _setting(
     failures: _Failures,
     iteration: str | float | None,
     layers: int | None,
-    constants: Mapping[str, float] | None,
+    constants: Mapping[str, str | float] | None,
     seeds: int,
 ) -> StudySetting:
     read_job(job).require_standard("a study")
-    read_count("seeds", seeds, 1)
+    seeds = read_count("seeds", seeds, 1)
     history = failures.history(job)
     seconds = iteration_seconds(job) if iteration is None else read_seconds("iteration", iteration)
-    ground = Ground(job, seconds, layers or 8 * job.depth, history.failures_per_second(job.pipelines * job.depth))
-    names = parse_policies(policies if isinstance(policies, str) else ",".join(policies))
-    return StudySetting(ground, history, names, seeds, dict(constants or {}))
+    depth = 8 * job.depth if layers is None else read_count("layers", layers, 1)
+    ground = Ground(job, seconds, depth, history.failures_per_second(job.pipelines * job.depth))
+    if not isinstance(policies, str):
+        listed = list(policies) if isinstance(policies, Iterable) else [None]
+        if not all(isinstance(each, str) for each in listed):
+            raise UserError(f"policies is {policies!r}: give names, such as 'recycle,checkpoints'")
+        policies = ",".join(map(str, listed))
+    if not (constants is None or isinstance(constants, Mapping)):
+        raise UserError(f"constants is {constants!r}: give a dict, such as {{'restart': 300}}")
+    values = dict(
+        parse_constant(f"{name}={value}") if isinstance(value, str) else (name, read_seconds(f"constant {name}", value))
+        for name, value in (constants or {}).items()
+    )
+    return StudySetting(ground, history, parse_policies(policies), seeds, values)
 
 
 class PlanCatalogue:
@@ -157,7 +183,7 @@ class PlanCatalogue:
     """
 
     def __init__(self, path: PathLike) -> None:
-        self._catalogue = Catalogue(Path(path))
+        self._catalogue = Catalogue(read_path("path", path))
 
     def plan(self, dead: str | Server | Iterable[str | Server] = ()) -> Planned:
         """The plan around some dead servers.
@@ -194,6 +220,8 @@ def make_catalogue(
     """
     effort = Effort((MaxMoves(read_count("moves", moves)),), f"{moves} moves")
     most = read_count("failures", failures)
+    target = read_path("path", path)
+    # Processes that are spawned would run the user's script again, and know no rule that it has registered.
     watch = lambda done, total, _: progress(done, total)  # noqa: E731 - the entry is of no interest here
-    make_catalogue_file(Path(path), read_job(job), read_mode(mode), most, effort, "lowered", watch, processors())
-    return PlanCatalogue(path)
+    make_catalogue_file(target, read_job(job), read_mode(mode), most, effort, "lowered", watch, processors(), "fork")
+    return PlanCatalogue(target)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from recycle.api.planned import make_plan, read_job
-from recycle.errors import JobError
+from recycle.api.planned import make_plan, read_count, read_job, read_seconds, read_seed
+from recycle.errors import JobError, UserError
 from recycle.job import Job
 from recycle.processors import pool, processors
 
@@ -40,10 +40,14 @@ def sweep(
         UserError: there are not so many servers to lose, or no plan exists.
     """
     read_job(job).require_even("a sweep")
-    order = _deaths(job, seed)
-    counts = list(failures)
+    # In a worker it would be refused late, and not in this process.
+    read_seconds("budget", budget)
+    order = _deaths(job, read_seed(seed))
+    if not isinstance(failures, Iterable):
+        raise UserError(f"failures is {failures!r}: give numbers of dead servers, such as range(4)")
+    counts = [read_count("failures", count) for count in failures]
     for count in counts:
-        if not 0 <= count <= len(order):
+        if count > len(order):
             raise JobError(
                 f"failures {count}: this job can lose {len(order)} servers at most, all but one of each stage"
             )

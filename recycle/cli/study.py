@@ -114,7 +114,7 @@ def command(
     given = {name: value for name, value in named.items() if value is not None} | dict(constants)
     constant_sets(given)
     bill = Bill.parse(gpus_per_server, price)
-    names = parse_policies(policies) or ALL
+    names = parse_policies(policies) if policies else ALL
     job.require_standard("a study")
     if output is not None and axes is None:
         _require_plots()

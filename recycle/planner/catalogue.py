@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import combinations, combinations_with_replacement
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -65,6 +66,7 @@ def make_catalogue(
     form: Form,
     watch: Callable[[int, int, Entry], None],
     workers: int = 0,
+    method: Literal["spawn", "fork"] = "spawn",
 ) -> None:
     """Plan every vector of failure counts into one file; by a routing rule of users, every set of dead servers.
 
@@ -80,6 +82,7 @@ def make_catalogue(
         form: whether transfers, reductions and optimizer steps are added.
         watch: called with (plans done, plans in all, the plan's figures) after each plan.
         workers: processes that plan; 0 to plan in this one.
+        method: of starting them; a rule of users is known in processes alone that are forked.
 
     Raises:
         UserError: the job or the catalogue is too large, the target cannot be written, or an interrupted run beside it
@@ -99,7 +102,7 @@ def make_catalogue(
     references = _references(parts, job, mode, failures, effort, form)
     planner = _Planner(parts, job, mode, effort, form, references)
     entries: dict[int, Entry] = {}
-    with _running(planner, list(enumerate(cases)), workers) as made:
+    with _running(planner, list(enumerate(cases)), workers, method) as made:
         for number, entry in made:
             entries[number] = entry
             watch(len(entries), len(cases), entry)
@@ -140,14 +143,13 @@ class _Planner(msgspec.Struct, frozen=True):
 
 @contextmanager
 def _running(
-    planner: _Planner, cases: Sequence[tuple[int, DeadServers]], workers: int
+    planner: _Planner, cases: Sequence[tuple[int, DeadServers]], workers: int, method: Literal["spawn", "fork"]
 ) -> Iterator[Iterator[tuple[int, Entry]]]:
     """The figures of every case's plan as they are made, each with the case's number."""
     if not workers:
         yield map(planner, cases)
         return
-    # A rule of users is known in processes alone that are forked.
-    with pool(workers, "fork" if planner.mode.routing_rule.registered else "spawn") as executor:
+    with pool(workers, method) as executor:
         futures = [executor.submit(planner, case) for case in cases]
         yield (future.result() for future in as_completed(futures))
 

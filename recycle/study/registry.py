@@ -62,6 +62,8 @@ def register_policy(name: str, maker: Maker) -> None:
     Raises:
         UserError: there is one of that name, or the name cannot be written among others.
     """
+    if not isinstance(name, str) or not callable(maker):
+        raise UserError(f"policy {name!r} by {maker!r}: give a name and what makes a policy, such as its class")
     if name in MAKERS or _SPARES.fullmatch(name):
         raise UserError(f"policy {name!r}: there is one already; choose another name")
     if not name or "," in name or name != name.strip():
@@ -76,6 +78,8 @@ def parse_policies(text: str) -> tuple[str, ...]:
         UserError: one of them is of no policy.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UserError(f"policy {text!r}: give one at least, of {', '.join(NAMES)}")
     for name in names:
         if name not in MAKERS and not _SPARES.fullmatch(name):
             raise UserError(f"policy {name!r}: there is none; choose from {', '.join(NAMES)}")
