@@ -163,6 +163,21 @@ def test_a_folder_in_which_a_run_is_alive_is_refused_before_anything_slow(tmp_pa
 
 
 @pytest.mark.parametrize(
+    ("options", "checkpoint", "message"),
+    [
+        ([], "step-00000003", "there is a run in it; go on with --resume"),
+        (["--resume"], "step-3", "resume: there is no checkpoint in .*; start without --resume"),
+    ],
+)
+def test_a_folder_that_does_not_fit_is_refused_before_anything_slow(tmp_path, options, checkpoint, message):
+    (tmp_path / "run" / "checkpoints" / checkpoint).mkdir(parents=True)
+    words = ["train", *SMALL, *options, "-o", str(tmp_path / "run")]
+    ended = subprocess.run([sys.executable, "-c", SLOW, *words], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "slow:\n")
+    assert re.fullmatch(rf"recycle: .*{message}.*\n", ended.stderr)
+
+
+@pytest.mark.parametrize(
     ("option", "content", "message"),
     [
         ("--faults", 'fault = "kill"', "Expected `array`, got `str`.*docs/reference/faults.md"),

@@ -36,6 +36,7 @@ from recycle.faults.menu import Kind
 from recycle.holding import with_own_layout
 from recycle.job import Job, Server
 from recycle.plan.plan import Plan
+from recycle.runtime.checkpoint_folders import refuse_to_overwrite, require_checkpoint
 from recycle.runtime.launch.process.restarts import RESTARTS
 from recycle.runtime.text_file import require_text
 
@@ -218,6 +219,10 @@ def command(
         said = read_model(model_file)
         if text is not None:
             require_text(text)
+        if not resume and resume_from is None:
+            refuse_to_overwrite(output)
+        elif resume_from is None and redundancy is None:
+            require_checkpoint(output)
         return files(), said
 
     read_before: tuple[Chosen, dict[str, Any]] | None = None

@@ -17,9 +17,10 @@ from harness.started import wait_until
 from recycle.faults.menu import Kind
 from recycle.plan.instruction import Op
 from recycle.record.recording import DeathLine, IterationLine
+from recycle.runtime.checkpoint_folders import MANIFEST, checkpoints
 from recycle.runtime.keep import scribe
 from recycle.runtime.keep.snapshot import Snapshot
-from recycle.runtime.step.checkpoint import MANIFEST, checkpoints, write_shard
+from recycle.runtime.step.checkpoint import write_shard
 from recycle.state.redundancy import Redundancy
 from recycle.state.shelf import Shelf
 from tests.survival import trained

@@ -21,8 +21,8 @@ from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine, EvaluationLine, IterationLine
+from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.errors import ConnectionLost
-from recycle.runtime.step.checkpoint import checkpoints
 from tests.survival.emulated import DURATIONS
 from tests.survival.trained import ITERATIONS, MODEL, SAME, Trained, fault, short_text
 
