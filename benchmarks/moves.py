@@ -42,8 +42,9 @@ from recycle.job import Server
 from recycle.jobfile import encode_job, load_job
 from recycle.megatron.gpt.recut import shard
 from recycle.record.recording import IterationLine, Line, RecoveryLine, ViewLine
+from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.step.checkpoint import checkpoints, read_stage
+from recycle.runtime.step.checkpoint import read_stage
 
 ENDLESS = 1_000_000
 PATIENCE = 120.0

@@ -58,11 +58,19 @@ FLOODS: Mapping[str, Callable[[Doors], object]] = {
 """By what they say. What a flood gives has to be kept."""
 
 
-def hear(doors: Doors) -> dict[Listening, bytes]:
-    """What each says to a stranger who says something that proves nothing, until it hangs up."""
+def hear(doors: Doors, patience: float | None = None) -> dict[Listening, bytes]:
+    """What each says to a stranger who says something that proves nothing, until it hangs up.
+
+    Args:
+        doors: which.
+        patience: seconds after which one that says nothing more is left; None if it has to hang up.
+    """
+    silent = () if patience is None else (TimeoutError,)
     heard = dict.fromkeys(doors, b"")
     for each in doors:
-        with each.connect() as connection, suppress(ConnectionError):
+        with each.connect() as connection, suppress(ConnectionError, *silent):
+            if patience is not None:
+                connection.settimeout(patience)
             connection.send(b"x" * 48)
             while part := connection.recv(1000):
                 heard[each] += part

@@ -6,6 +6,7 @@ removes.
 """
 
 import contextlib
+import ctypes
 import os
 import secrets
 import shutil
@@ -80,6 +81,12 @@ class Host:
         """A command line that runs another one on this host."""
         spaces = ("--net", "--uts", "--ipc", "--pid", "--mount", "--time")
         return ["nsenter", "--target", str(self.first), *spaces, f"--wd={Path.cwd()}", "--", *words]
+
+    def enter_network(self) -> None:
+        """Have this process's sockets on this host from now on."""
+        with Path(f"/proc/{self.first}/ns/net").open() as network:
+            if ctypes.CDLL(None, use_errno=True).setns(network.fileno(), 0):
+                raise OSError(ctypes.get_errno(), f"the network of {self.name} cannot be entered")
 
     def cut_link(self, other: "Host") -> None:
         """Have whatever this host sends to another one vanish, and the other way round; both reach all others."""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.hosts import Host
+
 STRANGER = 65534
 """The user that nothing belongs to."""
 
@@ -41,11 +43,12 @@ def readable(folder: Path) -> Iterator[tuple[Path, bytes]]:
 
 
 @contextmanager
-def as_stranger(act: Callable[[], object]) -> Iterator[None]:
+def as_stranger(act: Callable[[], object], on: Host | None = None) -> Iterator[None]:
     """Within the block, another user has done something, and what it has opened is still open.
 
     Args:
         act: what it does; what goes wrong in it fails the block.
+        on: the host that it is a user of; None for this machine.
     """
     done, has_done = os.pipe()
     over, is_over = os.pipe()
@@ -55,6 +58,8 @@ def as_stranger(act: Callable[[], object]) -> Iterator[None]:
         try:
             os.close(done)
             os.close(is_over)
+            if on is not None:
+                on.enter_network()
             become_stranger()
             held = act()
             os.write(has_done, b"x")

@@ -387,7 +387,7 @@ def refusal_of(words: Sequence[str], folder: Path) -> str:
         # The files of the settings do not exist.
         stack.enter_context(patch("recycle.cli.run.choices.Catalogue", lambda *_: None))
         stack.enter_context(patch("recycle.cli.train.tell_start", lambda *_, **__: None))
-        stack.enter_context(patch("recycle.cli.train.load_model", lambda _: msgspec.convert(model, ModelOptions)))
+        stack.enter_context(patch("recycle.cli.train.load_model", lambda *_: msgspec.convert(model, ModelOptions)))
         try:
             verb: Command = train_command
             with verb.make_context("train", [str(job), "--output", str(folder / "run"), *options]) as context:

@@ -163,6 +163,21 @@ def test_a_folder_in_which_a_run_is_alive_is_refused_before_anything_slow(tmp_pa
 
 
 @pytest.mark.parametrize(
+    ("options", "checkpoint", "message"),
+    [
+        ([], "step-00000003", "there is a run in it; go on with --resume"),
+        (["--resume"], "step-3", "resume: there is no checkpoint in .*; start without --resume"),
+    ],
+)
+def test_a_folder_that_does_not_fit_is_refused_before_anything_slow(tmp_path, options, checkpoint, message):
+    (tmp_path / "run" / "checkpoints" / checkpoint).mkdir(parents=True)
+    words = ["train", *SMALL, *options, "-o", str(tmp_path / "run")]
+    ended = subprocess.run([sys.executable, "-c", SLOW, *words], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "slow:\n")
+    assert re.fullmatch(rf"recycle: .*{message}.*\n", ended.stderr)
+
+
+@pytest.mark.parametrize(
     ("option", "content", "message"),
     [
         ("--faults", 'fault = "kill"', "Expected `array`, got `str`.*docs/reference/faults.md"),
@@ -173,6 +188,11 @@ def test_a_folder_in_which_a_run_is_alive_is_refused_before_anything_slow(tmp_pa
         ),
         ("--plan", "{}", "this is no recycle plan file"),
         ("--catalogue", "none", "this is no catalogue"),
+        ("--model", "layers = = 2", "this is no TOML file"),
+        ("--model", "/nowhere.toml", "cannot be read: No such file"),
+        ("--text", "/nowhere.txt", "text: /nowhere.txt cannot be read: No such file"),
+        ("--text", "/nowhere.idx", "text: /nowhere.idx is missing"),
+        ("--text", "/dev/zero", "text: /dev/zero is a device or a pipe"),
         ("--store", "http://host", "store '.*': give etcd://"),
         ("--address", "203.0.113.1", "address .* cannot be used"),
         ("--address", "a" * 64, "address a+ cannot be used: it is no name of a host"),
@@ -181,7 +201,7 @@ def test_a_folder_in_which_a_run_is_alive_is_refused_before_anything_slow(tmp_pa
 )
 def test_what_is_wrong_is_refused_before_anything_slow(tmp_path, option, content, message):
     value = tmp_path / "wrong.toml"
-    if option in ("--address", "--store"):
+    if option in ("--address", "--store") or content.startswith("/"):
         value = content
     else:
         value.write_text(content)

@@ -8,7 +8,7 @@ import click
 from recycle.cli.console import make_console
 from recycle.cli.options import JobCommand, describe_job, device_option, job_options
 from recycle.cli.parameters import Count, OutputFile
-from recycle.cli.run.model import load_model, quiet
+from recycle.cli.run.model import load_model, quiet, read_model
 from recycle.cli.surroundings import interrupted_at_once
 from recycle.errors import UserError
 from recycle.files import write_whole
@@ -39,7 +39,7 @@ def command(job: Job, model_file: Path | None, repeats: int, device: Literal["cp
         from recycle.megatron.gpt.forward import load_text
         from recycle.megatron.gpt.profile import profile
 
-    options = load_model(model_file)
+    options = load_model(model_file, read_model(model_file))
     if options.tensor_parallel > 1:
         raise UserError(
             f"tensor_parallel is {options.tensor_parallel}: a profile is of servers of one rank; leave it out of the "

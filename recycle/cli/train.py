@@ -26,7 +26,7 @@ from recycle.cli.parameters import (
     Timeouts,
 )
 from recycle.cli.run.choices import Chosen, choose
-from recycle.cli.run.model import load_model, quiet
+from recycle.cli.run.model import load_model, quiet, read_model
 from recycle.cli.run.shown_run import train_and_show
 from recycle.cli.surroundings import interrupted_at_once
 from recycle.control.board.run_folder import require_free, taken
@@ -37,7 +37,9 @@ from recycle.faults.menu import Kind
 from recycle.holding import with_own_layout
 from recycle.job import Job, Server
 from recycle.plan.plan import Plan
+from recycle.runtime.checkpoint_folders import refuse_to_overwrite, require_checkpoint
 from recycle.runtime.launch.process.restarts import RESTARTS
+from recycle.runtime.text_file import require_text
 
 if TYPE_CHECKING:
     from recycle.runtime.launch.meet.rendezvous import Rendezvous
@@ -213,12 +215,23 @@ def command(
 
     start = find_start(os.environ)
     files = partial(choose, job, dead, iterations, plan=plan_file, faults=asked_faults, catalogue=catalogue)
-    chosen: Chosen | None = None
+
+    def read() -> tuple[Chosen, dict[str, Any]]:
+        said = read_model(model_file)
+        if text is not None:
+            require_text(text)
+        if not resume and resume_from is None:
+            refuse_to_overwrite(output)
+        elif resume_from is None and redundancy is None:
+            require_checkpoint(output)
+        return files(), said
+
+    read_before: tuple[Chosen, dict[str, Any]] | None = None
     if start is None:
         # Before torch is imported, which takes seconds.
         require_free(output)
         host = choose_address(address, None)
-        chosen = files()
+        read_before = read()
     with interrupted_at_once():
         from recycle.control.membership.durations import Durations
         from recycle.runtime.device import require_device
@@ -241,13 +254,13 @@ def command(
         attend(output, meeting, keeps=redundancy is not None, goes_on=resume or resume_from is not None)
         return
     with nullcontext() if meeting is None else meeting.telling_others():
-        plan, faults = chosen or files()
+        (plan, faults), said = read_before or read()
         tell_start(plan, catalogue)
         with interrupted_at_once():
             from recycle.megatron.gpt.run import Run
             from recycle.planner.source import plan_ahead
 
-        model = load_model(model_file)
+        model = load_model(model_file, said)
         if model.distributed_optimizer:
             job.require_even("distributed_optimizer")
         if outlook is not None:

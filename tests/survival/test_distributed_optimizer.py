@@ -14,7 +14,8 @@ from recycle.job import Server
 from recycle.megatron.gpt.recut import shard
 from recycle.megatron.gpt.server import GptServer
 from recycle.plan.instruction import Op
-from recycle.runtime.step.checkpoint import folder_of, read_stage
+from recycle.runtime.checkpoint_folders import folder_of
+from recycle.runtime.step.checkpoint import read_stage
 from recycle.state.redundancy import Redundancy
 from tests.survival.trained import JOB, Trained, fault, short_text
 

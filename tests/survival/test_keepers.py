@@ -12,8 +12,8 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from harness.started import wait_until
 from recycle.faults.menu import Kind
 from recycle.plan.instruction import Op
+from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.keep.snapshot import Snapshot
-from recycle.runtime.step.checkpoint import checkpoints
 from recycle.state.redundancy import Redundancy
 from tests.survival import trained
 from tests.survival.trained import Trained, fault, short_text

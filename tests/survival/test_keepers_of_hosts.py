@@ -11,7 +11,7 @@ from harness.hosts import hosts, missing
 from harness.started import TRAIN, Started, by_hand, losses, small_run, wait_until
 from recycle.cli.join import LATE
 from recycle.record.recording import CopyLine, InstantLine, Line, ViewLine
-from recycle.runtime.step.checkpoint import folder_of
+from recycle.runtime.checkpoint_folders import folder_of
 from recycle.state.redundancy import Redundancy
 
 WHY_NOT = missing()

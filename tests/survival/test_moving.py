@@ -18,8 +18,9 @@ from recycle.placing.decision import OF_A_CLUSTER
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.planner.moving import ChunkMover
+from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.recover import pacing
-from recycle.runtime.step.checkpoint import checkpoints, read_stage
+from recycle.runtime.step.checkpoint import read_stage
 from tests.survival.emulated import DURATIONS
 from tests.survival.trained import MODEL, Trained, fault, short_text
 

@@ -22,8 +22,8 @@ from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine
+from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.net.own_ranks import OwnRanks
-from recycle.runtime.step.checkpoint import checkpoints
 from recycle.state.redundancy import Redundancy
 from tests.survival.emulated import DURATIONS
 from tests.survival.trained import MODEL, Trained, fault, short_text

@@ -16,8 +16,8 @@ from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.plan.instruction import Op
 from recycle.record.recording import DeathLine, EvaluationLine, IterationLine
+from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.errors import ConnectionLost
-from recycle.runtime.step.checkpoint import checkpoints
 from tests.survival.trained import ITERATIONS, SAME, Trained, fault, short_text
 
 

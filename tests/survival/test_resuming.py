@@ -7,8 +7,8 @@ from harness.started import TRAIN, small_run, wait_until
 from recycle.control.board.joinfile import last_token
 from recycle.megatron.gpt.recut import shard
 from recycle.megatron.gpt.server import GptServer
+from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.launch.meet.keepers import is_kept
-from recycle.runtime.step.checkpoint import checkpoints
 from recycle.state.redundancy import Redundancy
 from tests.survival.trained import Trained, short_text
 

@@ -24,8 +24,8 @@ from recycle.plan.moves import Mover
 from recycle.planner.make import make_plan
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine, ViewLine
 from recycle.record.reporting import Event
+from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.launch.supervise.supervisor import FIRED
-from recycle.runtime.step.checkpoint import checkpoints
 from tests.survival.emulated import DURATIONS
 
 JOB = paper_job(pipelines=3, stages=2, micro_batches=2, released=0)

@@ -3,8 +3,9 @@
 import logging
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,21 +27,35 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", module=r"(megatron|torch)\b")
 
 
-def load_model(path: Path | None) -> "ModelOptions":
-    """The model that a TOML file describes; a small one without a file.
+def read_model(path: Path | None) -> dict[str, Any]:
+    """What a TOML file says of a model, whose keys are not judged yet: that takes torch. Nothing without a file.
 
     Raises:
-        UserError: the file cannot be read, or has a missing, unknown or wrong key.
+        UserError: the file cannot be read, or is none of a model.
+    """
+    if path is None:
+        return {}
+    content = read_bytes(path)
+    try:
+        return read_toml(content, MODEL)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def load_model(path: Path | None, said: Mapping[str, Any]) -> "ModelOptions":
+    """The model that a file describes; a small one if it says nothing.
+
+    Args:
+        path: of the file.
+        said: what ``read_model`` has read there.
+
+    Raises:
+        UserError: the file has a missing, unknown or wrong key.
     """
     from recycle.megatron.gpt.model import ModelOptions
 
-    if path is None:
-        return ModelOptions()
-    content = read_bytes(path)
     try:
-        return msgspec.convert(read_toml(content, MODEL), ModelOptions)
+        return msgspec.convert(said, ModelOptions)
     except msgspec.ValidationError as error:
         known = ", ".join(ModelOptions.__struct_fields__)
         raise UserError(f"{path}: {error}; the keys are {known}") from error
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from recycle.megatron.gpt.indexed import is_indexed, load_indexed
+from recycle.megatron.gpt.indexed import load_indexed
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.text import VOCABULARY, Batch, ByteText, TokenText, standard_library
 from recycle.runtime.device import device_copy
 from recycle.runtime.errors import RunError
+from recycle.runtime.text_file import is_indexed, read_text
 
 
 def forward_step(data_iterator: Iterator[Batch], model: torch.nn.Module) -> tuple[torch.Tensor, Any]:
@@ -49,16 +50,10 @@ def load_text(path: Path | None, options: ModelOptions) -> TokenText:
     if path is not None and is_indexed(path):
         tokens, fingerprint = load_indexed(path)
         return TokenText(tokens, fingerprint, str(path), *size, options.vocabulary)
-    if path is not None and path.exists() and not (path.is_file() or path.is_dir()):
-        # It may have no end, and servers that join later read it again.
-        raise RunError(f"text: {path} is a device or a pipe; give a file")
     if path is None:
         content, source = standard_library(), "Python's standard library"
     else:
-        try:
-            content, source = path.read_bytes(), str(path)
-        except OSError as error:
-            raise RunError(f"text: {path} cannot be read: {error.strerror}; give another file") from error
+        content, source = read_text(path), str(path)
     if options.vocabulary < VOCABULARY:
         raise RunError(f"vocabulary is {options.vocabulary}: text is read as bytes, which need {VOCABULARY}")
     return ByteText(content, source, *size)

@@ -9,13 +9,9 @@ import numpy.typing
 from megatron.core.datasets.indexed_dataset import _IndexReader
 
 from recycle.runtime.errors import RunError
+from recycle.runtime.text_file import dataset_files
 
 Tokens = numpy.typing.NDArray[Any]
-
-
-def is_indexed(path: Path) -> bool:
-    """Whether a path names an indexed dataset: one of its two files, or both without their endings."""
-    return path.suffix in (".bin", ".idx") or _beside(path, ".idx").exists()
 
 
 def load_indexed(path: Path) -> tuple[Tokens, str]:
@@ -24,11 +20,7 @@ def load_indexed(path: Path) -> tuple[Tokens, str]:
     Raises:
         RunError: a file is missing, or the two do not fit together.
     """
-    prefix = path.with_suffix("") if path.suffix in (".bin", ".idx") else path
-    index, tokens = _beside(prefix, ".idx"), _beside(prefix, ".bin")
-    for file in (index, tokens):
-        if not file.is_file():
-            raise RunError(f"text: {file} is missing; an indexed dataset is a .bin and an .idx file of one name")
+    index, tokens = dataset_files(path)
     try:
         reader = _IndexReader(str(index), multimodal=False)
         kind = numpy.dtype(reader.dtype)
@@ -43,10 +35,6 @@ def load_indexed(path: Path) -> tuple[Tokens, str]:
         )
     fingerprint = hashlib.blake2b(index.read_bytes(), digest_size=8).hexdigest()
     return numpy.memmap(tokens, dtype=kind, mode="r"), fingerprint
-
-
-def _beside(prefix: Path, ending: str) -> Path:
-    return prefix.with_name(prefix.name + ending)
 
 
 def _first_line(error: BaseException) -> str:

@@ -14,19 +14,11 @@ from recycle.files import from_json, own_folder, read_bytes, write_whole
 from recycle.megatron.gpt.run import NO_PARITY, Run
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Event
+from recycle.runtime.checkpoint_folders import MANIFEST, candidates, checkpoints, require_checkpoint
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.keepers import is_kept
 from recycle.runtime.recover.view_reports import now
-from recycle.runtime.step.checkpoint import (
-    MANIFEST,
-    Manifest,
-    candidates,
-    checkpoints,
-    find_damage,
-    read_manifest,
-    require_same_settings,
-    set_aside,
-)
+from recycle.runtime.step.checkpoint import Manifest, find_damage, read_manifest, require_same_settings, set_aside
 
 IN_MEMORY = "in-memory.json"
 """The settings of what a run keeps in memory: keepers are asked for it by those who have been started."""
@@ -119,8 +111,7 @@ def find_newest(run: Run, fingerprint: str, watch: Callable[[Event], None]) -> i
     found = checkpoints(run.checkpoints)
     if not found and run.redundancy is not None and last_token(run.folder):
         return None  # what keepers have is known when servers ask them
-    if not found:
-        raise RunError(f"resume: there is no checkpoint in {run.checkpoints}; start without --resume")
+    require_checkpoint(run.folder)
     damaged = {}
     while found and (damage := find_damage(found[-1])):
         damaged[found.pop()] = damage
@@ -153,13 +144,3 @@ def set_earlier_aside(run: Run) -> None:
             each.rename(aside / each.name)
     except OSError as error:
         raise RunError(f"{aside}: cannot be made: {error.strerror}; give another folder with --output") from error
-
-
-def refuse_to_overwrite(run: Run) -> None:
-    """Refuse a folder with a run in it that this one does not go on from.
-
-    Raises:
-        RunError: there is one.
-    """
-    if not run.resume and run.resume_from is None and checkpoints(run.checkpoints):
-        raise RunError(f"{run.folder}: there is a run in it; go on with --resume, or give another folder with --output")

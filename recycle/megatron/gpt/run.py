@@ -17,10 +17,11 @@ from recycle.placing.decision import Outlook
 from recycle.plan.batch import Batch
 from recycle.plan.document import load_plan, save_plan
 from recycle.plan.plan import Plan
+from recycle.runtime.checkpoint_folders import CHECKPOINTS, folder_of
 from recycle.runtime.device import DeviceKind
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.network import TransportKind
-from recycle.runtime.step.checkpoint import KEPT, folder_of
+from recycle.runtime.step.checkpoint import KEPT
 from recycle.state.racks import Racks
 from recycle.state.redundancy import Redundancy
 from recycle.version import __version__
@@ -123,7 +124,7 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def checkpoints(self) -> Path:
         """The folder of the checkpoints."""
-        return self.folder / "checkpoints"
+        return self.folder / CHECKPOINTS
 
     @property
     def is_done(self) -> bool:

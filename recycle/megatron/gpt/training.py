@@ -21,7 +21,6 @@ from recycle.megatron.gpt.resuming import (
     begins_anew,
     find_newest,
     note_settings,
-    refuse_to_overwrite,
     require_fit,
     set_earlier_aside,
 )
@@ -33,6 +32,7 @@ from recycle.plan.moves import Mover
 from recycle.record.history import next_epoch
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Event, FileReporter, Reporter, SilentReporter
+from recycle.runtime.checkpoint_folders import checkpoints, refuse_to_overwrite
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.injection import Injector
@@ -48,7 +48,7 @@ from recycle.runtime.recover.plans import Maker, Planning, Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop
 from recycle.runtime.recover.view_reports import now
-from recycle.runtime.step.checkpoint import adopt, checkpoints, give_up
+from recycle.runtime.step.checkpoint import adopt, give_up
 
 Watch = Callable[[Event], None]
 
@@ -93,7 +93,8 @@ def train(
     if run.resume_from is not None and not checkpoints(run.checkpoints):
         adopt(run.resume_from, run.checkpoints)
     newest = find_newest(run, text.fingerprint, watch) if run.goes_on else None
-    refuse_to_overwrite(run)
+    if not run.goes_on:
+        refuse_to_overwrite(run.folder)
     give_up(run.checkpoints)
     set_earlier_aside(run)
     run.save()

@@ -6,7 +6,6 @@ its own when everything is on disk; what was there before stays until then.
 
 import hashlib
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -21,11 +20,12 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from recycle.errors import RunFailed, UserError
 from recycle.files import from_json, read_bytes, write_whole
+from recycle.runtime.checkpoint_folders import MANIFEST, candidates, checkpoints, folder_of, within
 from recycle.runtime.errors import RunError
 from recycle.runtime.plain_words import plain
 from recycle.runtime.step.stage_reader import StageReader
 
-MANIFEST, DIGESTS = "checkpoint.json", "digests.json"
+DIGESTS = "digests.json"
 VERSION = 2
 _PARTIAL = ".partial"
 KEPT = 2
@@ -188,11 +188,6 @@ def adopt(source: Path, root: Path) -> None:
         raise RunError(f"resume-from: {whole[-1]} cannot be copied to {root}: {error}") from error
 
 
-def candidates(source: Path) -> list[Path]:
-    """The checkpoints that are meant by a checkpoint's folder, or a run's; the newest last."""
-    return [source] if (source / MANIFEST).exists() else checkpoints(source / "checkpoints")
-
-
 def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
@@ -225,16 +220,6 @@ def _inside(folder: Path, name: str) -> Path:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def folder_of(root: Path, step: int) -> Path:
-    """Where the checkpoint of a step is, if there is one."""
-    return root / f"step-{step:08d}"
-
-
-def checkpoints(root: Path) -> list[Path]:
-    """The valid checkpoints, the newest last."""
-    return [each for each in _within(root) if re.fullmatch(r"step-[0-9]{8,}", each.name)]
 
 
 def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:
@@ -333,14 +318,7 @@ def require_shapes(path: Path, parameters: Mapping[str, torch.Tensor], state: Ma
 
 
 def _begun(root: Path) -> list[Path]:
-    return [each for each in _within(root) if each.match(f".step-*{_PARTIAL}")]
-
-
-def _within(root: Path) -> list[Path]:
-    """What is in the folder of checkpoints, by name; it may be removed at any moment."""
-    with suppress(FileNotFoundError, NotADirectoryError):
-        return sorted(root.iterdir())
-    return []
+    return [each for each in within(root) if each.match(f".step-*{_PARTIAL}")]
 
 
 def _unwritten(path: Path, error: BaseException) -> RunFailed:

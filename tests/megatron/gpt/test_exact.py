@@ -20,8 +20,8 @@ from recycle.megatron.gpt.training import train
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine, InstantLine, IterationLine, ViewLine
+from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.errors import RunError
-from recycle.runtime.step.checkpoint import checkpoints
 
 MODEL = ModelOptions(2, 32, 2, 16, micro_batch_size=2, tied=True, dropout=0.1, learning_rate=0.01, clip=1.0, exact=True)
 

@@ -20,9 +20,9 @@ from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.reading import load_recording
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine
+from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.errors import RunError
 from recycle.runtime.step import checkpoint
-from recycle.runtime.step.checkpoint import checkpoints
 
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
 MODEL = ModelOptions(2, 32, 2, 16, micro_batch_size=2, tied=True, dropout=0.1, learning_rate=0.01)

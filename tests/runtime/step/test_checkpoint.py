@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from recycle.errors import RunFailed, UserError
+from recycle.runtime.checkpoint_folders import MANIFEST, checkpoints
 from recycle.runtime.launch.process.local import launch
 from recycle.runtime.step.checkpoint import (
-    MANIFEST,
     VERSION,
     Manifest,
     adopt,
-    checkpoints,
     complete,
     find_damage,
     give_up,
