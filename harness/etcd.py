@@ -77,13 +77,6 @@ class EtcdMember:
         self._folder.rename(self._aside)
         self.start(*more)
 
-    def bring_back(self) -> None:
-        """Kill it, and start it with the data that were kept aside."""
-        self.kill()
-        shutil.rmtree(self._folder)
-        self._aside.rename(self._folder)
-        self.start()
-
     def kill(self) -> None:
         """Kill it; once this returns, its ports are free."""
         # On a host, what was started only waits for it.
