@@ -81,14 +81,6 @@ def test_a_server_of_each_stage_comes_back_in_turn_and_nothing_changes(shared_ru
     assert all_of(survived) == nearly_all(stock), victims
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("kept", [pytest.param((), id="plain"), pytest.param(KEPT, id="kept")])
-def test_an_iteration_that_megatron_makes_again_changes_nothing(dataset, pace, kept):
-    stock = train(dataset, *CALM, script="rejecting_gpt.py", told={"PACE": str(pace), "REJECT": "3,6"})
-    again = survive(dataset, pace, [], *CALM, *kept, rejected="3,6")
-    assert all_of(again) == nearly_all(stock)
-
-
 @pytest.mark.parametrize(
     ("settings", "rejected"),
     [
