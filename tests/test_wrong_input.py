@@ -184,24 +184,7 @@ def test_without_a_job_the_remedy_is_said(run):
         ("torch", ["profile", "-D", "2", "-P", "2", "-M", "2", "-o", "profiled.toml"]),
         ("torch", ["join", "run"]),
         # Greedy and annealed plans of this job stay above the bound, so that the solver is asked.
-        (
-            "ortools",
-            [
-                "plan",
-                "-D",
-                "3",
-                "-P",
-                "4",
-                "-M",
-                "6",
-                "--dead",
-                "W1_2,W0_1",
-                "--moves",
-                "1",
-                "--prove",
-                "1s",
-            ],
-        ),
+        ("ortools", ["plan", "-D", "3", "-P", "4", "-M", "6", "--dead", "W1_2,W0_1", "--moves", "1", "--prove", "1s"]),
     ],
 )
 def test_what_is_not_installed_is_named_with_what_brings_it(tmp_path, module, words):
