@@ -60,11 +60,7 @@ def test_a_wrong_key_of_a_job_file_is_one_line(run, tmp_path, keys, message):
     ("verb", "arguments", "message"),
     [
         ("catalogue", ["-D", "100000", "-P", "1000", "-M", "1", "-o", "out.zip"], "300000000 tasks"),
-        (
-            "catalogue",
-            ["-D", "4", "-P", "64", "-M", "4", "--failures", "9", "-o", "out.zip"],
-            "failures 9: 64 stages",
-        ),
+        ("catalogue", ["-D", "4", "-P", "64", "-M", "4", "--failures", "9", "-o", "out.zip"], "failures 9: 64 stages"),
         ("train", ["-D", "100000", "-P", "1000", "-M", "1", "-o", "out"], "300000000 tasks"),
     ],
 )
@@ -80,12 +76,7 @@ def test_what_is_too_large_to_plan_is_refused_before_anything_is_made(
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ["check"],
-        ["explain"],
-        ["show", "--csv", "out.csv"],
-        ["train", *PAPER, "-o", "out", "--plan"],
-    ],
+    [["check"], ["explain"], ["show", "--csv", "out.csv"], ["train", *PAPER, "-o", "out", "--plan"]],
     ids=" ".join,
 )
 def test_an_illegal_plan_exits_1_and_writes_nothing(run, plan_file, tmp_path, monkeypatch, arguments):

@@ -4,16 +4,7 @@ import random
 
 import pytest
 
-from harness.flag_runs import (
-    deaths,
-    kill_in_turn,
-    losses,
-    nearly,
-    needs_training,
-    norms,
-    returns,
-    train,
-)
+from harness.flag_runs import deaths, kill_in_turn, losses, nearly, needs_training, norms, returns, train
 from harness.undisturbed import trained_by_script
 
 pytestmark = [needs_training, pytest.mark.timeout(1200)]

@@ -20,14 +20,7 @@ from recycle.runtime.keep import scribe
 from recycle.runtime.keep.keeping import Keeping, KnownKeepers
 from recycle.runtime.keep.saving import Desk, Saving, Target
 from recycle.runtime.keep.scribe import DiskScribe
-from recycle.runtime.step.checkpoint import (
-    VERSION,
-    Manifest,
-    checkpoints,
-    find_damage,
-    folder_of,
-    write_shard,
-)
+from recycle.runtime.step.checkpoint import VERSION, Manifest, checkpoints, find_damage, folder_of, write_shard
 from recycle.state.channel import Write
 from recycle.state.client import KeeperClient
 from recycle.state.errors import Refused
