@@ -52,10 +52,6 @@ class EtcdMember:
         self._folder = folder
         self.start()
 
-    @property
-    def _aside(self) -> Path:
-        return self._folder.with_suffix(".aside")
-
     def start(self, *more: str) -> None:
         """Start it, with what it knew before.
 
@@ -72,9 +68,9 @@ class EtcdMember:
             )
 
     def start_anew(self, *more: str) -> None:
-        """Kill it, and start it without its data, which are kept aside; see ``start``."""
+        """Kill it, and start it without its data; see ``start``."""
         self.kill()
-        self._folder.rename(self._aside)
+        shutil.rmtree(self._folder)
         self.start(*more)
 
     def kill(self) -> None:

@@ -13,7 +13,6 @@ import recycle
 from harness.paths import ROOT
 from recycle.api.planned import Planned
 from recycle.errors import JobError, PlanFileError, UserError
-from recycle.job import Server
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.routing import ROUTING_RULES
 from recycle.study.policies.scaled import FaultScaled
@@ -97,11 +96,6 @@ def test_what_cannot_be_used_says_why():
         recycle.make_plan(job, budget="soon")
     with pytest.raises(AttributeError, match="no attribute 'plann'"):
         recycle.plann  # noqa: B018
-
-
-@pytest.mark.parametrize("dead", ["W1_2", " W1_2 ", ["W1_2"], ("W1_2",), Server(1, 2)])
-def test_dead_servers_as_people_write_them(dead):
-    assert recycle.make_plan(recycle.Job(**PAPER), dead, moves=1).dead == ["W1_2"]
 
 
 def test_budgets_and_modes_as_people_write_them():

@@ -19,19 +19,8 @@ FROM_FILE = ("--ckpt-format", "torch", "--load")
 
 
 @pytest.fixture(scope="module")
-def stock_run(shared_runs, dataset):
-    """What the stock run prints, and the folder of its checkpoints."""
-    return trained_by_script(shared_runs, dataset, saves=TO_FILE)
-
-
-@pytest.fixture(scope="module")
-def stock(stock_run):
-    return stock_run.left
-
-
-@pytest.fixture(scope="module")
-def saved(stock_run):
-    return stock_run.folder
+def stock(shared_runs, dataset):
+    return trained_by_script(shared_runs, dataset).left
 
 
 def nearly(printed):
@@ -58,12 +47,6 @@ def test_without_a_server_training_is_the_same_and_its_checkpoint_loads_in_stock
     del second["trained", 6]
     assert second == {key: pytest.approx(expected[key], rel=1e-6) for key in second}
     assert ("trained", 8) in second
-
-
-def test_a_stock_checkpoint_is_resumed_under_the_flag(dataset, stock, saved):
-    resumed = train(dataset, *ON, *FROM_FILE, saved, "--ckpt-step", 4)
-    del resumed.trained[6]
-    assert resumed.trained == {number: stock.trained[number] for number in (5, 7, 8)}
 
 
 @pytest.mark.long
