@@ -21,16 +21,12 @@ class ServerReport(msgspec.Struct, frozen=True):
 
     Attributes:
         spans: what it executed, in microseconds of the machine's monotonic clock.
-        peak_memory: the most that it held, in the job's unit.
         oversleep: mean time by which a sleep ended late, in seconds.
-        steps: how many optimizer steps it made.
         speculation: how often it guessed the norm; None if nobody asked for it.
     """
 
     spans: list[Span]
-    peak_memory: int
     oversleep: float
-    steps: int
     speculation: Speculation | None
 
 
@@ -83,17 +79,15 @@ def emulate(
         chunks = placed(plan.job, server).chunks
         stages = [EmulatedStage(plan.job, server, each, slot, sleeper, size) for each in chunks]
         worker = Worker(plan, stages, update, network, recorder)
-        peak = 0
         for step in range(warm_up + iterations):
             if step == warm_up:
                 network.barrier()
                 recorder.clear()
                 sleeper.restart()
-            peak = max(peak, worker.run(step - warm_up).peak_memory)
+            worker.run(step - warm_up)
         worker.settle()
         network.barrier()
-        steps = update.steps - warm_up
-        report = ServerReport(recorder.take_spans(0), peak, sleeper.mean_oversleep, steps, update.speculation)
+        report = ServerReport(recorder.take_spans(0), sleeper.mean_oversleep, update.speculation)
         member.report(encoder.encode(report))
 
     launch(

@@ -52,10 +52,6 @@ class EtcdMember:
         self._folder = folder
         self.start()
 
-    @property
-    def _aside(self) -> Path:
-        return self._folder.with_suffix(".aside")
-
     def start(self, *more: str) -> None:
         """Start it, with what it knew before.
 
@@ -72,17 +68,10 @@ class EtcdMember:
             )
 
     def start_anew(self, *more: str) -> None:
-        """Kill it, and start it without its data, which are kept aside; see ``start``."""
-        self.kill()
-        self._folder.rename(self._aside)
-        self.start(*more)
-
-    def bring_back(self) -> None:
-        """Kill it, and start it with the data that were kept aside."""
+        """Kill it, and start it without its data; see ``start``."""
         self.kill()
         shutil.rmtree(self._folder)
-        self._aside.rename(self._folder)
-        self.start()
+        self.start(*more)
 
     def kill(self) -> None:
         """Kill it; once this returns, its ports are free."""

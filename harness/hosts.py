@@ -130,10 +130,7 @@ class Host:
 
 @contextlib.contextmanager
 def hosts(
-    count: int,
-    ahead: Mapping[int, int] | None = None,
-    networks: Sequence[str] = ("10.77.0.{}/24",),
-    own_name: str = "",
+    count: int, ahead: Mapping[int, int] | None = None, networks: Sequence[str] = ("10.77.0.{}/24",), own_name: str = ""
 ) -> Iterator[tuple[Host, ...]]:
     """Some hosts, which reach each other by name and by address.
 

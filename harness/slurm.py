@@ -67,11 +67,7 @@ class Cluster:
     def ask(self, *words: str) -> str:
         """What one of Slurm's commands prints on the controller's host."""
         done = subprocess.run(
-            self.controller.command(*words),
-            env=os.environ | self.variables,
-            capture_output=True,
-            text=True,
-            check=True,
+            self.controller.command(*words), env=os.environ | self.variables, capture_output=True, text=True, check=True
         )
         return done.stdout
 

@@ -17,7 +17,6 @@ import recycle
 from harness.paths import ROOT
 from recycle.api.planned import Planned
 from recycle.errors import JobError, NoPlanError, PlanFileError, UserError
-from recycle.job import Server
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.routing import ROUTING_RULES
@@ -78,14 +77,6 @@ def test_a_plan_is_drawn_in_a_notebook():
     assert repr(plan) == f"<plan of job, dead: none, period {plan.period} slots, bound {plan.bound} slots>"
 
 
-@pytest.mark.parametrize("cheap", [0, 1, 40])
-def test_a_plan_with_a_very_cheap_stage_is_drawn(cheap):
-    costs = [cheap, 10_000, 10_000, 10_000]
-    keys = {"forward": costs, "input_gradient": costs, "weight_gradient": costs, "time_unit": "us"}
-    plan = recycle.make_plan(recycle.Job(pipelines=2, stages=4, micro_batches=16, **keys), moves=1)
-    assert ElementTree.fromstring(plan._repr_svg_()).tag.endswith("svg")
-
-
 def test_what_cannot_be_drawn_is_text_in_a_notebook():
     plan = recycle.make_plan(recycle.Job(**PAPER), moves=10)
     turned = {server: tuple(reversed(program)) for server, program in plan.plan.programs.items()}
@@ -126,19 +117,6 @@ def test_what_cannot_be_used_says_why():
         recycle.make_plan(job, budget="soon")
     with pytest.raises(AttributeError, match="no attribute 'plann'"):
         recycle.plann  # noqa: B018
-
-
-def test_a_job_is_of_a_type():
-    job = recycle.Job(**PAPER)
-    assert isinstance(job, recycle.Job)
-    assert isinstance(recycle.make_plan(job, moves=1).job, recycle.Job)
-    assert not isinstance("job", recycle.Job)
-    assert isinstance(recycle.Job, type)
-
-
-@pytest.mark.parametrize("dead", ["W1_2", " W1_2 ", ["W1_2"], ("W1_2",), Server(1, 2)])
-def test_dead_servers_as_people_write_them(dead):
-    assert recycle.make_plan(recycle.Job(**PAPER), dead, moves=1).dead == ["W1_2"]
 
 
 def test_budgets_and_modes_as_people_write_them():

@@ -68,9 +68,7 @@ SMALL = {
         "--starts 1 --rounds 2 --seconds 0.1 --shape 2x1", r"watched over unwatched [\d.]+, with 95%", timed=True
     ),
     "costs exact": Small(
-        "--pairs 1 --hidden 32 --sequence 16 --micro-batch-size 1",
-        r"processor +plain +[\d.]+ ms, exact",
-        timed=True,
+        "--pairs 1 --hidden 32 --sequence 16 --micro-batch-size 1", r"processor +plain +[\d.]+ ms, exact", timed=True
     ),
     "recovery real": Small("--kills 1 --shape 2x1", r"1 kills of 1 survived", timed=True),
     "recovery accounts": Small(

@@ -25,9 +25,7 @@ def test_every_option_that_the_doctor_reads_is_on_the_page():
     assert sorted(read - FOUND - of_job - SIZES - OTHERWISE.keys()) == []
 
 
-OTHERWISE = {
-    "--use-mp-args-from-checkpoint-args": "the doctor says what to give in its place",
-}
+OTHERWISE = {"--use-mp-args-from-checkpoint-args": "the doctor says what to give in its place"}
 """Options that are no setting of a plan's."""
 
 

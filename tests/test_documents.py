@@ -43,7 +43,7 @@ LOOKED_AT = {
     "python -c": "it names the installed torch",
     "torchrun --nproc-per-node 4 -m recycle.megatron": "the end of a tutorial, in stock Megatron",
     "git clone": "it fetches Megatron-LM",
-    "python -m scripts.mutants": "tests/test_mutants.py draws some",
+    "python -m scripts.mutants": "it runs tests for minutes",
     "python scripts/plain_torch.py": "tests/test_plain_torch.py runs it",
     "python scripts/make_cli_reference.py": "tests/test_cli_reference.py compares what it writes",
     "python scripts/make_compatibility.py": "tests/test_compatibility.py compares what it writes",

@@ -199,14 +199,6 @@ def test_wheels_are_installed_without_a_network_and_removed(monkeypatch, tmp_pat
     assert not seen[0].exists()
 
 
-def test_speed_is_all_parts_that_time_the_execution_of_lists(monkeypatch):
-    run = []
-    monkeypatch.setattr(gpu_check, "run_part", lambda name, *_: run.append(name) or gpu_check.Outcome(name, "", "", 0))
-    monkeypatch.setattr("sys.argv", ["gpu-check", "find", "speed"])
-    assert gpu_check.main() == 0
-    assert run == ["find", "executor", "passes", "events", "launches", "copies", "gaps"]
-
-
 @pytest.mark.parametrize(
     ("busy", "found"),
     [
@@ -218,10 +210,3 @@ def test_speed_is_all_parts_that_time_the_execution_of_lists(monkeypatch):
 )
 def test_the_gaps_between_what_a_device_does(busy, found):
     assert gpu_executor.idle_between(busy) == found
-
-
-def test_a_part_that_is_none_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["gpu-check", "stage"])
-    with pytest.raises(SystemExit):
-        gpu_check.main()
-    assert "stage is no part; they are find, own, stages, flag, " in capsys.readouterr().err

@@ -97,16 +97,8 @@ def test_an_empty_trace(tmp_path):
 
 
 LEAD = (
-    "--mtbf-of-job",
-    "7.5h",
-    "--repair",
-    "4h",
-    "--checkpoint-interval",
-    "30m",
-    "--checkpoint-cost",
-    "20s",
-    "--restart",
-    "5m",
+    *("--mtbf-of-job", "7.5h", "--repair", "4h", "--restart", "5m"),
+    *("--checkpoint-interval", "30m", "--checkpoint-cost", "20s"),
 )
 
 

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from multiprocessing import get_context
 
-import pytest
-
 from harness.forked import TRAINER
 from harness.ports import free_port
 from harness.started import TRAIN, Started, by_hand, wait_until
@@ -51,22 +49,6 @@ def test_a_port_that_is_taken_is_one_line(tmp_path):
     assert said in first.output
     assert "; give all processes a free MASTER_PORT" in first.output
     assert "Traceback" not in first.output
-
-
-@pytest.mark.parametrize(
-    ("variables", "arguments", "reason"),
-    [
-        ({}, ["--address", "203.0.113.7"], "address 203.0.113.7 cannot be used: "),
-        ({"TORCHELASTIC_MAX_RESTARTS": "3"}, [], "torchrun --max-restarts 3: it would kill all servers of a host"),
-        ({"RANK": "x"}, [], "RANK is 'x', and must be a number"),
-    ],
-)
-def test_what_cannot_be_a_start_ends_before_anything_is_started(tmp_path, variables, arguments, reason):
-    words = ["train", "--stages", "2", "--pipelines", "2", "--micro-batches", "2", "-o", str(tmp_path / "run")]
-    first = Started([*TRAIN, *words, *arguments], None, by_hand(0, 4, "127.0.0.1", 29500) | variables, TRAINER)
-    assert first.ended() == 2, first.output
-    assert f"recycle: {reason}" in first.output
-    assert not (tmp_path / "run" / "run.json").exists()
 
 
 def test_who_waits_says_in_one_line_that_the_first_process_is_lost(tmp_path):

@@ -60,11 +60,7 @@ def test_a_wrong_key_of_a_job_file_is_one_line(run, tmp_path, keys, message):
     ("verb", "arguments", "message"),
     [
         ("catalogue", ["-D", "100000", "-P", "1000", "-M", "1", "-o", "out.zip"], "300000000 tasks"),
-        (
-            "catalogue",
-            ["-D", "4", "-P", "64", "-M", "4", "--failures", "9", "-o", "out.zip"],
-            "failures 9: 64 stages",
-        ),
+        ("catalogue", ["-D", "4", "-P", "64", "-M", "4", "--failures", "9", "-o", "out.zip"], "failures 9: 64 stages"),
         ("train", ["-D", "100000", "-P", "1000", "-M", "1", "-o", "out"], "300000000 tasks"),
     ],
 )
@@ -80,12 +76,7 @@ def test_what_is_too_large_to_plan_is_refused_before_anything_is_made(
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ["check"],
-        ["explain"],
-        ["show", "--csv", "out.csv"],
-        ["train", *PAPER, "-o", "out", "--plan"],
-    ],
+    [["check"], ["explain"], ["show", "--csv", "out.csv"], ["train", *PAPER, "-o", "out", "--plan"]],
     ids=" ".join,
 )
 def test_an_illegal_plan_exits_1_and_writes_nothing(run, plan_file, tmp_path, monkeypatch, arguments):
@@ -184,24 +175,7 @@ def test_without_a_job_the_remedy_is_said(run):
         ("torch", ["profile", "-D", "2", "-P", "2", "-M", "2", "-o", "profiled.toml"]),
         ("torch", ["join", "run"]),
         # Greedy and annealed plans of this job stay above the bound, so that the solver is asked.
-        (
-            "ortools",
-            [
-                "plan",
-                "-D",
-                "3",
-                "-P",
-                "4",
-                "-M",
-                "6",
-                "--dead",
-                "W1_2,W0_1",
-                "--moves",
-                "1",
-                "--prove",
-                "1s",
-            ],
-        ),
+        ("ortools", ["plan", "-D", "3", "-P", "4", "-M", "6", "--dead", "W1_2,W0_1", "--moves", "1", "--prove", "1s"]),
     ],
 )
 def test_what_is_not_installed_is_named_with_what_brings_it(tmp_path, module, words):

@@ -174,6 +174,13 @@ def begin(run: Run) -> Run:
     return run
 
 
+def require_missed(run: Run, number: int, seconds: float) -> None:
+    """A host dies, and its servers are the only ones that are missed by then."""
+    run.hosts[number].is_alive = False
+    run.go_on(seconds)
+    assert run.dead == set(run.hosts[number].members)
+
+
 def test_a_host_that_dies_is_missed_with_all_its_servers_and_nobody_else_is(begun: Run) -> None:
     begun.go_on(20)
     assert begun.dead == set()
@@ -237,9 +244,7 @@ def test_who_is_not_heard_because_a_stranger_deletes_its_signs_is_not_dead(begun
         store.set(keys.beat(begun.hosts[2].name), b"garbage")
     assert begun.dead == set()
     begun.go_on(3 * DURATIONS.silence)  # as seldom as hosts tell the store that hear each other
-    begun.hosts[1].is_alive = False
-    begun.go_on(5)
-    assert begun.dead == set(begun.hosts[1].members)
+    require_missed(begun, 1, 5)
 
 
 def test_older_signs_that_a_stranger_puts_back_let_no_host_seem_dead_and_none_alive(
@@ -255,9 +260,7 @@ def test_older_signs_that_a_stranger_puts_back_let_no_host_seem_dead_and_none_al
             store.set(key, seen[0 if number < 20 else number % len(seen)])
     assert begun.dead == set()
     begun.go_on(3 * DURATIONS.silence)  # as seldom as hosts tell the store that hear each other
-    begun.hosts[1].is_alive = False
-    begun.go_on(5)
-    assert begun.dead == set(begun.hosts[1].members)
+    require_missed(begun, 1, 5)
 
 
 @pytest.fixture(params=["they spare the store", "they do not"])
@@ -454,9 +457,7 @@ def test_whom_a_neighbour_does_not_hear_is_heard_of_in_the_store(
     wires.broken |= broken
     direct_run.go_on(20)
     assert direct_run.dead == set()
-    direct_run.hosts[2].is_alive = False
-    direct_run.go_on(4)
-    assert direct_run.dead == set(direct_run.hosts[2].members)
+    require_missed(direct_run, 2, 4)
 
 
 @pytest.mark.parametrize("loss", [0.3, 0.6, 0.9])
@@ -464,9 +465,7 @@ def test_where_many_hails_are_lost_nobody_is_missed_who_lives(direct_run: Run, w
     wires.loss = loss
     direct_run.go_on(300)
     assert direct_run.dead == set()
-    direct_run.hosts[2].is_alive = False
-    direct_run.go_on(4)
-    assert direct_run.dead == set(direct_run.hosts[2].members)
+    require_missed(direct_run, 2, 4)
 
 
 def test_who_does_not_reach_the_store_is_missed_though_it_is_alive(direct_run: Run) -> None:

@@ -70,11 +70,7 @@ def test_the_same_file_drives_a_run(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("node,start_days,end_days\nx,1,2\ny,1,3\n")
     faults = load_faults(path, paper_job(), 10, speed=DAY).entries
-    assert [str(fault) for fault in faults] == [
-        "kill of W0_0, W0_1 at 1s",
-        "join of W0_0 at 2s",
-        "join of W0_1 at 3s",
-    ]
+    assert [str(fault) for fault in faults] == ["kill of W0_0, W0_1 at 1s", "join of W0_0 at 2s", "join of W0_1 at 3s"]
 
 
 @pytest.mark.parametrize(("comment", "lost"), [("stages-per-node", (2, 3)), ("peers-per-node", (1, 3))])
@@ -130,10 +126,7 @@ def test_how_many_servers_a_trace_is_of_follows_from_those_of_a_node(load):
         ("1,remove,W0_0\n2,remove,W0_0\n", "line 2: remove of W0_0, which is dead already"),
         ("2021-12-11, noon, 55\n", "line 1: 2021-12-11, noon, 55: write date, time, live count"),
         ("1,remove,W0_7\n", "line 1: server W0_7: this job has"),
-        (
-            '[{"node_id": "x", "event_time": 1, "event_type": "fault_end"}]',
-            "entry 1: a repair of x, which has no",
-        ),
+        ('[{"node_id": "x", "event_time": 1, "event_type": "fault_end"}]', "entry 1: a repair of x, which has no"),
         ('[{"node_id": "x", "event_time": 1}]', "a JSON trace is a list of"),
     ],
 )

@@ -35,10 +35,7 @@ def test_a_trace_of_servers(load):
 
 
 def test_servers_that_are_dead_from_the_start(load):
-    assert load("1,add,W1_2\n2,remove,W1_2\n", dead=[Server(1, 2)]) == [
-        "join of W1_2 at 1s",
-        "kill of W1_2 at 2s",
-    ]
+    assert load("1,add,W1_2\n2,remove,W1_2\n", dead=[Server(1, 2)]) == ["join of W1_2 at 1s", "kill of W1_2 at 2s"]
 
 
 def test_nodes_are_servers_in_order_of_appearance_and_time_is_compressed(load):
@@ -92,11 +89,7 @@ def test_a_node_of_several_servers_takes_them_down_together(load, comment, kille
 def test_a_node_holds_what_is_alive_from_the_start(load):
     dead = SMALL.servers()[:1]
     text = "# stages-per-node 2\n0,add,a,b\n1000,remove,a\n2000,add,c,d\n"
-    assert load(text, SMALL, speed=1.0, dead=dead) == [
-        "kill of W0_1 at 1s",
-        "join of W0_0 at 2s",
-        "join of W0_1 at 2s",
-    ]
+    assert load(text, SMALL, speed=1.0, dead=dead) == ["kill of W0_1 at 1s", "join of W0_0 at 2s", "join of W0_1 at 2s"]
 
 
 @pytest.mark.parametrize("mapped", [False, True])

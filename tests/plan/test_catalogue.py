@@ -37,8 +37,7 @@ def test_every_vector_is_there_once_and_none_that_kills_a_stage():
 
 
 @pytest.mark.parametrize(
-    "failed",
-    [(), (Server(0, 0),), (Server(1, 2),), (Server(0, 3), Server(1, 2)), (Server(0, 1), Server(2, 1))],
+    "failed", [(), (Server(0, 0),), (Server(1, 2),), (Server(0, 3), Server(1, 2)), (Server(0, 1), Server(2, 1))]
 )
 def test_a_look_up_gives_a_legal_plan_in_the_names_that_were_asked_for(catalogue_file, failed):
     found = Catalogue(catalogue_file, JOB).look_up(failed)

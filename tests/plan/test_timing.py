@@ -124,11 +124,7 @@ def test_a_period_worked_out_by_hand():
 
 def test_a_cycle_of_waits_is_a_deadlock():
     job = paper_job(pipelines=2, stages=2, micro_batches=1)
-    rows = {
-        "W0_0": "0F0.0 0B0.0",
-        "W1_0": "0F1.0 0B1.0",
-        "W0_1": "1F1.0 1B1.0 1F0.0 1B0.0",
-    }
+    rows = {"W0_0": "0F0.0 0B0.0", "W1_0": "0F1.0 0B1.0", "W0_1": "1F1.0 1B1.0 1F0.0 1B0.0"}
     programs = {Server.parse(name): [Instruction.parse(text) for text in row.split()] for name, row in rows.items()}
     assert run_clock(job, Mode("fused"), programs).period > 0
     programs[Server(0, 0)].reverse()

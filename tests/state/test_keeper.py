@@ -1,4 +1,3 @@
-import errno
 import multiprocessing
 import os
 import resource
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from harness.bad_memory import flip
-from harness.refusing_listener import RefusingListener
 from harness.started import wait_until
 from recycle.control.board.joinfile import new_token
 from recycle.control.membership.doors import HostDoor
@@ -79,16 +77,6 @@ def process(token):
 def client(token, process):
     with closing(KeeperClient(HERE, token, "here")) as opened:
         yield opened
-
-
-def test_a_keeper_without_a_free_descriptor_keeps_what_it_has(token):
-    listener = RefusingListener(listen(token), [OSError(errno.EMFILE, os.strerror(errno.EMFILE))])
-    threading.Thread(target=serve, args=([listener], token, LIMIT), daemon=True).start()
-    with closing(KeeperClient(HERE, token, "here")) as client:
-        put(client, part(), data := content())
-        assert get(client, part()) == (b"head", data)
-        client.dismiss()
-    listener.close()
 
 
 def test_what_was_put_is_there_for_another_process_after_its_trainer_was_killed(token, client):

@@ -99,19 +99,6 @@ def batch(tmp_path):
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
-def test_the_job_outlives_the_first_node_with_a_member_of_etcd_and_the_first_rank(batch):
-    process, cluster = batch
-    wait_until(lambda: "iteration 5/" in cluster.said(0), 120)
-    cluster.nodes[0].crash()
-    process.wait(120)
-    said = cluster.said(1) + cluster.said(2)
-    assert "iteration 60/60" in said, said
-    assert "the first process is gone; the run goes on" in said
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)
-@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 def test_the_job_that_is_told_to_end_makes_a_checkpoint_first(batch):
     process, cluster = batch
     wait_until(lambda: "iteration 5/" in cluster.said(0), 120)

@@ -4,12 +4,12 @@ import os
 import resource
 import signal
 import socket
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 import pytest
 
 from harness.doors import allow_few, everybody, names_of
-from harness.floods import FLOODS, hear, hold
+from harness.floods import FLOODS, hear
 from harness.processes import send_signal, title
 from harness.sockets import listening
 from harness.started import TRAIN, wait_until
@@ -93,19 +93,6 @@ def test_a_flood_by_another_user_ends_no_process_and_a_kill_meanwhile_is_survive
         gone = {name for each, name in before.items() if not title(each)}
         assert gone <= {"recycle: W1_0", "recycle: agent of W1_0"}, run.output[-3000:]
         assert "keeper's process is gone" not in run.output
-        ends_well(run)
-
-
-@pytest.mark.long
-def test_five_thousand_idle_connections_to_every_door(run):
-    doors = doors_of(run)
-    limit_files(run)
-    with ExitStack() as strangers:
-        for _ in range(5):
-            strangers.enter_context(as_stranger(lambda: hold(doors, 1000)))
-        (worker,) = run.processes("^recycle: W1_0")
-        send_signal(worker, signal.SIGKILL)
-        run.wait_for(": 1 of 2 servers")
         ends_well(run)
 
 

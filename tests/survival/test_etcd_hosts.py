@@ -77,19 +77,3 @@ def test_what_all_members_have_lost_is_written_again_and_the_first_host_may_die_
         wait_until(lambda: newest_view(run).servers == ["W1_0", "W2_0"])
         made = iterations(run, "W1_0")
         wait_until(lambda: iterations(run, "W1_0") > made + 2)
-
-
-@pytest.mark.long
-def test_a_first_host_that_is_cut_off_with_its_member_trains_no_further(served, undisturbed):
-    three, ranks, run = served
-    three[0].pull_plug()
-    for rank in ranks[1:]:
-        assert rank.ended() == 0, rank.output
-    # It holds every stage, and half of all iterations were made without it.
-    assert iterations(run, "W0_0") < iterations(run, "W1_0")
-    assert losses(run) == undisturbed
-    before = iterations(run, "W0_0")
-    three[0].push_plug()
-    wait_until(lambda: ranks[0].process.poll() is not None)
-    assert ranks[0].process.returncode != 0
-    assert iterations(run, "W0_0") == before

@@ -1,4 +1,4 @@
-"""Runs whose etcd answers and does not do its work: it is full, has lost its data, or is another cluster."""
+"""Runs whose etcd answers and does not do its work: it is full, or has lost its data."""
 
 import signal
 from collections.abc import Callable
@@ -23,26 +23,18 @@ class Trouble(NamedTuple):
         begin: has it come.
         said: of its cause.
         end: does what is said.
-        members: how many etcd has, of which the first gets full.
     """
 
     begin: Callable[[Etcd], None]
     said: str
     end: Callable[[Etcd], None]
-    members: int = 1
 
 
 FULL = "a member is full, so it takes no writes; run etcdctl compact"
 TROUBLES = {
     "full": Trouble(Etcd.fill, FULL, Etcd.make_room),
-    "one of three is full": Trouble(Etcd.fill, FULL, Etcd.make_room, 3),
     # All that is needed is written again.
     "empty": Trouble(lambda served: served.members[0].start_anew(), "etcd came back without its data", lambda _: None),
-    "another cluster": Trouble(
-        lambda served: served.members[0].start_anew("--initial-cluster-token", "another"),
-        "start the members of that one again",
-        lambda served: served.members[0].bring_back(),
-    ),
 }
 
 
@@ -54,7 +46,7 @@ def iterations(folder: Path) -> int:
 @pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES)
 def test_a_run_finds_out_before_it_needs_etcd_and_survives_deaths_again_afterwards(tmp_path, start, trouble):
     folder = tmp_path / "run"
-    with etcd(trouble.members, quotas=[QUOTA]) as served:
+    with etcd(quotas=[QUOTA]) as served:
         run = start([*TRAIN, *small_run(folder, 2, 1, 100_000, "--store", served.url)])
         run.wait_for("iteration 5/")
         trouble.begin(served)

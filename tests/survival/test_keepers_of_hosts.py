@@ -13,6 +13,7 @@ from recycle.cli.join import LATE
 from recycle.record.recording import CopyLine, InstantLine, Line, ViewLine
 from recycle.runtime.checkpoint_folders import folder_of
 from recycle.state.redundancy import Redundancy
+from tests.survival.test_hosts import titles
 
 WHY_NOT = missing()
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(400)]
@@ -54,12 +55,6 @@ def told(folder, kind):
         for text in path.read_bytes().splitlines()
     ]
     return [each for each in lines if isinstance(each, kind)]
-
-
-def titles(host):
-    """Of all processes of a host."""
-    shown = subprocess.run(host.command("ps", "ax", "-o", "args="), capture_output=True, text=True, check=True)
-    return {line.strip() for line in shown.stdout.splitlines()}
 
 
 def require_same(folder, undisturbed):

@@ -43,38 +43,27 @@ def test_kubernetes_takes_it(page):
         schemas.validate(resource, "1.31", strict=True)
 
 
-def test_what_refers_to_something_else_means_what_is_there(manifest):
-    job, members = manifest["Job", "llama70b"]["spec"], manifest["StatefulSet", "etcd"]["spec"]
+@pytest.mark.parametrize(("page", "name"), [(PAGE, "llama70b"), (OF_TRAIN, "recycle")])
+def test_what_refers_to_something_else_means_what_is_there(page, name):
+    manifest = manifest_of(page)
+    job, members = manifest["Job", name]["spec"], manifest["StatefulSet", "etcd"]["spec"]
     pod, (server,) = job["template"]["spec"], job["template"]["spec"]["containers"]
     variables = {each["name"]: each["value"] for each in server["env"] if "value" in each}
     assert job["completions"] == job["parallelism"] == job["maxFailedIndexes"] + 1
-    assert int(variables["WORLD_SIZE"]) == job["completions"] * int(variables["RANKS"])
-    assert variables["RANKS"] == server["resources"]["limits"]["nvidia.com/gpu"]
+    assert int(variables["WORLD_SIZE"]) == job["completions"] * int(variables.get("RANKS", 1))
+    assert variables.get("RANKS") == server.get("resources", {}).get("limits", {}).get("nvidia.com/gpu")
     # A pod of an indexed job is called after the job and its number, and found below its service.
-    assert variables["MASTER_ADDR"] == f"llama70b-0.{pod['subdomain']}"
-    assert manifest["Service", pod["subdomain"]]["spec"]["selector"] == {"job-name": "llama70b"}
-    names = [f"etcd-{number}.{members['serviceName']}" for number in range(members["replicas"])]
-    assert variables["RECYCLE_STORE"] == f"etcd://{','.join(names)}/llama70b"
-    claims = {each["persistentVolumeClaim"]["claimName"] for each in pod["volumes"] if "persistentVolumeClaim" in each}
-    assert {("PersistentVolumeClaim", each) for each in claims} <= manifest.keys()
-    assert [each["name"] for each in server["volumeMounts"]] == [each["name"] for each in pod["volumes"]]
-
-
-def test_in_the_manifest_of_recycle_train_as_well():
-    manifest = manifest_of(OF_TRAIN)
-    job, members = manifest["Job", "recycle"]["spec"], manifest["StatefulSet", "etcd"]["spec"]
-    pod, (server,) = job["template"]["spec"], job["template"]["spec"]["containers"]
-    variables = {each["name"]: each["value"] for each in server["env"]}
-    assert int(variables["WORLD_SIZE"]) == job["completions"] == job["parallelism"] == job["maxFailedIndexes"] + 1
-    # A pod of an indexed job is called after the job and its number, and found below its service.
-    assert variables["MASTER_ADDR"] == f"recycle-0.{pod['subdomain']}"
-    assert manifest["Service", pod["subdomain"]]["spec"]["selector"] == {"job-name": "recycle"}
+    assert variables["MASTER_ADDR"] == f"{name}-0.{pod['subdomain']}"
+    assert manifest["Service", pod["subdomain"]]["spec"]["selector"] == {"job-name": name}
     assert manifest["Service", members["serviceName"]]["spec"]["selector"] == members["selector"]["matchLabels"]
     names = [f"etcd-{number}.{members['serviceName']}" for number in range(members["replicas"])]
-    assert f"etcd://{','.join(names)}\n" in server["command"][-1]
+    store = variables["RECYCLE_STORE"] if page == PAGE else server["command"][-1].split()[-1]
+    assert store == f"etcd://{','.join(names)}" + ("/llama70b" if page == PAGE else "")
+    claims = {each["persistentVolumeClaim"]["claimName"] for each in pod["volumes"] if "persistentVolumeClaim" in each}
+    assert page == OF_TRAIN or {("PersistentVolumeClaim", each) for each in claims} <= manifest.keys()
     (member,) = members["template"]["spec"]["containers"]
-    claims = [each["metadata"] for each in members["volumeClaimTemplates"]]
-    for container, volumes in ((server, pod["volumes"]), (member, claims)):
+    kept = [each["metadata"] for each in members["volumeClaimTemplates"]]
+    for container, volumes in ((server, pod["volumes"]), (member, kept)):
         assert [each["name"] for each in container["volumeMounts"]] == [each["name"] for each in volumes]
 
 

@@ -9,7 +9,7 @@ import pytest
 from recycle.control.host.agent import FENCED, STOPPED
 from recycle.faults.menu import Fault, Kind
 from recycle.job import Server
-from recycle.record.recording import InstantLine, IterationLine, ViewLine
+from recycle.record.recording import InstantLine, ViewLine
 from recycle.runtime.execute.injection import EXIT_STATUS
 from recycle.runtime.launch.supervise import quiet_watch
 from tests.survival.emulated import EVERYBODY, IMPATIENT, Doom, Once, Scenario, lives, never, settled
@@ -91,14 +91,6 @@ def test_who_does_not_come_in_time_is_declared_dead_by_name_and_the_others_begin
     result.require_kept(*lives("W1_0"), iterations=4)
     assert [(each.epoch, len(each.servers)) for each in result.views] == [(0, 5)]
     assert (result.deaths[NAME].reason, result.deaths[NAME].noticed) == ("did not announce itself for 8 s", "answer")
-
-
-def test_a_run_without_a_stage_does_not_begin_and_says_so(tmp_path):
-    dooms = [Doom(f"W{pipeline}_1#0", "start", -1) for pipeline in range(3)]
-    result = Scenario(tmp_path, dooms=dooms).run()
-    result.require_doomed(*dooms)
-    assert result.error.startswith("no live server of stage 1 is left, and there is no checkpoint that every server")
-    assert result.of(IterationLine) == []
 
 
 @pytest.mark.parametrize("dead", [("W1_0",), ("W1_0", "W1_1")], ids=["agent", "host"])

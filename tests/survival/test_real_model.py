@@ -34,11 +34,7 @@ def reference(shared_runs):
 
 def test_kills_and_a_rejoin_leave_the_losses_as_they_are(tmp_path, reference, monkeypatch):
     wait_between(ForReturn(Server(1, 0), first=5), monkeypatch.setattr)
-    faults = [
-        fault(Kind.KILL, "W1_0", 2, Op.F),
-        fault(Kind.KILL, "W2_1", 4, Op.STEP),
-        fault(Kind.JOIN, "W1_0", 5),
-    ]
+    faults = [fault(Kind.KILL, "W1_0", 2, Op.F), fault(Kind.KILL, "W2_1", 4, Op.STEP), fault(Kind.JOIN, "W1_0", 5)]
     run = Trained(tmp_path / "run", *faults, evaluate_every=4)
     run.require_same(reference, IterationLine, EvaluationLine)
     assert [len(each.servers) for each in run.views] == [6, 5, 4, 5], run.story

@@ -86,26 +86,6 @@ def undisturbed(tmp_path_factory):
     return files(folder)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", SEEDS, ids=lambda _: "seed")
-def test_a_death_while_a_stranger_is_at_the_store_is_survived_or_ends_the_run_with_the_reason(
-    tmp_path, undisturbed, seed
-):
-    with struck(tmp_path, seed) as (run, _):
-        (worker,) = run.processes("^recycle: W1_0")
-        send_signal(worker, signal.SIGKILL)
-        for step in HOLDS[1:]:
-            go_on(tmp_path, step)
-        status = run.ended(300)
-    assert "a stranger writes to the store" in run.output
-    if status:
-        assert re.search(
-            "the store was lost|the run cannot go on|no server reached the end|no live server of stage", run.output
-        ), run.output
-    else:
-        assert files(tmp_path) == undisturbed
-
-
 @pytest.mark.parametrize(
     "seed", [SEEDS[0], *(pytest.param(each, marks=pytest.mark.long) for each in SEEDS[1:])], ids=lambda _: "seed"
 )

@@ -8,14 +8,7 @@ import msgspec
 from harness.examples import paper_plan
 from recycle.job import Server
 from recycle.record.planned import timeline
-from recycle.record.recording import (
-    AbandonedLine,
-    DeathLine,
-    IterationLine,
-    RecoveryLine,
-    RunLine,
-    ViewLine,
-)
+from recycle.record.recording import AbandonedLine, DeathLine, IterationLine, RecoveryLine, RunLine, ViewLine
 from recycle.record.timeline import Timeline
 
 SLOT = 1000

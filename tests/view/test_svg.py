@@ -23,11 +23,6 @@ def test_the_pictures_of_the_documentation_are_what_the_schedules_give():
         assert path.read_text() == content, f"{path.name} differs; if that is meant, run scripts/make_figures.py"
 
 
-def test_the_same_plan_gives_the_same_bytes(worked):
-    _, plan = worked
-    assert draw([chart_of(plan)]) == draw([chart_of(plan)])
-
-
 def test_every_box_has_a_title_and_work_is_drawn_once(worked):
     _, plan = worked
     titles = [box.find("svg:title", NAMESPACE).text for box in boxes(draw([chart_of(plan)]))]

@@ -30,12 +30,7 @@ def test_nccl_is_refused_with_the_reason_where_it_cannot_be_had():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("timing_log_level", 2),
-        ("high_priority_stream_groups", ["dp_cp"]),
-        ("use_sharp", True),
-        ("nccl_ub", True),
-    ],
+    [("timing_log_level", 2), ("high_priority_stream_groups", ["dp_cp"]), ("use_sharp", True), ("nccl_ub", True)],
 )
 def test_over_nccl_what_needs_torchs_communicators_or_waits_for_the_whole_gpu_is_refused(name, value):
     (line,) = said(distributed_backend="nccl", **{name: value})

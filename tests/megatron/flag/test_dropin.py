@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from harness.flag_runs import agents, fork, needs_training, train
+from harness.flag_runs import agents, fork, losses, nearly, needs_training, train
 from harness.undisturbed import trained_by_script
 from recycle.job import Server
 
@@ -19,25 +19,8 @@ FROM_FILE = ("--ckpt-format", "torch", "--load")
 
 
 @pytest.fixture(scope="module")
-def stock_run(shared_runs, dataset):
-    """What the stock run prints, and the folder of its checkpoints."""
-    return trained_by_script(shared_runs, dataset, saves=TO_FILE)
-
-
-@pytest.fixture(scope="module")
-def stock(stock_run):
-    return stock_run.left
-
-
-@pytest.fixture(scope="module")
-def saved(stock_run):
-    return stock_run.folder
-
-
-def nearly(printed):
-    """The last printed digit of a loss depends on the order in which gradients were added."""
-    numbers = {("trained", number): float(loss) for number, (loss, _) in printed.trained.items()}
-    return numbers | {("evaluated", where): float(loss) for where, loss in printed.evaluated.items()}
+def stock(shared_runs, dataset):
+    return trained_by_script(shared_runs, dataset).left
 
 
 def test_with_all_servers_everything_printed_is_the_same_to_the_digit(dataset, stock):
@@ -51,19 +34,13 @@ def test_with_all_servers_everything_printed_is_the_same_to_the_digit(dataset, s
 def test_without_a_server_training_is_the_same_and_its_checkpoint_loads_in_stock(dataset, stock, tmp_path):
     first = train(dataset, *DEAD, *TO_FILE, tmp_path, "--exit-interval", 4)
     expected = nearly(stock)
-    assert nearly(first) == {key: pytest.approx(expected[key], rel=1e-6) for key in nearly(first)}
+    assert losses(first) == {key: expected[key] for key in losses(first)}
     assert sorted(first.trained) == [1, 2, 3, 4]
-    second = nearly(train(dataset, *FROM_FILE, tmp_path))
+    second = losses(train(dataset, *FROM_FILE, tmp_path))
     # Megatron prints the mean of the first two iterations after a start in the place of the second.
     del second["trained", 6]
-    assert second == {key: pytest.approx(expected[key], rel=1e-6) for key in second}
+    assert second == {key: expected[key] for key in second}
     assert ("trained", 8) in second
-
-
-def test_a_stock_checkpoint_is_resumed_under_the_flag(dataset, stock, saved):
-    resumed = train(dataset, *ON, *FROM_FILE, saved, "--ckpt-step", 4)
-    del resumed.trained[6]
-    assert resumed.trained == {number: stock.trained[number] for number in (5, 7, 8)}
 
 
 @pytest.mark.long
@@ -72,8 +49,8 @@ def test_tensor_parallel_bf16_recompute_and_a_loss_per_token(dataset):
         *("--tensor-model-parallel-size", 2, "--bf16", "--calculate-per-token-loss"),
         *("--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", 1),
     )
-    whole = nearly(train(dataset, *settings, ranks=8, iterations=4))
-    without = nearly(train(dataset, *settings, *DEAD, ranks=8, iterations=4))
+    whole = losses(train(dataset, *settings, ranks=8, iterations=4))
+    without = losses(train(dataset, *settings, *DEAD, ranks=8, iterations=4))
     # bfloat16 rounds sums of another order to other values now and then.
     assert without == pytest.approx(whole, rel=1e-4)
 
@@ -86,7 +63,7 @@ def test_dropout_and_cyclic_data_are_the_same_whoever_is_dead_and_timers_go_on(d
     )
     whole = train(dataset, *settings, *ON, iterations=4)
     without = train(dataset, *settings, *DEAD, iterations=4)
-    assert nearly(without) == pytest.approx(nearly(whole), rel=2e-6)
+    assert losses(without) == pytest.approx(losses(whole), rel=2e-6)
     for name in ("forward-backward", "forward-compute", "backward-compute", "batch-generator", "optimizer"):
         assert f"{name} ...." in whole.output
         assert f"{name} ...." in without.output

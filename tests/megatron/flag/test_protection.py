@@ -129,11 +129,7 @@ def test_several_hosts_need_a_secret_or_a_word_of_trust(environment, tmp_path, m
         (f"{WORDS} --recycle-dead W1_0", {}, "with --recycle-dead everybody must live"),
         (WORDS, {"RANK": None}, "this process was started alone"),
         (f"{WORDS} --num-experts 4 --expert-model-parallel-size 2", {}, "with one pipeline there are no peers"),
-        (
-            f"{WORDS} --num-experts 4 --expert-model-parallel-size 4",
-            {},
-            "4 ranks are no multiple of 8, the 4 that",
-        ),
+        (f"{WORDS} --num-experts 4 --expert-model-parallel-size 4", {}, "4 ranks are no multiple of 8, the 4 that"),
         (WORDS, {"WORLD_SIZE": "2"}, "with one pipeline there are no peers"),
         (WORDS, {"WORLD_SIZE": "3"}, "3 ranks are no multiple of 2"),
         ("--pipeline-model-parallel-size 2", {}, "--micro-batch-size is missing"),

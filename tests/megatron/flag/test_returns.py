@@ -4,16 +4,7 @@ import random
 
 import pytest
 
-from harness.flag_runs import (
-    deaths,
-    kill_in_turn,
-    losses,
-    nearly,
-    needs_training,
-    norms,
-    returns,
-    train,
-)
+from harness.flag_runs import deaths, kill_in_turn, losses, nearly, needs_training, norms, returns, train
 from harness.undisturbed import trained_by_script
 
 pytestmark = [needs_training, pytest.mark.timeout(1200)]
@@ -79,14 +70,6 @@ def test_a_server_of_each_stage_comes_back_in_turn_and_nothing_changes(shared_ru
     victims = [pipelines * stage + random.randrange(pipelines) for stage in random.sample(range(STAGES), STAGES)]
     survived = survive(dataset, pace, victims, *settings, *virtual, "--load", folder, **job)
     assert all_of(survived) == nearly_all(stock), victims
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kept", [pytest.param((), id="plain"), pytest.param(KEPT, id="kept")])
-def test_an_iteration_that_megatron_makes_again_changes_nothing(dataset, pace, kept):
-    stock = train(dataset, *CALM, script="rejecting_gpt.py", told={"PACE": str(pace), "REJECT": "3,6"})
-    again = survive(dataset, pace, [], *CALM, *kept, rejected="3,6")
-    assert all_of(again) == nearly_all(stock)
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,7 @@ import re
 
 import pytest
 
-from harness.flag_runs import (
-    deaths,
-    kill,
-    kill_in_turn,
-    losses,
-    nearly,
-    needs_training,
-    norms,
-    train,
-)
+from harness.flag_runs import deaths, kill, kill_in_turn, losses, nearly, needs_training, norms, train
 from harness.undisturbed import trained_by_script
 
 pytestmark = [needs_training, pytest.mark.timeout(1200)]

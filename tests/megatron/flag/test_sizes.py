@@ -38,10 +38,7 @@ PIPELINES = {"--pipeline-model-parallel-size": (1, 2, 3, 4), "--no-overlap-p2p-c
 LAYERS = PIPELINES | {"--num-layers": (2, 4, 5, 6, 8, 12)}
 FIRST, LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"
 ENDS = {FIRST: (None, 1, 2, 4), LAST: (None, 1, 2, 4)}
-COUNTED = {
-    "--account-for-embedding-in-pipeline-split": (None, ""),
-    "--account-for-loss-in-pipeline-split": (None, ""),
-}
+COUNTED = {"--account-for-embedding-in-pipeline-split": (None, ""), "--account-for-loss-in-pipeline-split": (None, "")}
 VIRTUAL = {
     "--num-layers-per-virtual-pipeline-stage": (None, None, 1, 2, 3),
     "--num-virtual-stages-per-pipeline-rank": (None, None, 1, 2, 3),

@@ -123,10 +123,7 @@ def test_killed_between_the_rounds_of_a_vote_that_some_have_not_heard(dataset, s
 
 @pytest.mark.parametrize(
     ("format", "point", "parallel"),
-    [
-        ("torch", "save", ()),
-        pytest.param("torch_dist", "written", ("--sequence-parallel",), marks=pytest.mark.long),
-    ],
+    [("torch", "save", ()), pytest.param("torch_dist", "written", ("--sequence-parallel",), marks=pytest.mark.long)],
 )
 def test_a_server_of_two_ranks_dies_with_one_of_them_and_nothing_changes(
     dataset, stock, tmp_path, monkeypatch, format, point, parallel

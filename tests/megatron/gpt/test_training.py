@@ -134,17 +134,6 @@ def test_a_run_goes_on_from_the_newest_checkpoint_that_is_whole(tmp_path):
     assert "step-00000001 is taken" in warning
 
 
-def test_a_run_goes_on_from_another_runs_checkpoint_and_then_from_its_own(tmp_path):
-    whole, _ = losses(Run(plan(), MODEL, 4, tmp_path / "whole"))
-    first = Run(plan(), MODEL, 2, tmp_path / "first")
-    before, _ = losses(first)
-    second = Run(plan(), MODEL, 3, tmp_path / "second", resume_from=tmp_path / "first")
-    between, _ = losses(second)
-    after, _ = losses(msgspec.structs.replace(second, iterations=4))
-    assert (list(before), list(between), list(after)) == ([0, 1], [2], [3])
-    assert before | between | after == whole
-
-
 def test_a_run_that_is_to_go_on_from_its_own_folder_begins_where_that_has_no_checkpoint_yet(tmp_path):
     whole, _ = losses(Run(plan(), MODEL, 3, tmp_path / "whole"))
     queued = Run(plan(), MODEL, 2, tmp_path / "run", resume_from=tmp_path / "run")

@@ -3,6 +3,7 @@
 from math import inf
 
 import msgspec
+import pytest
 from torch.distributed import HashStore
 
 from recycle.control.membership.view import View
@@ -12,41 +13,35 @@ from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 
 
-def test_a_notice_is_read_by_all_one_iteration_after_it_was_posted():
+@pytest.mark.parametrize(
+    ("long", "said", "expected"),
+    [
+        (
+            inf,
+            [(int(step == EVERY), 1) for step in range(2 * EVERY + 1)],
+            [Notices(), *[Notices(0, 1)] * EVERY, *[Notices(2, 1)] * EVERY, Notices(0, 1)],
+        ),
+        (0.0, [(step, 0) for step in range(4)], [Notices(each) for each in (0, 0, 2, 4, 6)]),
+    ],
+    ids=["now and then", "in each iteration that is long"],
+)
+def test_a_notice_is_read_by_all_one_iteration_after_it_was_posted(long, said, expected):
+    """Both want to admit as many, and the second one is unprotected if any."""
     view = View.among([Server(0, 0), Server(1, 0)])
     heard = {}
 
     def body(member):
-        notices = NoticeExchange(connect(member.store(), view, view.servers[member.rank]), 2, long=inf)
+        notices = NoticeExchange(connect(member.store(), view, view.servers[member.rank]), 2, long)
         found = []
-        for iteration in range(2 * EVERY + 1):
-            notices.say = Notices(admit=int(iteration == EVERY), unprotected=int(member.rank == 1))
+        for admit, unprotected in said:
+            notices.say = Notices(admit=admit, unprotected=unprotected * member.rank)
             notices.exchange()
             found.append(notices.heard)
         notices.collect()
         member.report(msgspec.json.encode([*found, notices.heard]))
 
     launch(2, body, lambda rank, content: heard.update({rank: msgspec.json.decode(content, type=list[Notices])}))
-    expected = [Notices(), *[Notices(0, 1)] * EVERY, *[Notices(2, 1)] * EVERY, Notices(0, 1)]
     assert heard == {0: expected, 1: expected}
-
-
-def test_where_iterations_are_long_each_has_a_post():
-    view = View.among([Server(0, 0), Server(1, 0)])
-    heard = {}
-
-    def body(member):
-        notices = NoticeExchange(connect(member.store(), view, view.servers[member.rank]), 2, long=0.0)
-        found = []
-        for iteration in range(4):
-            notices.say = Notices(admit=iteration)
-            notices.exchange()
-            found.append(notices.heard.admit)
-        notices.collect()
-        member.report(msgspec.json.encode(found))
-
-    launch(2, body, lambda rank, content: heard.update({rank: msgspec.json.decode(content)}))
-    assert heard == {0: [0, 0, 2, 4], 1: [0, 0, 2, 4]}
 
 
 def test_nothing_is_under_way_before_the_first_notice():

@@ -24,9 +24,6 @@ def test_a_plan_that_cannot_run_says_why():
         require_program(msgspec.structs.replace(STAGGERED, form="compute"), Server(0, 0), [Split()])
     with pytest.raises(RunError, match="W1_2 has no instructions"):
         require_program(STAGGERED, Server(1, 2), [Split()])
-    with pytest.raises(
-        RunError,
-        match=r"0I0\.0 computes one half .*: its layers are checkpointed; make the",
-    ):
+    with pytest.raises(RunError, match=r"0I0\.0 computes one half .*: its layers are checkpointed; make the"):
         require_program(STAGGERED, Server(0, 0), [Unsplit()])
     assert require_program(STAGGERED, Server(0, 0), [Split()]) == STAGGERED.programs[Server(0, 0)]

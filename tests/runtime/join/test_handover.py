@@ -7,15 +7,7 @@ import pytest
 import torch
 
 from recycle.runtime.errors import ConnectionLost, RunError
-from recycle.runtime.join.handover import (
-    LARGEST_HEAD,
-    StateHead,
-    TensorHead,
-    pack,
-    receive_state,
-    send_state,
-    unpack,
-)
+from recycle.runtime.join.handover import LARGEST_HEAD, StateHead, TensorHead, pack, receive_state, send_state, unpack
 from recycle.runtime.net.transfer_key import STATE
 
 SECRET = b"of both"

@@ -112,6 +112,15 @@ def assert_equal(one, other):
         assert torch.equal(each, other.content()[name]), name
 
 
+def require_arrival(serving, joining, board, peer, joiner):
+    """What is served arrives, and is what the peer has."""
+    serving.finish()
+    while not joining.ready:
+        joining.wait(board)
+    assert joining.arrived
+    assert_equal(peer, joiner)
+
+
 @pytest.mark.parametrize("before", [0, 4])
 def test_a_joiner_follows_to_the_bit_however_many_steps_are_made_while_it_copies(board, meeting, before):
     peer, joiner = Stage(1), Stage(2)
@@ -233,11 +242,7 @@ def test_a_joiner_asks_again_when_who_serves_it_is_gone_and_arrives(board, door)
     while not is_ready(board):
         joining.wait(board)
     peer.train(1)
-    serving.finish()
-    while not joining.ready:
-        joining.wait(board)
-    assert joining.arrived
-    assert_equal(peer, joiner)
+    require_arrival(serving, joining, board, peer, joiner)
 
 
 def test_a_joiner_that_was_served_in_vain_for_some_times_comes_with_nothing(board, door):
@@ -295,11 +300,7 @@ def test_a_joiner_whose_offer_a_stranger_takes_away_asks_again_and_does_not_come
     while not is_ready(board):
         serving.look(VIEW, board.joining.requests(VIEW.epoch))
         joining.wait(board)
-    serving.finish()
-    while not joining.ready:
-        joining.wait(board)
-    assert joining.arrived
-    assert_equal(peer, joiner)
+    require_arrival(serving, joining, board, peer, joiner)
 
 
 def test_a_joiner_whose_peers_are_all_dead_comes_with_nothing(board, door):
@@ -328,11 +329,7 @@ def test_a_new_view_ends_what_was_begun_and_the_joiner_asks_in_it(board, door):
     serving.abort()
     serving.look(next_view, board.joining.requests(next_view.epoch))
     peer.train(1)
-    serving.finish()
-    while not joining.ready:
-        joining.wait(board)
-    assert joining.arrived
-    assert_equal(peer, joiner)
+    require_arrival(serving, joining, board, peer, joiner)
 
 
 def test_joiners_of_a_stage_are_spread_over_its_servers_and_served_in_turn(board, door):

@@ -1,6 +1,5 @@
 """What the launcher is told, by whom it is told, and who is not let in."""
 
-import errno
 import multiprocessing
 import os
 import pickle
@@ -11,7 +10,6 @@ from contextlib import closing
 
 import pytest
 
-from harness.refusing_listener import RefusingListener
 from recycle.control.host.channel import SealedChannel
 from recycle.control.membership.addresses import listen_at
 from recycle.control.membership.doors import Door, knock
@@ -47,17 +45,6 @@ def test_what_is_told_arrives_in_order_with_who_told_it(inbox):
         send(each)
     sender = HelloMessage("W0_1#2", 77)
     assert [inbox.take(120) for _ in range(4)] == [(sender, each) for each in (sender, *messages)]
-
-
-def test_who_is_not_accepted_for_want_of_descriptors_is_accepted_later(monkeypatch):
-    inbox = ReportInbox("127.0.0.1", "token")
-    refusals = [OSError(errno.EMFILE, os.strerror(errno.EMFILE))]
-    monkeypatch.setattr(inbox, "_socket", RefusingListener(inbox._socket, refusals))
-    inbox.open()
-    LauncherConnection(inbox.address, "token", "W0_0#0", 1)(STILL_THERE)
-    assert next_report(inbox).sender.name == "W0_0#0"
-    assert not refusals
-    inbox.close()
 
 
 def test_all_that_was_said_is_heard_though_who_said_it_has_ended(inbox):
@@ -110,12 +97,6 @@ def test_noise_and_whoever_hangs_up_at_once_do_no_harm(inbox):
     LauncherConnection(inbox.address, "token", "W0_0#0", 1)(STILL_THERE)
     assert next_report(inbox).message == STILL_THERE
     assert inbox.take(0) is None
-
-
-def test_who_connects_and_says_nothing_keeps_nobody_out(inbox):
-    with socket.create_connection(inbox.address):
-        LauncherConnection(inbox.address, "token", "W0_0#0", 1)(STILL_THERE)
-        assert next_report(inbox).message == STILL_THERE
 
 
 class Harm:

@@ -14,14 +14,7 @@ from recycle.control.membership.view import ServerRank
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.net.transfer_key import STATE
 from tests.runtime.net.contract.ranks import SERVERS, Rank
-from tests.runtime.net.contract.writing import (
-    NumberedRule,
-    exchange,
-    filled,
-    numbering,
-    other,
-    pair,
-)
+from tests.runtime.net.contract.writing import NumberedRule, exchange, filled, numbering, other, pair
 
 RULES: dict[str, NumberedRule] = {}
 """By their names."""
