@@ -112,6 +112,8 @@ def command(
         refuse_unread("--sweep", "--gpus-per-server", "--price")
     named = {"checkpoint-interval": checkpoint_interval, "checkpoint-cost": checkpoint_cost, "restart": restart}
     given = {name: value for name, value in named.items() if value is not None} | dict(constants)
+    if twice := [name for name, value in named.items() if value is not None and name in dict(constants)]:
+        raise UserError(f"--{twice[0]}: --constant {twice[0]}=... sets it too; leave one of them out")
     constant_sets(given)
     bill = Bill.parse(gpus_per_server, price)
     names = parse_policies(policies) if policies else ALL
@@ -161,8 +163,7 @@ def _history(
 def _print(found: "StudyAnswer") -> None:
     setting, bill = found.setting, found.bill
     history = setting.history
-    at_end = history.outages.at_end if history.outages else 0
-    said = f"; {plural(at_end, 'failure')} at its very end counted as none" if at_end else ""
+    said = f"; {plural(history.at_end, 'failure')} at its very end counted as none" if history.at_end else ""
     console = make_console()
     console.print(
         f"{describe_job(setting.ground.job)}, {setting.ground.iteration:g} s an iteration; {history.name}: "

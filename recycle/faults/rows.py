@@ -62,7 +62,7 @@ class TraceRow(NamedTuple):
         line: its number in the file.
         time: as it is written; milliseconds from its begin in traces of nodes.
         change: ``remove`` or ``add``.
-        names: of servers or nodes.
+        names: of servers or nodes; none where nothing changes.
     """
 
     line: int
@@ -270,8 +270,8 @@ def _merged(changes: Sequence[NodeChange], what: str = "", *, says_who: bool = F
             raise FaultError(f"{what} {number}: a repair of {node}, which has no fault; add its fault, or leave it out")
         else:
             news = True
-        if news:
-            yield TraceRow(number, repr(round(time - begin, DECIMALS)), change, (node,))
+        # What is no news says that the trace goes on.
+        yield TraceRow(number, repr(round(time - begin, DECIMALS)), change, (node,) if news else ())
 
 
 def _of_dates(lines: Sequence[Fields]) -> list[TraceRow]:
@@ -311,6 +311,8 @@ def _of_counts(lines: Sequence[Fields], unit: float) -> list[TraceRow]:
         latest = _time(number, written, latest, unit)
         begin = latest if begin is None else begin
         time = repr(round(latest - begin, DECIMALS))
+        if count == len(live):
+            rows.append(TraceRow(number, time, ADD, ()))  # which says that the trace goes on
         if lost := [live.pop(random.randrange(len(live))) for _ in range(len(live) - count)]:
             gone += lost
             rows.append(TraceRow(number, time, REMOVE, tuple(lost)))

@@ -108,6 +108,7 @@ class StudyAnswer(msgspec.Struct, frozen=True):
             "choices": self.choices,
             "constants": self.constants,
             "throughput": self.throughput,
+            "failures_at_the_very_end": self.setting.history.at_end,
         }
 
     def _policy(self, each: PolicyComparison) -> Mapping[str, object]:

@@ -1,7 +1,10 @@
 """The failures that a study replays: a recorded trace, or random ones like those of runs."""
 
+import math
+
 import msgspec
 
+from recycle.faults.errors import FaultError
 from recycle.faults.outages import Outages
 from recycle.faults.random_faults import random_outages
 
@@ -39,8 +42,19 @@ class FailureHistory(msgspec.Struct, frozen=True):
             between_failures: mean seconds between two failures of so many servers.
             servers: how many.
             repair: mean seconds from a server's failure to its return.
+
+        Raises:
+            FaultError: there is no time between failures, or until a return.
         """
+        for name, seconds in (("between two failures of the job", between_failures), ("to repair", repair)):
+            if not 0 < seconds < math.inf:
+                raise FaultError(f"mean time {name} is {seconds:g} s: give a number of seconds above 0")
         return cls("random failures", YEAR, None, between_failures * servers, repair)
+
+    @property
+    def at_end(self) -> int:
+        """Failures at the very end of a trace, which cost nothing that is known, and count as none."""
+        return self.outages.at_end if self.outages else 0
 
     def failures_per_second(self, servers: int) -> float:
         """Of a job of so many servers."""

@@ -6,6 +6,7 @@ from html import escape
 from recycle.study.answer import StudyAnswer
 from recycle.study.plots import bucket_bars, lost_hours, over_time, throughput_lines
 from recycle.study.tables import Curves
+from recycle.wording import plural
 
 STYLE = """
 body { font: 15px system-ui, sans-serif; max-width: 960px; margin: 2em auto; padding: 0 1em; color: #222 }
@@ -73,6 +74,8 @@ def _asked(found: StudyAnswer) -> str:
     else:
         per_day = history.failures_per_second(servers) * 86_400
         rows += [["servers of the trace", str(history.outages.nodes)], ["failures of the job", f"{per_day:.3g} a day"]]
+        if history.at_end:
+            rows.append(["at its very end", f"{plural(history.at_end, 'failure')}, counted as none"])
     if bill.price:
         rows += [["price", f"{bill.price:g} for an hour of a server"]]
     return _table([], rows)

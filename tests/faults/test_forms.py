@@ -15,8 +15,11 @@ from recycle.faults.file import load_faults
 from recycle.faults.outages import Outages, load_outages
 from recycle.faults.rows import ADD, MILLISECONDS, REMOVE
 from recycle.job import Job, Server
+from recycle.study.answer import answer
+from recycle.study.bill import Bill
 from recycle.study.compare import StudySetting, compare
 from recycle.study.failures import FailureHistory
+from recycle.study.page import _asked
 from recycle.study.rates import Ground
 
 EPOCH = 1_720_000_000.0
@@ -173,6 +176,12 @@ def test_a_run_and_a_study_begin_at_the_same_time(tmp_path):
 def test_who_fails_when_the_trace_ends_is_counted_as_such(tmp_path):
     outages = read(tmp_path, "a.csv", "0,add,a\n0,add,b\n1000,remove,a\n2000,add,a\n3000,remove,b\n")
     assert (len(outages.entries), outages.at_end) == (1, 1)
+    history = FailureHistory.recorded(outages)
+    assert history.at_end == 1
+    ground = Ground(JOB, 12.0, 16, outages.failures_per_second)
+    found = answer(StudySetting(ground, history, ("dropping",), 1), Bill(0), with_choices=False)
+    assert found.as_json()["failures_at_the_very_end"] == 1
+    assert "1 failure, counted as none" in _asked(found)
     assert read(tmp_path, "b.csv", "0,add,a\n1000,remove,a\n3000,add,a\n").at_end == 0
 
 
@@ -238,6 +247,21 @@ def test_what_is_no_text_of_a_trace_is_a_line(tmp_path, name, content, message):
 @pytest.mark.parametrize("comment", ["# Nodes: 8", "#NODES=8", "# nodes 8\n# nodes failed\n# nodes  8"])
 def test_a_comment_says_how_many_nodes_there_are_in_any_letters(tmp_path, comment):
     assert read(tmp_path, "a.csv", f"{comment}\nnode,start_days,end_days\nx,1,2\ny,3,4\n").nodes == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("counts.csv", "hours,live\n0,4\n1,3\n2,3\n"),
+        ("dates.txt", "2021-12-11,11:00:00,4\n2021-12-11,12:00:00,3\n2021-12-11,13:00:00,3\n"),
+        ("changes.csv", "0,add,a\n0,add,b\n0,add,c\n0,add,d\n3600000,remove,a\n7200000,remove,a\n"),
+        ("open.csv", "# nodes 4\nnode,start_hours,end_hours\na,1,\na,1.5,2\n"),
+    ],
+)
+def test_a_last_line_without_news_says_how_long_a_trace_lasts(tmp_path, name, text):
+    outages = read(tmp_path, name, text)
+    assert (outages.nodes, outages.seconds, outages.at_end) == (4, 7200, 0)
+    assert [each[1:] for each in outages.entries] == [(3600, 7200)]
 
 
 def test_dates_before_2001_are_dates(tmp_path):
