@@ -30,42 +30,34 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
 
 from benchmarks.shared import run_part, until_interrupted
+from harness.attacked_runs import AT_STORE, BEGINS, GOES_ON, PATIENCE, OnHosts, attacked, begin, flooded
 from harness.digests import data_digests
-from harness.doors import FEW, STORE, everybody
-from harness.floods import FLOODS, hear, hold
-from harness.hosts import Host
+from harness.doors import FEW, everybody
+from harness.floods import FLOODS
 from harness.hosts import hosts as make_hosts
 from harness.processes import PROCESSES, UNSEEN, family, send_signal, title
 from harness.sockets import Listening, listening
-from harness.started import Started, by_hand, wait_until
-from harness.strangers import as_stranger, readable
+from harness.started import Started, wait_until
 from recycle.control.board.joinfile import JoinFile
 from recycle.record.recording import Line, RecoveryLine
 from recycle.runtime.step.checkpoint import DIGESTS
 
-MODEL = "layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\nexact = true\n"
-SIZE = ("--pipelines", "2", "--stages", "2", "--micro-batches", "4")
 ITERATIONS, EVERY = 60, 5
 """Of a run that is struck; it waits before each fifth one for its share of the strikes."""
 
 STRUCK, RETURNS, LAST = EVERY, 25, 55
 """Iterations before which the strikes begin, a server is killed while they pause, and another one while they go on."""
 
-PATIENCE = 300.0
 SURVIVORS, MICROSECONDS = 3, 1e6
-TORCHS = 1000
-"""Connections to each socket at which torch listens in a worker: there, they count up to the limit of the system."""
-
 STANDSTILL, GROWTH = 10.0, 50.0
 """Seconds between two iterations and megabytes of a process that are too many."""
 
@@ -127,20 +119,6 @@ def _resident(process: int) -> int:
     with contextlib.suppress(*UNSEEN, IndexError):
         return int((PROCESSES / str(process) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
     return 0
-
-
-def begin(
-    folder: Path,
-    *more: str,
-    limits: Sequence[str] = (),
-    host: Host | None = None,
-    variables: Mapping[str, str] = MappingProxyType({}),
-) -> Started:
-    """A run, or its part on a host, that waits before an iteration while a file called after it is in the folder."""
-    (folder / "model.toml").write_text(MODEL)
-    files = ["--model", str(folder / "model.toml"), "-o", str(folder / "run")]
-    words = [*limits, sys.executable, "-m", "harness.scripts.held_train", "train", *SIZE, *files, *more]
-    return Started(words, host, {"HELD": str(folder), **variables})
 
 
 def files(folder: Path) -> Mapping[str, Mapping[str, str]]:
@@ -341,20 +319,6 @@ class Flooded:
         return [each for each in found if isinstance(each, RecoveryLine)]
 
 
-@contextmanager
-def flooded(flood: str, doors: Sequence[Listening], connections: int, on: Host | None = None) -> Iterator[None]:
-    """Within the block, other users of a host flood some doors; each one that says nothing does so at one of them."""
-    with ExitStack() as strangers:
-        if flood != "idle":
-            strangers.enter_context(as_stranger(partial(FLOODS[flood], doors), on))
-        else:
-            for each in doors:
-                is_torchs = any(title(holder).startswith("recycle: W") for holder in each.holders)
-                count = min(connections, TORCHS) if is_torchs else connections
-                strangers.enter_context(as_stranger(partial(hold, [each], count), on))
-        yield
-
-
 def floods() -> int:
     parser = argparse.ArgumentParser(prog="strangers floods", description="recoveries while strangers flood all doors")
     parser.add_argument("--pairs", type=int, default=5, help="of kills, for each flood")
@@ -386,110 +350,15 @@ def floods() -> int:
     return int(bool(ended))
 
 
-STORE_PORT, NONCE, PATIENT = 29500, 16, 8.0
-"""Where the store of a run on hosts is; bytes that a door says to who proves nothing; seconds in which it hangs up."""
-
-AT_STORE: Mapping[str, Sequence[str]] = {
-    "strikes": ("harness.scripts.vandal", "host1", str(STORE_PORT), "1"),
-    "frozen": ("harness.scripts.freezer", "host1", str(STORE_PORT)),
-}
 ATTACKS = ("reads", *AT_STORE, *FLOODS)
-BEGINS, GOES_ON = 5, 30
-"""Iterations before which a run on hosts waits until the attack has begun, and until it has gone on for a while."""
-
 LASTS = 12.0
 """Seconds: some times the silence after which a host is dead."""
 
 
-class OnHosts:
-    """A run on two hosts.
-
-    Args:
-        folder: of the run.
-        places: the hosts, and one more for strangers.
-        ends: what is ended with it.
-    """
-
-    def __init__(self, folder: Path, places: Sequence[Host], ends: ExitStack) -> None:
-        folder.chmod(0o755)
-        self.folder = folder
-        self.places = places
-        for step in (BEGINS, GOES_ON):
-            (folder / str(step)).touch()
-        words = ("--iterations", str(ITERATIONS), "--restarts", "0", "--keep-in-memory", "copies=1")
-        self.ranks = []
-        for rank, host in enumerate((places[0], places[0], places[1], places[1])):
-            self.ranks.append(begin(folder, *words, host=host, variables=by_hand(rank, 4, "host1", STORE_PORT)))
-            ends.callback(self.ranks[-1].kill)
-        self.ranks[0].wait_for(f"iteration {BEGINS}/", PATIENCE)
-
-    @property
-    def output(self) -> str:
-        """What all have printed."""
-        return "".join(each.output for each in self.ranks)
-
-    def doors(self) -> list[tuple[Host, list[Listening]]]:
-        """Where strangers are, and what they reach there: other users of a host all, and others its addresses."""
-        token = JoinFile.read(self.folder / "run" / "join.json").token
-        everything = listening({each for rank in self.ranks for each in everybody(rank.process.pid, token)})
-        own = [(host, [each for each in everything if _network(each) == _network_of(host)]) for host in self.places[:2]]
-        addresses = {each.address for each in self.places[:2]}
-        reached = [each for each in everything if isinstance(each.address, tuple) and each.address[0] in addresses]
-        return [*own, (self.places[2], reached)]
-
-    def go_on(self, step: int) -> None:
-        """Have it wait no longer before an iteration."""
-        (self.folder / str(step)).unlink()
-
-
-def _network_of(host: Host) -> str:
-    return str((PROCESSES / str(host.first) / "ns" / "net").readlink())
-
-
-def _network(door: Listening) -> str:
-    return str((PROCESSES / str(min(door.holders)) / "ns" / "net").readlink())
-
-
-def read_all(doors: Sequence[Listening], folder: Path) -> None:
-    """Try to read what doors of the run say, and its files.
-
-    Raises:
-        AssertionError: something can be read.
-    """
-    # A process that has started no keeper keeps a socket for one, where no connection is accepted.
-    for door, heard in hear(doors, PATIENT).items():
-        assert len(heard) <= NONCE, f"{door} says {heard!r}"
-    assert not [*readable(folder)], "files can be read"
-
-
-def _is_ours(door: Listening) -> bool:
-    """Whether a door is not torch's, which takes what comes for a rank or a client."""
-    return not any(title(each).startswith("recycle: W") or title(each) == STORE for each in door.holders)
-
-
-@contextmanager
-def attacked(run: OnHosts, attack: str, connections: int) -> Iterator[None]:
-    """Within the block, an attack goes on."""
-    with ExitStack() as strangers:
-        doors = run.doors()
-        if attack in AT_STORE:
-            vandal = Started([sys.executable, "-m", *AT_STORE[attack]], run.places[2])
-            strangers.callback(vandal.kill)
-            vandal.wait_for({"strikes": "400 strikes", "frozen": "2 hosts are frozen"}[attack], PATIENCE)
-        for host, found in doors:
-            if attack == "reads":
-                strangers.enter_context(
-                    as_stranger(partial(read_all, [*filter(_is_ours, found)], run.folder / "run"), host)
-                )
-            elif attack in FLOODS:
-                strangers.enter_context(flooded(attack, found, connections, host))
-        yield
-
-
-def attack_hosts(attack: str, connections: int, expected: Mapping[str, Mapping[str, str]]) -> tuple[list[str], str]:
-    """A run on hosts under an attack; gives what was wrong, and what it printed."""
+def attack_hosts(attack: str, connections: int, expected: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """A run on hosts under an attack; gives what was wrong, and then what it printed as well."""
     with tempfile.TemporaryDirectory() as name, make_hosts(3) as places, ExitStack() as ends:
-        run = OnHosts(Path(name), places, ends)
+        run = OnHosts(Path(name), places, ITERATIONS, ends)
         with attacked(run, attack, connections):
             run.go_on(BEGINS)
             run.ranks[0].wait_for(f"iteration {GOES_ON}/", PATIENCE)
@@ -499,7 +368,7 @@ def attack_hosts(attack: str, connections: int, expected: Mapping[str, Mapping[s
         problems = [f"statuses {statuses}"] if any(statuses) else []
         problems += [f"{each} died" for each in DEATH.findall(run.output)]
         problems += ["it has other bits than an undisturbed run"] if files(run.folder) != expected else []
-        return problems, run.output
+        return problems and [*problems, run.output]
 
 
 def on_hosts() -> int:
@@ -507,20 +376,15 @@ def on_hosts() -> int:
     parser.add_argument("--attack", nargs="+", choices=ATTACKS, default=list(ATTACKS))
     parser.add_argument("--connections", type=int, default=1000, help="to each door, that say nothing")
     arguments = parser.parse_args()
-    made, failed = 0, 0
+    good = 0
     with until_interrupted():
         expected = undisturbed()
         for attack in arguments.attack:
-            began = time.monotonic()
-            problems, said = attack_hosts(attack, arguments.connections, expected)
-            seconds = time.monotonic() - began
-            print(f"{attack:8} {seconds:.0f} s: {'; '.join(problems) or 'equal to the bit, no death'}", flush=True)
-            made += 1
-            if problems:
-                failed += 1
-                Path(f"hosts-{attack}.log").write_text(said)
-    print(f"{failed} of {made} runs failed; load {os.getloadavg()[0]:.1f}")
-    return int(bool(failed) or made < len(arguments.attack))
+            problems = attack_hosts(attack, arguments.connections, expected)
+            print(f"{attack:8} {'; '.join(problems) or 'equal to the bit, no death'}", flush=True)
+            good += not problems
+    print(f"{good} of {len(arguments.attack)} runs as they should be; load {os.getloadavg()[0]:.1f}")
+    return int(good < len(arguments.attack))
 
 
 def main() -> int:
