@@ -351,8 +351,6 @@ def floods() -> int:
 
 
 ATTACKS = ("reads", *AT_STORE, *FLOODS)
-LASTS = 12.0
-"""Seconds: some times the silence after which a host is dead."""
 
 
 def attack_hosts(attack: str, connections: int, expected: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -362,7 +360,8 @@ def attack_hosts(attack: str, connections: int, expected: Mapping[str, Mapping[s
         with attacked(run, attack, connections):
             run.go_on(BEGINS)
             run.ranks[0].wait_for(f"iteration {GOES_ON}/", PATIENCE)
-            time.sleep(LASTS)
+            # Some times the silence after which a host is dead.
+            time.sleep(12)
             run.go_on(GOES_ON)
             statuses = [each.ended(PATIENCE) for each in run.ranks]
         problems = [f"statuses {statuses}"] if any(statuses) else []
