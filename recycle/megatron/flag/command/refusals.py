@@ -206,7 +206,10 @@ INSIDE = frozenset(("tp", "cp", "hcp", "tp_cp", "ep", "ep_tp", "tp_ep_mp"))
 UNSPLIT = (
     _off(
         "gradient_accumulation_fusion",
-        Advice("it prevents a split backward pass", "turn it off, or plan with --backward fused"),
+        Advice(
+            "a fused accumulation of gradients prevents a split backward pass",
+            "add --no-gradient-accumulation-fusion, or plan with --backward fused",
+        ),
     ),
     Rule(
         ("transformer_impl",),
