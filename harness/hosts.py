@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from harness.processes import children, is_running, send_signal
+from harness.processes import PROCESSES, children, is_running, send_signal
 from recycle.control.host.agent import die_with
 
 TOOLS = ("ip", "unshare", "nsenter")
@@ -84,7 +84,7 @@ class Host:
 
     def enter_network(self) -> None:
         """Have this process's sockets on this host from now on."""
-        with Path(f"/proc/{self.first}/ns/net").open() as network:
+        with (PROCESSES / str(self.first) / "ns" / "net").open() as network:
             if ctypes.CDLL(None, use_errno=True).setns(network.fileno(), 0):
                 raise OSError(ctypes.get_errno(), f"the network of {self.name} cannot be entered")
 

@@ -39,7 +39,9 @@ def settled() -> Iterator[None]:
     for stream in before:
         # Under the locales C and POSIX Python lets undecodable bytes through, and fails at all that ASCII lacks.
         if getattr(stream, "errors", None) in ("strict", "surrogateescape"):
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+            # What was a file when Python began, and is a pipe now, has no place that could be asked for.
+            with suppress(OSError):
+                stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         yield
         output.flush()

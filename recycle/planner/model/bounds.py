@@ -153,7 +153,9 @@ def _shared(problem: Problem, own: Mapping[Server, int]) -> Iterator[tuple[Serve
         together.setdefault(live, []).append(chunk)
         for crowd in problem.crowds(chunk):
             some = tuple(peers[host] for host in sorted(crowd.hosts))
-            brought = sum(job.loads[home] for home in crowd.homes if not keeps_home or peers[home] not in own)
+            # A pipeline that is no more has none.
+            homes = [home for home in crowd.homes if home in peers]
+            brought = sum(job.loads[home] for home in homes if not keeps_home or peers[home] not in own)
             slowest = max(own[server] + brought * cost[server][chunk] for server in some)
             yield (
                 some[0],

@@ -105,8 +105,9 @@ function sayFigures(figures, state) {
     make('strong', 'waiting for a run to begin here', figures).id = 'live-state';
     return;
   }
+  const planned = state.iterations === null ? '' : ` of ${state.iterations}`;
   const said = [
-    ['iteration', `${state.step || 'none yet'}${state.iterations === null ? '' : ` of ${state.iterations}`}`],
+    ['iteration', `${state.step || 'none yet'}${planned}`],
     ...(state.loss === null ? [] : [['loss', state.loss.toFixed(4)]]),
     ...(state.rate === null ? [] : [['throughput', `${state.rate.toPrecision(3)} micro-batches/s`]]),
     ['servers', sayLive(state)],

@@ -58,7 +58,8 @@ def test_whoever_is_dead_a_group_gives_what_the_whole_one_gives(shape, ranks):
             is_pipeline = len({each.pipeline for each in servers}) == 1
             counted = whole[[is_pipeline or each not in dead for each, _ in members]]
             assert torch.equal(total, counted.sum(0))
-            assert torch.equal(product, counted.prod(0))
+            # Too large for each digit, so that the order matters.
+            assert torch.allclose(product, counted.prod(0), rtol=1e-5)
 
 
 def breaks(then):
