@@ -2,8 +2,8 @@
 
 The file is a zip archive of ``index.json``, a packed plan per vector, ``plans/0-0-1-0``, and ``references``, which
 holds what the plans have in common. By a routing rule of users, for which it matters which pipeline is which, there is
-a plan per set of dead servers, ``plans/W1_2-W3_0``. A plan is read when
-it is looked up, and a program when a server asks for it, so a look-up costs little however large the job is.
+a plan per set of dead servers, ``plans/W1_2-W3_0``. A plan is read when it is looked up, and a program when a server
+asks for it, so a look-up costs little however large the job is.
 """
 
 import zipfile
@@ -224,7 +224,7 @@ class Catalogue:
         dead = job.dead_servers(dead)
         counts = dead.counts
         by_set = self.index.mode.routing_rule.registered
-        entry = self.entries.get((by_set and tuple(map(str, sorted(dead)))) or counts)
+        entry = self.entries.get(set_key(self.index.mode, dead) or counts)
         if entry is None:
             raise NoPlanError(
                 f"{self.path}: no plan for failure counts {counts}, {sum(counts)} failures; it holds every vector "
@@ -250,6 +250,11 @@ class Catalogue:
         if self.archive.getinfo(name).file_size > LARGEST_MEMBER:
             raise zipfile.BadZipFile(f"{name} has more than {LARGEST_MEMBER} bytes")
         return self.archive.read(name)
+
+
+def set_key(mode: Mode, dead: DeadServers) -> tuple[str, ...]:
+    """The names of the dead servers, if a plan is of these alone; none if it is of all with their counts."""
+    return tuple(map(str, sorted(dead))) if mode.routing_rule.registered else ()
 
 
 def member_name(key: Key) -> str:

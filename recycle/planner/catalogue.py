@@ -16,7 +16,7 @@ import msgspec
 from recycle.errors import UserError
 from recycle.files import read_bytes, write_whole
 from recycle.job import DeadServers, Job
-from recycle.plan.catalogue import FORMAT, VERSION, Entry, Index, write_catalogue
+from recycle.plan.catalogue import FORMAT, VERSION, Entry, Index, set_key, write_catalogue
 from recycle.plan.mode import Mode
 from recycle.plan.normalise import Counts, canonical_dead
 from recycle.plan.packing import (
@@ -95,9 +95,6 @@ def make_catalogue(
     cases = [
         *(failure_sets(job, failures) if by_set else map(partial(canonical_dead, job), failure_vectors(job, failures)))
     ]
-    if by_set:
-        # What an interrupted run has left may be of another rule of that name.
-        shutil.rmtree(_folder_of_parts(path), ignore_errors=True)
     parts = _open_parts(path, job, mode, failures, effort, form)
     references = _references(parts, job, mode, failures, effort, form)
     planner = _Planner(parts, job, mode, effort, form, references)
@@ -137,8 +134,7 @@ class _Planner(msgspec.Struct, frozen=True):
             packed = pack_plan(plan, self.references)
             write_whole(part, msgspec.msgpack.encode(packed))
         head = packed.plan(str(part))
-        names = tuple(map(str, sorted(dead))) if self.mode.routing_rule.registered else ()
-        return number, Entry(dead.counts, head.period, head.bound, head.makespan, names)
+        return number, Entry(dead.counts, head.period, head.bound, head.makespan, set_key(self.mode, dead))
 
 
 @contextmanager
@@ -178,13 +174,12 @@ def _require_few(job: Job, failures: int, *, by_set: bool) -> None:
         )
 
 
-def _folder_of_parts(path: Path) -> Path:
-    return path.with_name(f"{path.name}.part")
-
-
 def _open_parts(path: Path, job: Job, mode: Mode, failures: int, effort: Effort, form: Form) -> Path:
     """The folder of an interrupted run, or a new one; its mark tells what it is for."""
-    parts = _folder_of_parts(path)
+    parts = path.with_name(f"{path.name}.part")
+    if mode.routing_rule.registered:
+        # What an interrupted run has left may be of another rule of that name.
+        shutil.rmtree(parts, ignore_errors=True)
     what = msgspec.json.encode((job, mode, failures, effort.budget, effort.seed, form))
     mark = hashlib.sha256(what).hexdigest().encode()
     try:
