@@ -189,6 +189,7 @@ def _known_servers(context: click.Context) -> list[str]:
     """Those of the run or the job that a command line names."""
     from recycle.jobfile import load_job
     from recycle.plan.document import load_plan
+    from recycle.record.recording import PLAN
 
     given = context.params
     shape = {key: value for key in ("pipelines", "stages", "micro_batches") if (value := given.get(key)) is not None}
@@ -196,7 +197,7 @@ def _known_servers(context: click.Context) -> list[str]:
     named = given.get("folder") or given.get("job_file") or next(iter(context.args), None)
     path = Path(named) if named else None
     try:
-        job = load_plan(path / "plan.json").job if path and path.is_dir() else load_job(path, shape)
+        job = load_plan(path / PLAN).job if path and path.is_dir() else load_job(path, shape)
     except UserError:
         return []
     return [str(each) for each in job.servers()]

@@ -12,6 +12,9 @@ from recycle.wording import BASELINE
 FORMAT = "recycle run"
 VERSION = 1
 
+PLAN, SETTINGS = "plan.json", "run.json"
+"""Files in a run's folder: its plan, and the settings of ``recycle train``."""
+
 LaneName = Literal["compute", "communication"]
 InstantKind = Literal[
     "failure",

@@ -14,12 +14,10 @@ from recycle.record.history import History, load_history
 from recycle.record.measured import held_memory
 from recycle.record.planned import timeline
 from recycle.record.reading import load_recording
+from recycle.record.recording import PLAN
 from recycle.record.timeline import Timeline
 from recycle.record.totals import StepTotal, load_totals
 from recycle.view.copies import StageCopies, load_copies
-
-PLAN = "plan.json"
-"""The plan in a run's folder, whose job says what servers hold and may hold."""
 
 
 class Subject(msgspec.Struct, frozen=True):

@@ -16,6 +16,8 @@ from recycle.record.measured import held_memory
 from recycle.record.processes import Processes, is_gone
 from recycle.record.reading import timeline_of
 from recycle.record.recording import (
+    PLAN,
+    SETTINGS,
     CopyLine,
     DeathLine,
     EvaluationLine,
@@ -32,7 +34,7 @@ from recycle.view.amounts import held_text
 from recycle.view.copies import KnownCopies, live_by_stage
 from recycle.view.history import tell, total_text
 from recycle.view.panel import Panel, make_panels
-from recycle.view.subject import PLAN, Subject
+from recycle.view.subject import Subject
 from recycle.wording import microseconds, seconds_text
 
 SHOWN = 3
@@ -40,9 +42,6 @@ SHOWN = 3
 
 CURVE = 400
 """Steps of the curves."""
-
-SETTINGS = "run.json"
-"""The file of a run's settings, in its folder."""
 
 
 class ServerState(msgspec.Struct, frozen=True):

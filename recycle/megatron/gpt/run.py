@@ -17,6 +17,7 @@ from recycle.placing.decision import Outlook
 from recycle.plan.batch import Batch
 from recycle.plan.document import load_plan, save_plan
 from recycle.plan.plan import Plan
+from recycle.record.recording import PLAN, SETTINGS
 from recycle.runtime.checkpoint_folders import CHECKPOINTS, folder_of
 from recycle.runtime.device import DeviceKind
 from recycle.runtime.errors import RunError
@@ -26,7 +27,6 @@ from recycle.state.racks import Racks
 from recycle.state.redundancy import Redundancy
 from recycle.version import __version__
 
-PLAN, SETTINGS = "plan.json", "run.json"
 # They have files of their own, are where the files are, or are not for everybody to read.
 NOT_SAVED = ("plan", "folder", "cluster")
 

@@ -24,13 +24,11 @@ from recycle.plan.memory import peak_memory
 from recycle.plan.plan import Plan
 from recycle.record.history import next_epoch
 from recycle.record.recorder import Recorder
-from recycle.record.recording import EvaluationLine, InstantLine, IterationLine, ViewLine
+from recycle.record.recording import PLAN, EvaluationLine, InstantLine, IterationLine, ViewLine
 from recycle.record.reporting import Event, EventFile
 from recycle.record.timeline import Span
 from recycle.runtime.recover.view_reports import first_view, now
 from recycle.saying import say
-
-PLAN = "plan.json"
 
 REMEMBERED = 4
 """Iterations whose lines are known: a view goes back by fewer."""
