@@ -25,7 +25,7 @@ TORCHS = 1000
 
 
 STORE_PORT, NONCE, PATIENT = 29500, 16, 8.0
-"""Where the store of a run on hosts is; bytes that a door says to who proves nothing; seconds in which it hangs up."""
+"""Where the store of a run on hosts is; bytes that a door says without a proof; seconds in which it hangs up."""
 
 AT_STORE: Mapping[str, Sequence[str]] = {
     "strikes": ("harness.scripts.vandal", "host1", str(STORE_PORT), "1"),

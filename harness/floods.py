@@ -59,7 +59,7 @@ FLOODS: Mapping[str, Callable[[Doors], object]] = {
 
 
 def hear(doors: Doors, patience: float | None = None) -> dict[Listening, bytes]:
-    """What each says to a stranger who says something that proves nothing, until it hangs up.
+    """What each says to a stranger that says something that proves nothing, until it hangs up.
 
     Args:
         doors: which.

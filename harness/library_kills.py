@@ -2,7 +2,7 @@
 
 Everybody makes the network of a view, sums and transfers numbers that are known, whole and in shares, and hears of an
 alarm in a thread that gives the network up, as in a run. An alarm, the next view and the replacement come at once, so
-that kills also meet networks that are being made, first operations, and others who still give up.
+that kills also meet networks that are being made, first operations, and others that still give up.
 """
 
 import faulthandler

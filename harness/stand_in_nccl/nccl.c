@@ -252,7 +252,7 @@ static size_t edge(const Call *call, int rank, int size) { return call->count * 
 
 static int for_all(const Call *call) { return call->kind != SEND && call->kind != BROADCAST && call->root < 0; }
 
-/* What goes from each rank to those who put it together, and what goes one way only. */
+/* What goes from each rank to those that put it together, and what goes one way only. */
 static int gather(Communicator *it, Call *call, Transfer *list) {
   size_t width = widths[call->type];
   int kind = call->kind + (for_all(call) ? 0 : 10), number = 0;

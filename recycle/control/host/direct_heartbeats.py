@@ -1,9 +1,9 @@
 """Direct heartbeats: a host asks another one whether it lives.
 
 That spares a store that is dear, and where a stranger undoes signs of life in the store, the answer is believed.
-Who watches a host hails it in every beat and is answered. In the next hail it says which answer it has heard: so the
-other one knows as well that it is heard, and need not tell the store. Both go by times on their own clocks, which come
-back to them: what was recorded on the way and is sent again later counts for nothing.
+A host hails those that it watches in every beat, and is answered. In the next hail it says which answer it has heard:
+so the other one knows as well that it is heard, and need not tell the store. Both go by times on their own clocks,
+which come back to them: what was recorded on the way and is sent again later counts for nothing.
 """
 
 import socket

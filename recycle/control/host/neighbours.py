@@ -67,9 +67,9 @@ class HostPlace(NamedTuple):
 class Neighbours:
     """What a host knows of its neighbours.
 
-    It hails those whom it watches, and lives whoever answers, or gives its sign in the store: a stranger may undo that.
-    Where the store is dear, it is asked only about one that does not answer, told of this host while one that should
-    watch it does not hear it, and looked at now and then for what else changes.
+    It hails those that it watches. A host lives if it answers, or gives its sign in the store, which a stranger may
+    undo. Where the store is dear, it is asked only about one that does not answer, told of this host while one that
+    should watch it does not hear it, and looked at now and then for what else changes.
 
     Args:
         host: what it is called.
@@ -190,7 +190,7 @@ class Neighbours:
         return self._direct is None or not self._direct.heartbeats.spares
 
     def _has_answered(self, host: str) -> bool:
-        """Whether who speaks for a host has answered directly."""
+        """Whether the agent that speaks for a host has answered directly."""
         answered, beat = self._answers.get(host), self._beats.get(host)
         return answered is not None and beat is not None and beat.address == answered[1]
 
