@@ -125,7 +125,7 @@ def live_ranks(job, views, work: Callable, size, groups=None):
     """
     store = HashStore()
     alarms = [threading.Event() for _ in views]
-    entered = threading.Barrier(size * len(views[0]))
+    entered, over = (threading.Barrier(size * len(views[0])) for _ in range(2))
 
     def begin(place):
         server, number = place
@@ -141,7 +141,11 @@ def live_ranks(job, views, work: Callable, size, groups=None):
         )
         # What the work breaks is a view that stands: a rank that is still on its way into it would not get there.
         entered.wait(PATIENCE.total_seconds())
-        return work(live)
+        try:
+            return work(live)
+        finally:
+            # A network that ends cuts connections to its partners, and here those of others to them are not told apart.
+            over.wait(PATIENCE.total_seconds())
 
     return in_threads([(server, number) for server in views[0] for number in range(size)], begin)
 

@@ -1,16 +1,28 @@
 """One rank's part of a group of gloo's, whose end holds up nobody.
 
-Gloo ends a group when nothing of it is under way any more. What was given up may be under way until its time-out, and
-whoever lets go of the group last would wait for that: mostly a thread that has left it for the groups of a new view.
+Gloo ends a group when nothing of it is under way any more, and then waits for its loop: whoever lets go of the group
+last would wait for both, and mostly that is a thread that has left it for the groups of a new view.
+
+While a group ends, its loop closes the connections whose other ends are gone, and does not take them off the list that
+it asks the kernel about. A connection that a fork of this process has as well, such as one that loads data, stays there
+after that, and gloo ends the process when it hears of it. So they are cut before, while the loop takes them off.
 """
 
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.distributed import AllreduceOptions, Work
+
+from recycle.runtime.net.gloo.sockets import Connections
+
+CLOSED_WITHIN = 1.0
+"""Seconds for which the end of a group waits until gloo has closed its connections, which takes milliseconds."""
+
+PAUSE = 0.005
 
 
 class GlooBackend:
@@ -30,12 +42,21 @@ class GlooBackend:
         self._rank = rank
         # In a list, which is emptied at the end: so the last reference is where it is emptied.
         self._held = [backend]
-        weakref.finalize(self, _end_apart, self._held).atexit = False
+        self._connections: list[Connections] = []
+        weakref.finalize(self, _end_apart, self._held, self._connections).atexit = False
 
     @property
     def neighbours(self) -> list[str]:
         """What the ranks are called with which this one exchanges in reductions."""
         return [self.names[each] for each in sorted(neighbours(self._rank, len(self.names)))]
+
+    def has(self, connections: Connections) -> None:
+        """Note connections of this group."""
+        self._connections.append(connections)
+
+    def cut(self) -> None:
+        """Shut down its connections. What waits for one of them, on either side, raises at once."""
+        _cut(self._connections)
 
     def allreduce(self, tensors: list[torch.Tensor], options: AllreduceOptions | None = None) -> Work:
         """See torch's."""
@@ -58,5 +79,18 @@ def neighbours(rank: int, size: int) -> set[int]:
     return {(rank + 1) % size, (rank - 1) % size} - {rank}
 
 
-def _end_apart(held: list[Any]) -> None:
-    threading.Thread(target=held.clear, name="end of a group", daemon=True).start()
+def _cut(connections: list[Connections]) -> None:
+    for each in list(connections):
+        each.cut()
+
+
+def _end_apart(held: list[Any], connections: list[Connections]) -> None:
+    threading.Thread(target=_end, args=(held, connections), name="end of a group", daemon=True).start()
+
+
+def _end(held: list[Any], connections: list[Connections]) -> None:
+    _cut(connections)
+    end = time.monotonic() + CLOSED_WITHIN
+    while any(each.open for each in connections) and time.monotonic() < end:
+        time.sleep(PAUSE)
+    held.clear()

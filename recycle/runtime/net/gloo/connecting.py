@@ -18,7 +18,7 @@ from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.net.gloo.addresses import Address
 from recycle.runtime.net.gloo.backend import GlooBackend
 from recycle.runtime.net.gloo.groups import begin
-from recycle.runtime.net.gloo.sockets import Connections
+from recycle.runtime.net.gloo.sockets import Connections, open_connections
 from recycle.runtime.net.gloo.tags import GREETINGS
 from recycle.runtime.plain_words import lost
 
@@ -45,8 +45,8 @@ class LazyGroup(NamedTuple):
     partners: Collection[int]
 
 
-def connect_groups(groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> Connections:
-    """Connect in some groups at once; gives the connections that these groups have then.
+def connect_groups(groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> None:
+    """Connect in some groups at once. Each group is told which connections it has then.
 
     Args:
         groups: which, and with whom.
@@ -57,31 +57,33 @@ def connect_groups(groups: Sequence[LazyGroup], patience: timedelta, check: Call
         ConnectionLost: a partner did not come, or the store is gone.
     """
     try:
-        return _connect(groups, patience, check)
+        _connect(groups, patience, check)
     except DistError as error:
         raise lost(error, ["the store"]) from error
 
 
-def _connect(groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> Connections:
+def _connect(groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> None:
     waiting: list[tuple[LazyGroup, list[int]]] = []
-    listening: set[Address] = set()
-    theirs: set[Address] = set()
-    for group in groups:
-        rank, partners = group.rank, sorted(group.partners)
-        own, *addresses = _addresses(group, [rank, *partners], patience, check)
-        listening.add(own)
-        theirs.update(addresses)
-        reached = [each for each, address in zip(partners, addresses, strict=True) if own > address]
-        for each in reached:
-            _greet(group.backend.send, each, GREETINGS[0], group.backend.names[each])
-            group.store.set(f"reached/{rank}/{each}", "")
-        waiting.append((group, [each for each in partners if each not in reached]))
-    for group, others in waiting:
-        names = group.backend.names
-        _wait(group.store, {f"reached/{each}/{group.rank}": names[each] for each in others}, patience, check)
-        for each in others:
-            _greet(group.backend.recv, each, GREETINGS[1], names[each])
-    return Connections.of_groups(listening, theirs)
+    ends: list[tuple[LazyGroup, Address, list[Address]]] = []
+    try:
+        for group in groups:
+            rank, partners = group.rank, sorted(group.partners)
+            own, *addresses = _addresses(group, [rank, *partners], patience, check)
+            ends.append((group, own, addresses))
+            reached = [each for each, address in zip(partners, addresses, strict=True) if own > address]
+            for each in reached:
+                _greet(group.backend.send, each, GREETINGS[0], group.backend.names[each])
+                group.store.set(f"reached/{rank}/{each}", "")
+            waiting.append((group, [each for each in partners if each not in reached]))
+        for group, others in waiting:
+            names = group.backend.names
+            _wait(group.store, {f"reached/{each}/{group.rank}": names[each] for each in others}, patience, check)
+            for each in others:
+                _greet(group.backend.recv, each, GREETINGS[1], names[each])
+    finally:
+        found = open_connections()
+        for group, own, theirs in ends:
+            group.backend.has(Connections(each for each in found if each.here == own or each.there in theirs))
 
 
 def _greet(start: Callable[[list[torch.Tensor], int, int], Work], partner: int, tag: int, name: str) -> None:

@@ -95,11 +95,10 @@ class GlooPrivateLink(PrivateLink):
 
     def __init__(self, store: Store, first: bool, options: NetworkOptions, check: Callable[[], None]) -> None:
         rank, peer = (0, 1) if first else (1, 0)
-        backend = make_backend(store, rank, ["the other process"] * 2, options)
-        group = LazyGroup(store, backend, rank, [peer])
-        self._connections = connect_groups([group], options.rebuild_timeout, check)
+        self._backend = make_backend(store, rank, ["the other process"] * 2, options)
+        connect_groups([LazyGroup(store, self._backend, rank, [peer])], options.rebuild_timeout, check)
         self._waits = Waits()
-        self._link = GlooLink(backend, rank, peer, 0, options.transfer_timeout, self._waits)
+        self._link = GlooLink(self._backend, rank, peer, 0, options.transfer_timeout, self._waits)
 
     def send(self, tensor: torch.Tensor, key: TransferKey) -> GlooTransfer:
         """See Link."""
@@ -111,5 +110,5 @@ class GlooPrivateLink(PrivateLink):
 
     def unblock(self) -> None:
         """See PrivateLink."""
-        self._connections.cut()
+        self._backend.cut()
         self._waits.give_up()

@@ -15,7 +15,6 @@ from recycle.runtime.net.gloo.backend import neighbours
 from recycle.runtime.net.gloo.connecting import LazyGroup, connect_groups
 from recycle.runtime.net.gloo.groups import GlooGroup, make_backend
 from recycle.runtime.net.gloo.links import GlooLink
-from recycle.runtime.net.gloo.sockets import Connections
 from recycle.runtime.net.gloo.transfers import Waits
 from recycle.runtime.net.network import Alone, Group, NetworkOptions
 from recycle.runtime.net.shares import SharesOverLinks
@@ -61,7 +60,6 @@ class GlooNetwork(SharesOverLinks):
         # Groups end with the network, whoever else has let go of them.
         self._groups: list[LazyGroup] = []
         self._named: dict[str, GlooGroup] = {}
-        self._connections: list[Connections] = []
         self._waits = Waits()
         everybody = self._make_group("all", view.servers)
         peers = self._make_group(f"stage/{server.stage}", view.peers(server.stage))
@@ -103,8 +101,8 @@ class GlooNetwork(SharesOverLinks):
 
     def unblock(self) -> None:
         """See Network."""
-        for connections in list(self._connections):
-            connections.cut()
+        for group in list(self._groups):
+            group.backend.cut()
         self._waits.give_up()
 
     def _make_link(self, peer: int) -> GlooLink:
@@ -120,7 +118,7 @@ class GlooNetwork(SharesOverLinks):
 
     def _connect(self, groups: Sequence[LazyGroup], patience: timedelta) -> None:
         self._groups += groups
-        self._connections.append(connect_groups(groups, patience, self._check))
+        connect_groups(groups, patience, self._check)
 
 
 def _nothing() -> None:

@@ -15,7 +15,7 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from operator import call
@@ -44,12 +44,14 @@ class Connection(NamedTuple):
     Attributes:
         number: its file descriptor.
         peer: the other end as the kernel writes it, which tells whether the number is another one's by now.
+        inode: of its socket.
         here: this end.
         there: the other end.
     """
 
     number: int
     peer: bytes
+    inode: int
     here: Address
     there: Address
 
@@ -64,15 +66,10 @@ class Connections:
     def __init__(self, chosen: Iterable[Connection]) -> None:
         self._chosen = tuple(chosen)
 
-    @classmethod
-    def of_groups(cls, own: Collection[Address], partners: Collection[Address]) -> "Connections":
-        """Those of some groups, right after these have connected.
-
-        Args:
-            own: where this process's ranks of the groups listen.
-            partners: where those listen with whom they have connected.
-        """
-        return cls(each for each in open_connections() if each.here in own or each.there in partners)
+    @property
+    def open(self) -> bool:
+        """Whether gloo has yet to close one of them."""
+        return any(_inode(each.number) == each.inode for each in self._chosen)
 
     def cut(self) -> None:
         """Shut them down. What waits for one of them, on either side, raises at once."""
@@ -105,8 +102,9 @@ def open_connections() -> list[Connection]:
                 ends = connection.getsockname(), connection.getpeername()
             peer = _peer(number)
             # Else it was closed meanwhile, and the number is another one's.
-            if peer and os.fstat(number).st_ino == status.st_ino:
-                found.append(Connection(number, peer, *(Address.of_end(family, each) for each in ends)))
+            if peer and _inode(number) == status.st_ino:
+                here, there = (Address.of_end(family, each) for each in ends)
+                found.append(Connection(number, peer, status.st_ino, here, there))
     return found
 
 
@@ -126,6 +124,14 @@ def cut_connections(keep: Iterable[int]) -> None:
     """Shut down all TCP connections of this process but those from or to some ports; the other ends see it at once."""
     kept = frozenset(map(socket.htons, keep))
     Connections(each for each in open_connections() if kept.isdisjoint((each.here.port, each.there.port))).cut()
+
+
+def _inode(number: int) -> int:
+    """That of what is at a file descriptor; 0 if nothing is."""
+    try:
+        return os.fstat(number).st_ino
+    except OSError:
+        return 0
 
 
 def _peer(number: int) -> bytes:

@@ -1,12 +1,17 @@
 """The end of a group."""
 
+import os
+import signal
 import threading
 from datetime import timedelta
 
+import pytest
 import torch
 from torch.distributed import HashStore
 
 from harness.started import wait_until
+from recycle.control.host.agent import die_with
+from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.gloo.connecting import LazyGroup, connect_groups
 from recycle.runtime.net.gloo.groups import make_backend
 from recycle.runtime.net.network import NetworkOptions
@@ -14,8 +19,9 @@ from recycle.runtime.net.network import NetworkOptions
 SECONDS = timedelta(seconds=120)
 
 
-def test_who_lets_go_of_a_group_does_not_wait_for_what_is_under_way_in_it():
-    store, threads = HashStore(), set(threading.enumerate())
+def connected():
+    """Both ranks' parts of a group."""
+    store = HashStore()
     backends = [make_backend(store, rank, ["W0_0", "W0_1"], NetworkOptions(SECONDS, SECONDS)) for rank in range(2)]
     groups = [LazyGroup(store, backends[rank], rank, [1 - rank]) for rank in range(2)]
     connecting = [threading.Thread(target=connect_groups, args=[[each], SECONDS, lambda: None]) for each in groups]
@@ -23,13 +29,39 @@ def test_who_lets_go_of_a_group_does_not_wait_for_what_is_under_way_in_it():
         each.start()
     for each in connecting:
         each.join()
-    total = torch.ones(1)
-    under_way = backends[0].allreduce([total])
-    del groups, connecting, each, backends[0]
-    assert not under_way.is_completed()
-    # What holds it up now is only the other rank, which comes.
-    (second,) = backends
-    second.allreduce([torch.ones(1)]).wait()
-    under_way.wait()
-    assert total.item() == 2
+    return backends
+
+
+def test_who_lets_go_of_a_group_does_not_wait_for_what_is_under_way_in_it_and_which_ends():
+    threads = set(threading.enumerate())
+    first, second = connected()
+    under_way = [first.allreduce([torch.ones(1)]), second.recv([torch.ones(1)], 0, 7)]
+    assert not any(each.is_completed() for each in under_way)
+    del first
+    for each in under_way:
+        with pytest.raises(RuntimeError):
+            each.wait()
+    del second, under_way, each
     wait_until(lambda: set(threading.enumerate()) == threads)
+
+
+def test_a_group_ends_whose_connections_a_fork_has_as_well():
+    """Gloo would hear of them after it has closed them, and end the process."""
+
+    def body(_):
+        here = os.getpid()
+        for _ in range(40):
+            threads = set(threading.enumerate())
+            first, second = connected()
+            fork = os.fork()
+            if fork == 0:
+                die_with(here)
+                signal.pause()
+            # Gloo may not have heard of it when the group ends.
+            second.cut()
+            del first, second
+            wait_until(lambda threads=threads: set(threading.enumerate()) == threads)
+            os.kill(fork, signal.SIGKILL)
+            os.waitpid(fork, 0)
+
+    launch(1, body, lambda *_: None)
