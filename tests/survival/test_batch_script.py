@@ -131,21 +131,11 @@ def test_ranks_of_a_megatron_job_come_back_on_a_spare_node(tmp_path):
             wait_until(lambda: " iteration        3/" in cluster.said(5), 300)
             nodes[1].crash()
             wait_until(lambda: "training goes on with 4 servers" in cluster.said(0), 60)
-            back = {"JOBID": JOB, "SPARE": spare.name, "--ntasks=8": "--ntasks=2", "WORLD_SIZE=128": "WORLD_SIZE=6"}
+            names = [each.name for each in nodes]
+            back = {"MASTER_ADDR=N0": f"MASTER_ADDR={names[0]}", "N0,N1,N2": ",".join(names), "FIRST=72": "FIRST=2"}
+            back |= {"JOBID": JOB, "SPARE": spare.name, "--ntasks=8": "--ntasks=2", "WORLD_SIZE=128": "WORLD_SIZE=6"}
             back["recycle.megatron pretrain_gpt.py ... --pipeline-schedule recycle"] = command.replace("\\ ", "")
-            keys = cluster.job / f"etcd-{JOB}"
-            files = f"ca={keys}/cert.pem&cert={keys}/cert.pem&key={keys}/key.pem"
-            store = f"etcds://{','.join(node.name for node in nodes)}/{JOB}?{files}"
-            start = {
-                "FIRST": "2",
-                "MASTER_ADDR": nodes[0].name,
-                "MASTER_PORT": str(20000 + int(JOB)),
-                "RUN": str(cluster.job),
-                "RECYCLE_TOKEN_FILE": str(cluster.job / "secret"),
-            }
-            processes.append(
-                cluster.begin(changed(block_with(PAGE, "FIRST +"), back), **given, **start, RECYCLE_STORE=store)
-            )
+            processes.append(cluster.begin(changed(block_with(PAGE, "FIRST +"), back), **given))
             wait_until(lambda: "with 6 servers" in cluster.said(0), 300)
             for process in processes:
                 process.wait(300)

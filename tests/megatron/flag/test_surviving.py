@@ -260,6 +260,8 @@ def test_who_was_killed_comes_back_and_is_a_full_member(dataset, tmp_path, monke
     watch = kill_in_turn([3, 2, 0], slow)
     # All would wait for each other in the second iteration of each.
     saved += ("--distributed-timeout-seconds-after-init", 600)
+    # As many as a script has that does not say; they inherit the connections of the rank that forks them.
+    saved += ("--num-workers", 2)
     survived = train(dataset, *RETURNING, *saved, iterations=long, script="paced_gpt.py", watch=watch)
     assert len(deaths(survived)) == 3
     assert re.findall(r"with 4 servers, (W\d_\d) among them again", survived.output) == ["W1_1", "W0_1", "W0_0"]
