@@ -374,6 +374,26 @@ def test_layers_need_not_move_where_re_routing_costs_no_more_than_the_dead(run):
     assert "layers moved" not in out
 
 
+def test_a_host_that_has_both_holders_of_a_shard_is_not_survived(run):
+    """Servers of a stage live on without it, and none of them has that part of the optimizer's state."""
+    words = ("--ranks-per-host", 2, *job_of(4, 2, 8, "--num-layers", 8, *QUICKLY))
+    shards = (*words, "--use-distributed-optimizer")
+    kept = (*shards, "--recycle-record", "run", "--recycle-keep-in-memory")
+
+    def survives(*words):
+        found = json.loads(run("doctor", "--json", *words)[1])
+        return found["survives_host"], found["torn_stages"]
+
+    assert survives(*words) == (True, [])
+    assert survives(*shards) == (False, [0, 1])
+    assert survives(*shards, MAPPED) == (True, [])
+    assert survives(*kept, "copies=1") == (False, [0, 1])
+    assert survives(*kept, "copies=2") == (True, [])
+    out = " ".join(run("doctor", *shards)[1].split())
+    text = "one has both servers that hold a shard of the optimizer's state of stage 0, 1; --use-tp-pp-dp-mapping"
+    assert f"not the loss of a host: with 2 ranks on each, {text} changes that" in out
+
+
 MAPPED = "--use-tp-pp-dp-mapping"
 QUICKLY = ("--recycle-budget", "50ms")
 

@@ -89,7 +89,7 @@ def as_typed(words):
     if words[1] == "doctor":
         return tuple(word for word in words if word not in REST)
     given = {"PLAN": "plan.json", "...": "job.toml"}
-    return tuple(given.get(word, word) for word in words)
+    return tuple(given.get(word, word.removeprefix("/shared/")) for word in words)
 
 
 TO_RUN = sorted({as_typed(each.words) for each in VERB_COMMANDS if not (each.marked or begins(each.words, LOOKED_AT))})

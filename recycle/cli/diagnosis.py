@@ -9,7 +9,14 @@ from recycle.cli.script_options import added_options
 from recycle.megatron.flag.command.command_line import RAMP_UP, CommandLine
 from recycle.megatron.flag.command.flags import owns_steps
 from recycle.megatron.flag.command.option_table import Unread, find_unread
-from recycle.megatron.flag.command.ranks import PIPELINES_LAST, exposed_stages, hosts_of, servers_of, unprotected
+from recycle.megatron.flag.command.ranks import (
+    PIPELINES_LAST,
+    exposed_stages,
+    hosts_of,
+    servers_of,
+    torn_stages,
+    unprotected,
+)
 from recycle.megatron.flag.command.refusals import Refusal, not_kept, not_own, refusals, unsplit
 from recycle.megatron.flag.command.sizes import unfit
 
@@ -28,6 +35,7 @@ class Diagnosis(NamedTuple):
         release: of Megatron, whose options count.
         unprotected: why the death of a process ends the job; empty if it does not.
         exposed: the stages that lose all their servers with one host.
+        torn: the stages that lose a shard of the optimizer's state with one host, and keep a server.
         ranks_per_host: that was judged by.
     """
 
@@ -39,6 +47,7 @@ class Diagnosis(NamedTuple):
     release: str
     unprotected: str
     exposed: list[int]
+    torn: list[int]
     ranks_per_host: int
 
     @property
@@ -53,8 +62,8 @@ class Diagnosis(NamedTuple):
 
     @property
     def survives_host(self) -> bool:
-        """Whether every stage has a live server whichever host is lost."""
-        return self.survives_process and not self.exposed
+        """Whether every stage has a live server, and all its state, whichever host is lost."""
+        return self.survives_process and not (self.exposed or self.torn)
 
 
 def diagnose(
@@ -87,7 +96,7 @@ def diagnose(
         added = added_options(script)
         unread = [each for each in unread if each.word not in added]
     per_host = ranks_per_host or line.ranks_per_host or RANKS_PER_HOST
-    servers = servers_of(line.shape, line.pipelines_last)
+    exposed, torn = _lost_with_a_host(line, line.pipelines_last, per_host)
     return Diagnosis(
         line,
         refused,
@@ -96,9 +105,20 @@ def diagnose(
         ignored,
         release,
         unprotected(line.shape, line.flags.dead),
-        exposed_stages(servers, hosts_of(servers, line.server_ranks.size, per_host)),
+        exposed,
+        torn,
         per_host,
     )
+
+
+def _lost_with_a_host(line: CommandLine, pipelines_last: bool, per_host: int) -> tuple[list[int], list[int]]:
+    """The stages that lose all their servers with some host, and those that lose a shard with one."""
+    servers = servers_of(line.shape, pipelines_last)
+    hosts = hosts_of(servers, line.server_ranks.size, per_host)
+    kept = line.flags.redundancy
+    # Shards that hosts keep in memory come back, if another host than the lost one has them.
+    has_shards = line.setting("use_distributed_optimizer") and (kept is None or kept.spare == 0)
+    return exposed_stages(servers, hosts), torn_stages(servers, hosts) if has_shards else []
 
 
 def works(line: CommandLine) -> Iterator[str]:
@@ -140,15 +160,14 @@ def survival(diagnosis: Diagnosis) -> str:
         return "nothing, as it does not run"
     if not diagnosis.survives_process:
         return f"no death of a process: {diagnosis.unprotected}"
-    if not diagnosis.exposed:
+    if diagnosis.survives_host:
         return "the death of a process, and the loss of a host"
-    stages = ", ".join(map(str, diagnosis.exposed))
+    lost = "all servers" if diagnosis.exposed else "both servers that hold a shard of the optimizer's state"
+    stages = ", ".join(map(str, diagnosis.exposed or diagnosis.torn))
     text = (
         f"the death of a process, but not the loss of a host: with {diagnosis.ranks_per_host} ranks on each, one has "
-        f"all servers of stage {stages}"
+        f"{lost} of stage {stages}"
     )
     line = diagnosis.line
-    others = servers_of(line.shape, True)
-    hosts = hosts_of(others, line.server_ranks.size, diagnosis.ranks_per_host)
-    helps = not line.pipelines_last and not exposed_stages(others, hosts)
+    helps = not line.pipelines_last and not any(_lost_with_a_host(line, True, diagnosis.ranks_per_host))
     return f"{text}; {PIPELINES_LAST} changes that" if helps else text

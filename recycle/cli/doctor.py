@@ -114,6 +114,7 @@ def as_fields(diagnosis: Diagnosis, untried: list[str]) -> dict[str, Any]:
         "ignored": [each._asdict() for each in diagnosis.ignored],
         "unprotected": diagnosis.unprotected,
         "exposed_stages": diagnosis.exposed,
+        "torn_stages": diagnosis.torn,
         "works": list(works(line)),
     }
 

@@ -24,6 +24,7 @@ from recycle.runtime.net.gloo.threads import let_go
 from recycle.saying import say
 
 ASYNC_SAVE = "--async-save"
+SHARDS = "--use-distributed-optimizer"
 HALF, WIDE_SUMS = "--fp16", "--accumulate-allreduce-grads-in-fp32"
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def main(arguments: list[str]) -> int:
             run_script(script, rest, on=True)
         return 0
     protection.gather()
-    for warning in protection.risks():
+    for warning in protection.risks(shards=SHARDS in rest):
         say_once(warning)
     if protection.hosted is not None:
         os.environ.update(protection.hosted.variables())

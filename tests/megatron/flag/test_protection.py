@@ -244,6 +244,25 @@ def test_servers_are_numbered_as_megatron_numbers_ranks(address, pipelines, stag
         }
 
 
+def on_two_hosts(environment, words, monkeypatch):
+    """Four ranks that have come, two from each host; the first knows it."""
+    first, *others = [protection(environment | {"RANK": str(rank)}, words) for rank in range(4)]
+    for rank, each in enumerate([*others, first]):
+        host = f"host{(rank + 1) % 4 // 2}"
+        monkeypatch.setattr(meeting.socket, "gethostname", lambda host=host: host)
+        each.meeting.greet()
+    first.gather()
+    return first, *others
+
+
+def test_a_host_with_both_holders_of_a_shard_is_said(environment, monkeypatch):
+    first, *_ = on_two_hosts(environment, f"{WORDS} --pipeline-model-parallel-size 1", monkeypatch)
+    _, shard = first.risks(shards=True)
+    text = "both servers that hold a shard of the optimizer's state of stage 0 are on one host, whose loss ends the run"
+    assert shard.startswith(f"{text}: add --use-tp-pp-dp-mapping")
+    assert len(first.risks(shards=False)) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "alone"),
     [
@@ -253,18 +272,13 @@ def test_servers_are_numbered_as_megatron_numbers_ranks(address, pipelines, stag
     ],
 )
 def test_what_the_loss_of_one_host_would_end_is_said(environment, words, alone, monkeypatch):
-    first, *others = [protection(environment | {"RANK": str(rank)}, words) for rank in range(4)]
-    for rank, each in enumerate([*others, first]):
-        host = f"host{(rank + 1) % 4 // 2}"
-        monkeypatch.setattr(meeting.socket, "gethostname", lambda host=host: host)
-        each.meeting.greet()
-    first.gather()
-    *stages, store = first.risks()
+    first, *others = on_two_hosts(environment, words, monkeypatch)
+    *stages, store = first.risks(shards=False)
     ends = ", whose loss ends the run: add --use-tp-pp-dp-mapping, and start at most as many servers on a host as there"
     assert stages == [f"all servers of {each}{ends} are stages" for each in alone]
     assert store.startswith("the store is on host0, ")
     assert "; with --recycle-store etcd://HOST" in store
-    assert others[0].risks() == []
+    assert others[0].risks(shards=True) == []
 
 
 # The end of a rank.

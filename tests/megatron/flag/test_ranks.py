@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from recycle.job import Server
 from recycle.megatron.flag.command.planning import Shape
-from recycle.megatron.flag.command.ranks import exposed_stages, hosts_of, servers_of, unprotected
+from recycle.megatron.flag.command.ranks import exposed_stages, hosts_of, servers_of, torn_stages, unprotected
 
 SHAPES = st.builds(Shape, st.integers(1, 5), st.integers(1, 5), st.just(1))
 
@@ -28,6 +28,19 @@ def test_by_default_peers_are_neighbours_and_a_host_may_have_all_of_them():
     assert servers_of(shape, False)[:5] == (Server(0, 0), Server(1, 0), Server(2, 0), Server(3, 0), Server(0, 1))
     assert exposed_stages(servers_of(shape, False), hosts_of(servers_of(shape, False), 1, 4)) == [0, 1]
     assert exposed_stages(servers_of(shape, True), hosts_of(servers_of(shape, True), 1, 4)) == []
+
+
+@given(SHAPES, st.booleans(), st.integers(1, 4), st.integers(1, 9))
+def test_a_stage_is_torn_if_neighbours_die_together_and_another_peer_lives(shape, pipelines_last, per_server, per_host):
+    servers = servers_of(shape, pipelines_last)
+    hosts = hosts_of(servers, per_server, per_host)
+    torn = torn_stages(servers, hosts)
+    for stage in range(shape.stages):
+        lost = [{server.pipeline for server in host if server.stage == stage} for host in hosts]
+        assert (stage in torn) == any(
+            len(each) < shape.pipelines and any({one, (one + 1) % shape.pipelines} <= each for one in each)
+            for each in lost
+        )
 
 
 def test_what_cannot_be_outlived_says_why():

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from recycle.job import Server
 from recycle.megatron.flag.command.planning import Shape
+from recycle.state.shards import assign_shards
 
 PIPELINES_LAST = "--use-tp-pp-dp-mapping"
 """Megatron's option for the order in which the ranks of one pipeline are neighbours; by default, peers are."""
@@ -46,6 +47,25 @@ def exposed_stages(servers: Sequence[Server], hosts: Sequence[frozenset[Server]]
     for server in servers:
         peers.setdefault(server.stage, set()).add(server)
     return [stage for stage in sorted(peers) if any(peers[stage] <= host for host in hosts)]
+
+
+def torn_stages(servers: Sequence[Server], hosts: Sequence[frozenset[Server]]) -> list[int]:
+    """The stages of which some host has both holders of a shard of a distributed optimizer, and not all servers.
+
+    Args:
+        servers: all of them.
+        hosts: the servers that die with each host.
+    """
+    peers: dict[int, set[int]] = {}
+    for server in servers:
+        peers.setdefault(server.stage, set()).add(server.pipeline)
+
+    def is_torn(stage: int, host: frozenset[Server]) -> bool:
+        lost = {server.pipeline for server in host if server.stage == stage}
+        holders = assign_shards(len(peers[stage]), peers[stage])
+        return lost < peers[stage] and any(lost.issuperset(each) for each in holders)
+
+    return [stage for stage in sorted(peers) if any(is_torn(stage, host) for host in hosts)]
 
 
 def unprotected(shape: Shape, dead: Sequence[Server]) -> str:

@@ -7,6 +7,7 @@ ends everything when one of its processes fails, sees no failure as long as the 
 import atexit
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
@@ -21,7 +22,7 @@ from recycle.job import Server
 from recycle.megatron.flag.command.command_line import read_command_line
 from recycle.megatron.flag.command.exit_signal import taken
 from recycle.megatron.flag.command.flags import REFUSED, TOKEN, TRUST, Flags
-from recycle.megatron.flag.command.ranks import PIPELINES_LAST, servers_of, unprotected
+from recycle.megatron.flag.command.ranks import PIPELINES_LAST, servers_of, torn_stages, unprotected
 from recycle.megatron.flag.start.keeper_part import KeeperPart, find_last_start, require_token
 from recycle.megatron.flag.start.record_folder import held
 from recycle.runtime.errors import RunError
@@ -110,20 +111,37 @@ class Protection(NamedTuple):
                 self.keeping.serve(server, self.endpoint)
             failed.pop_all()
 
-    def risks(self) -> list[str]:
-        """What the loss of one host would end, or hold up, as the first process knows once all have come."""
+    def risks(self, shards: bool) -> list[str]:
+        """What the loss of one host would end, or hold up, as the first process knows once all have come.
+
+        Args:
+            shards: whether peers hold shards of the optimizer's state, each with two of them.
+        """
         if self.meeting is None:
             return []
         directory = None if self.keeping is None else self.keeping.directory
-        return risks(
+        kept = directory is not None and directory.survival(1) == 1
+        order = f"add {PIPELINES_LAST}, and start at most as many servers on a host as there are stages"
+        found = risks(
             self.meeting.hosts,
             [(server.stage,) for server in self.by_rank],
             self.ranks,
             etcd=self.meeting.cluster is not None,
-            kept=directory is not None and directory.survival(1) == 1,
-            order=f"add {PIPELINES_LAST}, and start at most as many servers on a host as there are stages",
+            kept=kept,
+            order=order,
             store="--recycle-store",
         )
+        on_hosts: dict[str, set[Server]] = defaultdict(set)
+        # Processes other than the first one know no hosts.
+        for host, server in zip(self.meeting.hosts, self.by_rank, strict=False):
+            on_hosts[host].add(server)
+        if shards and not kept and (torn := torn_stages(self.servers, [*map(frozenset, on_hosts.values())])):
+            stages = f"stage{'s' * (len(torn) > 1)} {', '.join(map(str, torn))}"
+            found.append(
+                f"both servers that hold a shard of the optimizer's state of {stages} are on one host, whose loss ends "
+                f"the run: {order}"
+            )
+        return found
 
     def serve(
         self, rank: int, work: Callable[["Protection"], None], restarts: int = 0, asks: int = signal.SIGTERM
