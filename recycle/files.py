@@ -1,6 +1,7 @@
 """Reading and writing files: written whole or not at all, and every failure one line that names the path."""
 
 import codecs
+import errno
 import io
 import json
 import os
@@ -169,6 +170,34 @@ def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
     """
     with whole_file(path, private=private) as file:
         file.write(content)
+
+
+def require_writable(path: Path, *, folder: bool = False) -> None:
+    """See, before any work is done for it, that a file can be written; nothing is left there.
+
+    Args:
+        path: of the file.
+        folder: whether it is a folder instead, which is made if it is not there.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    if path == STANDARD and not folder:
+        _require_open("standard output", sys.__stdout__)
+        return
+    try:
+        target = Path(os.path.realpath(path))
+        if target.exists() and not folder and not target.is_file():
+            if not os.access(target, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
+        place = target if folder else target.parent
+        while not place.exists():
+            place = place.parent
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}; give another place") from error
 
 
 def own_folder(folder: Path) -> None:

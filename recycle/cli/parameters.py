@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from recycle.duration import parse_duration
 from recycle.errors import UserError
-from recycle.files import STANDARD
+from recycle.files import STANDARD, require_writable
 from recycle.job import Server
 from recycle.placing.decision import Outlook
 from recycle.state.racks import Racks
@@ -244,12 +244,23 @@ class OutputFile(click.ParamType[Path]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: D102 - click's contract
         path = Path(value)
-        if path == STANDARD:
-            return path
-        if path.suffix.lower() not in self._endings:
-            self.fail(f"{path}: give a name that ends in {' or '.join(self._endings)}", param, ctx)
-        if path.is_dir():
-            self.fail(f"{path}: there is a folder of this name", param, ctx)
-        if not path.parent.is_dir():
-            self.fail(f"{path}: there is no folder {path.parent}; make it first", param, ctx)
+        if path != STANDARD:
+            if path.suffix.lower() not in self._endings:
+                self.fail(f"{path}: give a name that ends in {' or '.join(self._endings)}", param, ctx)
+            if path.is_dir():
+                self.fail(f"{path}: there is a folder of this name", param, ctx)
+            if not path.parent.is_dir():
+                self.fail(f"{path}: there is no folder {path.parent}; make it first", param, ctx)
+        require_writable(path)
+        return path
+
+
+class OutputFolder(click.ParamType[Path]):
+    """A folder that will be made, if it is not there. What would keep it from that is said before any work is done."""
+
+    name = "directory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: D102 - click's contract
+        path = Path(value)
+        require_writable(path, folder=True)
         return path

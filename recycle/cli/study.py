@@ -10,7 +10,7 @@ import click
 
 from recycle.cli.console import make_console, print_json, progress_line
 from recycle.cli.options import JobCommand, describe_job, job_options, json_option, refuse_unread
-from recycle.cli.parameters import DURATION, Count, Parsed
+from recycle.cli.parameters import DURATION, Count, OutputFolder, Parsed
 from recycle.errors import UserError
 from recycle.job import Job
 from recycle.wording import plural
@@ -66,7 +66,7 @@ def _known_policies() -> "Sequence[str]":
 @click.option("--gpus-per-server", type=Count(1, 1024), help="Count GPU-hours.")
 @click.option("--price", metavar="MONEY/gpuh", help="Of an hour of a GPU, or of a server as 20/serverh.")
 @click.option("--seeds", type=Count(1, 100), default=3, show_default=True, help="Samples of the failures.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder for the page and CSV.")
+@click.option("-o", "--output", type=OutputFolder(), help="Folder for the page and CSV.")
 @json_option
 @click.option(
     "--sweep",

@@ -34,6 +34,7 @@ from recycle.control.membership.open_files import allow_most
 from recycle.control.store.etcd_cluster import VARIABLE, EtcdCluster
 from recycle.errors import RunFailed, UserError
 from recycle.faults.menu import Kind
+from recycle.files import require_writable
 from recycle.holding import with_own_layout
 from recycle.job import Job, Server
 from recycle.plan.plan import Plan
@@ -217,6 +218,7 @@ def command(
     files = partial(choose, job, dead, iterations, plan=plan_file, faults=asked_faults, catalogue=catalogue)
 
     def read() -> tuple[Chosen, dict[str, Any]]:
+        require_writable(output, folder=True)
         said = read_model(model_file)
         if text is not None:
             require_text(text)
