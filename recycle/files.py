@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -43,7 +44,7 @@ def read_bytes(path: Path) -> bytes:
     try:
         if path == STANDARD:
             _require_open("standard input", sys.stdin)
-            content = sys.stdin.buffer.read(LARGEST + 1)
+            content = _standard_input(sys.stdin.buffer)
         else:
             with _opened(path) as file:
                 content = file.read(LARGEST + 1)
@@ -54,6 +55,12 @@ def read_bytes(path: Path) -> bytes:
     if len(content) > LARGEST:
         raise UserError(f"{path}: it has more than {LARGEST} bytes, and no file that is read here has so many")
     return without_mark(content)
+
+
+@lru_cache(1)
+def _standard_input(stream: IO[bytes]) -> bytes:
+    """All of it, which a verb may ask for again, as for a file."""
+    return stream.read(LARGEST + 1)
 
 
 def _require_open(name: str, stream: object) -> None:

@@ -21,6 +21,7 @@ from recycle.cli.parameters import (
     Count,
     KeepInMemory,
     MoveLayers,
+    OutputFolder,
     RandomFaults,
     Saves,
     Timeouts,
@@ -66,7 +67,7 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 )
 @click.option("--text", type=click.Path(path_type=Path), help="A file or a .bin/.idx dataset to train on.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default="run", show_default=True, help="The run's folder."
+    "-o", "--output", type=OutputFolder(tried=False), default="run", show_default=True, help="The run's folder."
 )
 @click.option(
     "--device",
