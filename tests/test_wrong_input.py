@@ -22,6 +22,7 @@ from tests.test_cli import PAPER
         (["--budget", "2x"], "'2x' is no duration"),
         (["-D", "100000", "-P", "1000"], "100000 pipelines x 1000 stages x 6 .* 1800000000 tasks .* 10000000 at most"),
         (["--nothing"], "--nothing"),
+        (["--dead", " ,,"], "' ,,' names no server; write them as W1_2,W0_3"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(run, tmp_path, arguments, message):
@@ -128,6 +129,14 @@ def test_a_file_of_another_kind_is_named_as_such(run, tmp_path, monkeypatch, wor
     assert status == 2
     assert f"{words[-1]}: this is {kind}, and " in err
     assert wanted in err
+
+
+@pytest.mark.parametrize("words", [["check"], ["show"], ["show", "--losses", "a.svg"], ["watch"], ["kill"]])
+def test_a_path_that_cannot_be_asked_for_is_one_line(run, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(*words, "a" * 300, *["W0_0"] * (words == ["kill"]))
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert re.match(r"recycle: a{300}.*: (cannot be|there is no).*", err)
 
 
 def test_a_folder_is_no_plan(run, tmp_path):

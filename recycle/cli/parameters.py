@@ -182,7 +182,10 @@ class Count(click.IntRange):
 
 
 def _servers(text: str) -> tuple[Server, ...]:
-    return tuple(Server.parse(part.strip()) for part in text.split(",") if part.strip())
+    named = tuple(Server.parse(part.strip()) for part in text.split(",") if part.strip())
+    if text.strip() and not named:
+        raise UserError(f"{text!r} names no server; write them as W1_2,W0_3")
+    return named
 
 
 def _known_servers(context: click.Context) -> list[str]:

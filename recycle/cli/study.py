@@ -1,6 +1,7 @@
 """``recycle study``."""
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -114,6 +115,8 @@ def command(
     given = {name: value for name, value in named.items() if value is not None} | dict(constants)
     if twice := [name for name, value in named.items() if value is not None and name in dict(constants)]:
         raise UserError(f"--{twice[0]}: --constant {twice[0]}=... sets it too; leave one of them out")
+    if repeated := [name for name, count in Counter(name for name, _ in constants).items() if count > 1]:
+        raise UserError(f"--constant {repeated[0]}: it is given twice; leave one of them out")
     constant_sets(given)
     bill = Bill.parse(gpus_per_server, price)
     names = parse_policies(policies) if policies else ALL

@@ -87,8 +87,10 @@ def parse_axes(text: str) -> Axes:
         axis = name if equals else axis
         if axis not in AXES:
             raise UserError(f"--sweep {text!r}: {axis or part!r} is no axis; write {'=..., '.join(AXES)}=...")
-        if value:
-            values.setdefault(axis, []).append(value)
+        values.setdefault(axis, []).extend([value] if value else [])
+    for each, given in values.items():
+        if not given:
+            raise UserError(f"--sweep: {each} has no value; give some, or leave it out")
     return Axes(
         mtbf=tuple(map(_seconds, values.get("mtbf-of-server", []))),
         servers=tuple(_whole("servers", value) for value in values.get("servers", [])),
