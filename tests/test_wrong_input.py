@@ -42,6 +42,10 @@ def test_bad_input_is_one_line_and_writes_nothing(run, tmp_path, arguments, mess
     [
         ("memory.limit = 0", "limit of stage 0 is 0.*the least limit that works is 1"),
         ("memory.held = 5\nmemory.limit = 4", "the least limit that works is 5"),
+        (
+            "costs.forward = 0\ncosts.input_gradient = 0\ncosts.weight_gradient = 0",
+            "costs.forward, input_gradient and weight_gradient are 0 at every stage; give one a time",
+        ),
         ("costs.forward = nan", "costs.forward is nan"),
         ("costs.forward = -1", "forward of stage 0 is -1"),
         ("costs.forward = [1, 2]", "costs.forward has 2 values"),

@@ -17,7 +17,7 @@ from recycle.faults.outages import load_outages
 from recycle.processors import pool, processors
 from recycle.study.compare import StudySetting, sampled
 from recycle.study.failures import FailureHistory
-from recycle.study.rates import Ground, Rates
+from recycle.study.rates import Ground, Rates, require_few
 from recycle.study.registry import OWN, make_policy
 from recycle.study.simulator import simulate
 
@@ -113,6 +113,7 @@ def sweep(setting: StudySetting, axes: Axes, advance: Callable[[str], None] = la
         )
     )
     for _, servers, _ in places:
+        require_few(servers)
         if servers < job.depth:
             raise UserError(f"--sweep: {servers} servers make no pipeline of {job.depth} stages; give more")
     cells: dict[int, Cell] = {}
