@@ -104,6 +104,7 @@ def test_timeouts_that_are_not_named_are_as_usual():
         (["--keep-in-memory", "off,racks=a/b"], "'off,racks=a/b': racks say where copies are kept, and there are none"),
         (["--checkpoint-every", "5,keep=0"], "'5,keep=0': give a number of iterations, with ,keep=N"),
         (["--faults", "mtbf=soon"], "'soon' is no duration"),
+        (["--timeouts", "hang=1m,silence=0s"], "'silence=0s': give a time above 0"),
         (["--faults", "mtbf=30s,seed=many"], "'mtbf=30s,seed=many': give a whole number as seed"),
     ],
 )
@@ -232,6 +233,15 @@ def test_a_profile_refuses_a_model_before_anything_slow(tmp_path):
         assert (ended.returncode, ended.stdout) == (2, "slow:\n")
         assert message in ended.stderr
     assert [each.name for each in tmp_path.iterdir()] == ["model.toml"]
+
+
+@pytest.mark.parametrize("words", [["nowhere"], ["nowhere", "--address", "nosuch0"]])
+def test_a_run_that_is_not_there_is_said_to_a_joiner_before_anything_slow(tmp_path, words):
+    ended = subprocess.run([sys.executable, "-c", SLOW, "join", *words], capture_output=True, text=True, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "slow:\n")
+    assert re.fullmatch(
+        r"recycle: (nowhere/plan.json: cannot be read|address nosuch0 cannot be used): .*\n", ended.stderr
+    )
 
 
 def test_torch_is_told_to_log_nothing_before_it_is_imported_and_to_compile_nothing_for_a_cpu(tmp_path):

@@ -201,6 +201,9 @@ def test_without_a_job_the_remedy_is_said(run):
     ],
 )
 def test_what_is_not_installed_is_named_with_what_brings_it(tmp_path, module, words):
+    (tmp_path / "run").mkdir()
+    for name in ("plan.json", "run.json", "join.json"):
+        (tmp_path / "run" / name).touch()
     code = f"import sys; sys.modules[{module!r}] = None; from recycle.cli import main; main()"
     ended = subprocess.run(
         [sys.executable, "-c", code, *words],

@@ -75,6 +75,8 @@ class Timeouts(NamedTuple):
             if name.strip() not in cls._fields:
                 raise UserError(f"{part!r}: give {', '.join(cls._fields)} with a duration, such as silence=9s,hang=60s")
             given[name.strip()] = parse_duration(duration)
+            if not given[name.strip()]:
+                raise UserError(f"{part!r}: give a time above 0")
         return cls(**given)
 
 
