@@ -250,6 +250,8 @@ def _sweep(setting: "StudySetting", text: str, output: Path | None, as_json: boo
             ]
         )
     _print_columns(rows, left=(len(own) + 3, len(own) + 5))
+    if output is not None:
+        make_console().print(f"written to {output / 'sweep.csv'}", markup=False)
 
 
 def _require_plots() -> None:

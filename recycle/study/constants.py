@@ -167,7 +167,8 @@ def constant_sets(given: Mapping[str, float] = MappingProxyType({})) -> tuple[Co
             raise UserError(f"constant {name!r}: there is none; choose from {', '.join(SOURCES)}")
         most = MOST.get(name, MOST_SECONDS)
         if not 0 < value <= most:
-            raise UserError(f"constant {name} is {value:g}: give a number above 0, and {most:g} at most")
+            what = "a number" if name in MOST else "seconds"
+            raise UserError(f"constant {name} is {value:g}: give {what} above 0, and {most:g} at most")
     known = {name.replace("-", "_"): value for name, value in given.items()}
     sets = (
         msgspec.structs.replace(

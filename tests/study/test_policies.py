@@ -194,10 +194,10 @@ def test_what_is_no_constant(text):
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_no_constant_is_out_of_its_range(name):
-    most = MOST.get(name, MOST_SECONDS)
+    most, what = MOST.get(name, MOST_SECONDS), "a number" if name in MOST else "seconds"
     assert constant_sets({name: most})[-1].items()[name] == most
     for value in (0.0, -1.0, 1.5 * most, math.inf, math.nan):
-        with pytest.raises(UserError, match=re.escape(f"{name} is {value:g}: give a number above 0, and {most:g} at")):
+        with pytest.raises(UserError, match=re.escape(f"{name} is {value:g}: give {what} above 0, and {most:g} at")):
             constant_sets({name: value})
     assert MOST["bamboo-share"] == 1
 
