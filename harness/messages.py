@@ -32,7 +32,7 @@ OF_SETTINGS = (
     "/exit_signal.py",
     "/flags.py",
     "/gpt/device.py",
-    "/gpt/model.py",
+    "/model_keys.py",
     "/hooks.py",
     "/ignored_options.py",
     "/layouts.py",

@@ -1,6 +1,7 @@
 """Reading and writing files: written whole or not at all, and every failure one line that names the path."""
 
 import codecs
+import errno
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -42,7 +44,7 @@ def read_bytes(path: Path) -> bytes:
     try:
         if path == STANDARD:
             _require_open("standard input", sys.stdin)
-            content = sys.stdin.buffer.read(LARGEST + 1)
+            content = _standard_input(sys.stdin.buffer)
         else:
             with _opened(path) as file:
                 content = file.read(LARGEST + 1)
@@ -53,6 +55,12 @@ def read_bytes(path: Path) -> bytes:
     if len(content) > LARGEST:
         raise UserError(f"{path}: it has more than {LARGEST} bytes, and no file that is read here has so many")
     return without_mark(content)
+
+
+@lru_cache(1)
+def _standard_input(stream: IO[bytes]) -> bytes:
+    """All of it, which a verb may ask for again, as for a file."""
+    return stream.read(LARGEST + 1)
 
 
 def _require_open(name: str, stream: object) -> None:
@@ -169,6 +177,34 @@ def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
     """
     with whole_file(path, private=private) as file:
         file.write(content)
+
+
+def require_writable(path: Path, *, folder: bool = False) -> None:
+    """See, before any work is done for it, that a file can be written; nothing is left there.
+
+    Args:
+        path: of the file.
+        folder: whether it is a folder instead, which is made if it is not there.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    if path == STANDARD and not folder:
+        _require_open("standard output", sys.__stdout__)
+        return
+    try:
+        target = Path(os.path.realpath(path))
+        if target.exists() and not folder and not target.is_file():
+            if not os.access(target, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
+        place = target if folder else target.parent
+        while not place.exists():
+            place = place.parent
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}; give another place") from error
 
 
 def own_folder(folder: Path) -> None:

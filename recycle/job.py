@@ -469,4 +469,4 @@ def _at_least(value: int, least: int, field: str, reason: str) -> None:
     if value < least:
         raise JobError(f"{field} is {value}: {reason}; the least is {least}")
     if value > LARGEST:
-        raise JobError(f"{field} is {value}: the largest is {LARGEST}; use a coarser unit")
+        raise JobError(f"{field} is {value}: the largest is {LARGEST}; give less, in a coarser unit if it has one")

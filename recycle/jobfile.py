@@ -115,7 +115,10 @@ def load_job(path: Path | None, flags: Mapping[str, Any]) -> Job:
         elif key not in document:
             raise _refusal(path, f"{key} is missing; give it in the job file or as --{key.replace('_', '-')}")
     try:
-        return _build(msgspec.convert(document, JobDocument))
+        job = _build(msgspec.convert(document, JobDocument))
+        if not any(stage.forward or stage.input_gradient or stage.weight_gradient for stage in job.stages):
+            raise JobError("costs.forward, input_gradient and weight_gradient are 0 at every stage; give one a time")
+        return job
     except msgspec.ValidationError as error:
         raise _refusal(path, f"{error}; docs/reference/job-file.md lists every key") from error
     except JobError as error:

@@ -27,8 +27,9 @@ from recycle.megatron.flag.command.command_line import OTHER_NAMES, read_command
 from recycle.megatron.flag.command.ignored_options import LEFT_OUT
 from recycle.megatron.flag.command.option_table import known_options
 from recycle.megatron.flag.command.refusals import Rule, read_only
-from recycle.megatron.gpt.model import ModelOptions, transformer_config
+from recycle.megatron.gpt.model import transformer_config
 from recycle.megatron.shared.hooks import RELEASES
+from recycle.runtime.model_keys import ModelKeys
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "compatibility.md"
@@ -394,7 +395,7 @@ def refusal_of(words: Sequence[str], folder: Path) -> str:
         # The files of the settings do not exist.
         stack.enter_context(patch("recycle.cli.run.choices.Catalogue", lambda *_: None))
         stack.enter_context(patch("recycle.cli.train.tell_start", lambda *_, **__: None))
-        stack.enter_context(patch("recycle.cli.train.load_model", lambda *_: msgspec.convert(model, ModelOptions)))
+        stack.enter_context(patch("recycle.cli.train.read_model", lambda _: msgspec.convert(model, ModelKeys)))
         try:
             verb: Command = train_command
             with verb.make_context("train", [str(job), "--output", str(folder / "run"), *options]) as context:

@@ -228,6 +228,14 @@ def test_a_misspelt_option_of_the_doctor_is_no_part_of_the_job(run):
     assert "No such option '--rank'" in err
 
 
+def test_a_job_that_is_too_large_is_refused_before_its_servers_are_listed(run, monkeypatch):
+    monkeypatch.setattr(Job, "dead_servers", lambda *_: pytest.fail("servers are listed"))
+    words = ("--num-layers", 4, "--pipeline-model-parallel-size", 2, "--micro-batch-size", 1)
+    status, _, err = run("doctor", "--ranks", 8, "pretrain_gpt.py", *words, "--global-batch-size", 10**8)
+    assert status == 2
+    assert "4 pipelines x 2 stages x 25000000 micro-batches are 600000000 tasks" in err
+
+
 def test_a_release_that_is_not_known_is_refused(run):
     status, _, err = run("doctor", "--megatron", "0.1", "--ranks", 24, *GOOD)
     assert status == 2

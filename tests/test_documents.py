@@ -38,6 +38,7 @@ LOOKED_AT = {
     "recycle kill": "tests/test_kill_verb.py kills processes with it",
     "recycle join": "tests/survival/test_joining.py brings servers back with it",
     "recycle train job.toml -o /shared/run": "a run on several hosts: tests/survival/test_hosts.py has some",
+    "recycle show /shared/run": "the same run: tests/test_losses_verb.py draws the losses of two",
     "python -m recycle.megatron": "tests/megatron/flag runs it on Megatron's scripts",
     "python3 -m venv": "Python's own",
     "python -c": "it names the installed torch",

@@ -1,6 +1,7 @@
 """What surrounds a command is none of its business: streams, the width of a terminal, variables of other programs."""
 
 import errno
+import io
 import json
 import os
 import stat
@@ -83,6 +84,30 @@ def test_a_dash_is_standard_input_and_standard_output(call, tmp_path):
     (tmp_path / "trace.csv").write_text(COUNTS)
     assert call("study", "--trace - < trace.csv").returncode == 0
     assert call("catalogue", "-o -").returncode == 2
+
+
+@pytest.mark.parametrize("words", [("plan", "-", "--moves", 1), ("show", "-", "--csv", "a.csv", "--svg", "a.svg")])
+def test_a_verb_may_look_at_standard_input_twice(run, plan_file, monkeypatch, tmp_path, words):
+    monkeypatch.chdir(tmp_path)
+    content = plan_file.read_bytes() if words[0] == "show" else JOB.encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    assert run(*words)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("check - --against -", "PLAN and --against"),
+        ("show plan.json --against - --against -", "--against and --against"),
+        ("study - --trace -", "JOB and --trace"),
+        ("plan - --catalogue -", "JOB and --catalogue"),
+        ("train - --plan - -o run", "JOB and --plan"),
+    ],
+)
+def test_two_files_cannot_both_be_standard_input(run, words, names):
+    status, out, err = run(*words.split())
+    assert (status, out) == (2, "")
+    assert f"recycle: {names}: standard input can be read once; give a file in the place of one -" in err
 
 
 @pytest.mark.parametrize("name", ["csv", "output", "picture"])

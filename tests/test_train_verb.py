@@ -104,6 +104,7 @@ def test_timeouts_that_are_not_named_are_as_usual():
         (["--keep-in-memory", "off,racks=a/b"], "'off,racks=a/b': racks say where copies are kept, and there are none"),
         (["--checkpoint-every", "5,keep=0"], "'5,keep=0': give a number of iterations, with ,keep=N"),
         (["--faults", "mtbf=soon"], "'soon' is no duration"),
+        (["--timeouts", "hang=1m,silence=0s"], "'silence=0s': give a time above 0"),
         (["--faults", "mtbf=30s,seed=many"], "'mtbf=30s,seed=many': give a whole number as seed"),
     ],
 )
@@ -189,10 +190,19 @@ def test_a_folder_that_does_not_fit_is_refused_before_anything_slow(tmp_path, op
         ("--plan", "{}", "this is no recycle plan file"),
         ("--catalogue", "none", "this is no catalogue"),
         ("--model", "layers = = 2", "this is no TOML file"),
+        ("--model", "hiden = 64", "unknown field `hiden`; the keys are layers, hidden, heads"),
+        ("--model", 'hidden = "64"', "Expected `int`, got `str` - at `\\$.hidden`; the keys are"),
+        ("--model", "layers = 3", "layers is 3: 2 stages need a multiple of 2"),
+        ("--model", "heads = 3", "heads is 3: it must divide hidden"),
         ("--model", "/nowhere.toml", "cannot be read: No such file"),
         ("--text", "/nowhere.txt", "text: /nowhere.txt cannot be read: No such file"),
         ("--text", "/nowhere.idx", "text: /nowhere.idx is missing"),
         ("--text", "/dev/zero", "text: /dev/zero is a device or a pipe"),
+        (
+            "--resume-from",
+            "/nowhere",
+            "resume-from: there is no whole checkpoint in /nowhere; give the folder of a run",
+        ),
         ("--store", "http://host", "store '.*': give etcd://"),
         ("--address", "203.0.113.1", "address .* cannot be used"),
         ("--address", "a" * 64, "address a+ cannot be used: it is no name of a host"),
@@ -209,6 +219,29 @@ def test_what_is_wrong_is_refused_before_anything_slow(tmp_path, option, content
     ended = subprocess.run([sys.executable, "-c", SLOW, *map(str, words)], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (2, "slow:\n")
     assert re.fullmatch(rf"recycle: .*{message}.*\n", ended.stderr)
+
+
+def test_a_profile_refuses_a_model_before_anything_slow(tmp_path):
+    for key, message in (
+        ("hiden = 1", "unknown field `hiden`"),
+        ("layers = 3", "2 stages"),
+        ("tensor_parallel = 2", "one rank"),
+    ):
+        (tmp_path / "model.toml").write_text(key)
+        words = ["profile", *SMALL, "--model", str(tmp_path / "model.toml"), "-o", str(tmp_path / "job.toml")]
+        ended = subprocess.run([sys.executable, "-c", SLOW, *words], capture_output=True, text=True)
+        assert (ended.returncode, ended.stdout) == (2, "slow:\n")
+        assert message in ended.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["model.toml"]
+
+
+@pytest.mark.parametrize("words", [["nowhere"], ["nowhere", "--address", "nosuch0"]])
+def test_a_run_that_is_not_there_is_said_to_a_joiner_before_anything_slow(tmp_path, words):
+    ended = subprocess.run([sys.executable, "-c", SLOW, "join", *words], capture_output=True, text=True, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "slow:\n")
+    assert re.fullmatch(
+        r"recycle: (nowhere/plan.json: cannot be read|address nosuch0 cannot be used): .*\n", ended.stderr
+    )
 
 
 def test_torch_is_told_to_log_nothing_before_it_is_imported_and_to_compile_nothing_for_a_cpu(tmp_path):
@@ -263,8 +296,9 @@ def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
 )
 def test_what_cannot_be_used_is_one_line(tmp_path, monkeypatch, arguments, message):
     monkeypatch.setattr("recycle.control.host.claim.EtcdStore", partial(EtcdStore, patience=0.5))
+    (tmp_path / "model.toml").write_text("layers = 8")
     with pytest.raises(UserError, match=message) as caught:
-        call("train", *arguments, "-o", tmp_path)
+        call("train", "--model", tmp_path / "model.toml", *arguments, "-o", tmp_path)
     assert "\n" not in str(caught.value)
 
 

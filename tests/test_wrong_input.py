@@ -22,6 +22,7 @@ from tests.test_cli import PAPER
         (["--budget", "2x"], "'2x' is no duration"),
         (["-D", "100000", "-P", "1000"], "100000 pipelines x 1000 stages x 6 .* 1800000000 tasks .* 10000000 at most"),
         (["--nothing"], "--nothing"),
+        (["--dead", " ,,"], "' ,,' names no server; write them as W1_2,W0_3"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(run, tmp_path, arguments, message):
@@ -41,6 +42,10 @@ def test_bad_input_is_one_line_and_writes_nothing(run, tmp_path, arguments, mess
     [
         ("memory.limit = 0", "limit of stage 0 is 0.*the least limit that works is 1"),
         ("memory.held = 5\nmemory.limit = 4", "the least limit that works is 5"),
+        (
+            "costs.forward = 0\ncosts.input_gradient = 0\ncosts.weight_gradient = 0",
+            "costs.forward, input_gradient and weight_gradient are 0 at every stage; give one a time",
+        ),
         ("costs.forward = nan", "costs.forward is nan"),
         ("costs.forward = -1", "forward of stage 0 is -1"),
         ("costs.forward = [1, 2]", "costs.forward has 2 values"),
@@ -130,6 +135,14 @@ def test_a_file_of_another_kind_is_named_as_such(run, tmp_path, monkeypatch, wor
     assert wanted in err
 
 
+@pytest.mark.parametrize("words", [["check"], ["show"], ["show", "--losses", "a.svg"], ["watch"], ["kill"]])
+def test_a_path_that_cannot_be_asked_for_is_one_line(run, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(*words, "a" * 300, *["W0_0"] * (words == ["kill"]))
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert re.match(r"recycle: a{300}.*: (cannot be|there is no).*", err)
+
+
 def test_a_folder_is_no_plan(run, tmp_path):
     status, _, err = run("check", tmp_path)
     assert status == 2
@@ -146,6 +159,15 @@ def test_a_folder_is_no_plan(run, tmp_path):
         (["show", "plan.json", "--html", "plan.json"], "plan.json: give a name that ends in .html"),
         (["show", "plan.json", "--figure", "plan.svg"], "plan.svg: give a name that ends in .png or .pdf"),
         (["profile", *PAPER, "-o", "plan.json"], "plan.json: give a name that ends in .toml"),
+        (["plan", *PAPER, "-o", "/proc/plan.json"], "/proc/plan.json: cannot be written: No such file"),
+        (["show", "plan.json", "--html", "/proc/a.html"], "/proc/a.html: cannot be written: No such file"),
+        (["study", *PAPER, "-o", "/proc/a/b"], "/proc/a/b: cannot be written: No such file"),
+        (["study", *PAPER, "-o", "-"], "-: a folder is written, and standard output is none; give it a name"),
+        (["study", *PAPER, "-o", "plan.json"], "plan.json: cannot be written: Not a directory"),
+        (["study", *PAPER, "-o", "plan.json/a", "--sweep", "servers=4"], "plan.json/a: cannot be written: Not a dir"),
+        (["study", *PAPER, "-o", "a" * 300], "cannot be written: File name too long"),
+        (["train", "-", "-o", "-"], "-: a folder is written, and standard output is none; give it a name"),
+        (["train", *PAPER, "-o", "plan.json/a"], "plan.json/a: cannot be written: Not a directory"),
         (["plann", "job.toml"], "there is no verb 'plann': did you mean plan?"),
         (["quite-another"], "there is no verb 'quite-another': there are plan, show,"),
     ],
@@ -179,6 +201,9 @@ def test_without_a_job_the_remedy_is_said(run):
     ],
 )
 def test_what_is_not_installed_is_named_with_what_brings_it(tmp_path, module, words):
+    (tmp_path / "run").mkdir()
+    for name in ("plan.json", "run.json", "join.json"):
+        (tmp_path / "run" / name).touch()
     code = f"import sys; sys.modules[{module!r}] = None; from recycle.cli import main; main()"
     ended = subprocess.run(
         [sys.executable, "-c", code, *words],

@@ -78,6 +78,11 @@ def main() -> None:
             raise
         message = f"{module} is not installed: pip install {PACKAGES[module]} brings it"
         status = UserError.exit_status
+    except OSError as error:
+        # Of a path that cannot even be asked for: a name that is too long, a folder that is closed to this user.
+        if not isinstance(error.filename, str):
+            raise
+        message, status = f"{error.filename}: cannot be used: {error.strerror}", UserError.exit_status
     except (click.Abort, KeyboardInterrupt):
         message, status = "interrupted", INTERRUPTED
     if sys.stderr is not None:

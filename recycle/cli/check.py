@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recycle.cli.console import is_read_by_eye, make_console, print_json
-from recycle.cli.options import describe_dead, describe_job, describe_throughput, json_option, plan_argument
+from recycle.cli.options import Verb, describe_dead, describe_job, describe_throughput, json_option, plan_argument
 from recycle.holding import placed
 from recycle.job import Job
 from recycle.plan.checker import check_plan, rows_around
@@ -32,7 +32,7 @@ TIMES = {"makespan", "period", "bound", "baseline", "delay"} | {
 AMOUNTS = {"held", "released_at_input_gradient", "limit", "state"}
 
 
-@click.command("check")
+@click.command("check", cls=Verb)
 @plan_argument
 @click.option(
     "--against",

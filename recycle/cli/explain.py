@@ -6,7 +6,15 @@ import click
 import msgspec
 
 from recycle.cli.console import make_console, print_json
-from recycle.cli.options import describe_dead, describe_job, json_option, load_legal_plan, plan_argument, refuse_unread
+from recycle.cli.options import (
+    Verb,
+    describe_dead,
+    describe_job,
+    json_option,
+    load_legal_plan,
+    plan_argument,
+    refuse_unread,
+)
 from recycle.cli.parameters import DURATION, Count
 from recycle.placing.decision import OF_A_CLUSTER, Outlook
 from recycle.planner.explain import explain
@@ -14,7 +22,7 @@ from recycle.planner.moving import weigh_move
 from recycle.study.compare import iteration_seconds
 
 
-@click.command("explain")
+@click.command("explain", cls=Verb)
 @plan_argument
 @click.option("--layers", type=Count(1), help="Of the model, where they may move.  [default: 8 per stage]")
 @click.option("--mtbf", type=DURATION, help="Mean time between the failures of a server.  [default: 238 days]")

@@ -7,11 +7,14 @@ import click
 from recycle.cli.parameters import SERVER
 from recycle.cli.run.model import quiet
 from recycle.cli.surroundings import interrupted_at_once
+from recycle.control.board.joinfile import JOIN_FILE
 from recycle.control.board.run_folder import shared
 from recycle.control.host.agent import FENCED, STOPPED
 from recycle.control.membership.open_files import allow_most
 from recycle.errors import RunFailed
+from recycle.files import read_bytes
 from recycle.job import Server
+from recycle.record.recording import PLAN, SETTINGS
 
 ENDS = {FENCED: "the others go on without it", STOPPED: "the run cannot go on"}
 """Why the worker of a server has ended, by its exit status."""
@@ -41,14 +44,18 @@ def command(folder: Path, server: Server | None, address: str | None) -> None:
     """
     quiet()
     allow_most()
+    from recycle.runtime.launch.meet.start import choose_address
+
+    if address is not None:
+        address = choose_address(address, None)
+    # Before torch is imported, which takes seconds.
+    for name in (PLAN, SETTINGS, JOIN_FILE):
+        read_bytes(folder / name)
     with interrupted_at_once():
         from recycle.cli.run.planning import planning_of
         from recycle.megatron.gpt.arriving import join_run
         from recycle.megatron.gpt.run import Run
-        from recycle.runtime.launch.meet.start import choose_address
 
-    if address is not None:
-        address = choose_address(address, None)
     run = Run.read(folder)
     with shared(folder):
         status = join_run(run, server, planning_of(run), address)

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from click.core import ParameterSource
 
-from recycle.cli.parameters import DURATION, SERVERS, Count
+from recycle.cli.parameters import DURATION, SERVERS, Count, OutputFile, OutputFolder
 from recycle.errors import IllegalPlan, UserError
+from recycle.files import STANDARD
 from recycle.job import Job, Server
 from recycle.jobfile import load_job
 from recycle.placement import placement_text
@@ -49,7 +50,29 @@ class GroupedOption(click.Option):
         self.heading = heading
 
 
-class JobCommand(click.Command):
+class Verb(click.Command):
+    """A verb whose files can be standard input, one of them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:  # noqa: D102 - click's contract
+        rest = super().parse_args(ctx, args)
+        inputs = [each for each in self.params if not isinstance(each.type, OutputFile | OutputFolder)]
+        asking = [each for each in inputs for _ in _dashes(ctx, each)]
+        if len(asking) > 1:
+            names = (
+                each.opts[-1] if isinstance(each, click.Option) else (each.metavar or "").strip("[]") for each in asking
+            )
+            raise UserError(
+                f"{' and '.join(names)}: standard input can be read once; give a file in the place of one {STANDARD}"
+            )
+        return rest
+
+
+def _dashes(context: click.Context, parameter: click.Parameter) -> Iterable[object]:
+    given = context.params.get(parameter.name or "")
+    return [each for each in (given if isinstance(given, tuple) else (given,)) if str(each) == str(STANDARD)]
+
+
+class JobCommand(Verb):
     """A verb that works on a job: its help has what is the verb's own first, and what describes jobs after that."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: D102 - click's contract

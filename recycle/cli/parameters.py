@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from recycle.duration import parse_duration
 from recycle.errors import UserError
-from recycle.files import STANDARD
+from recycle.files import STANDARD, require_writable
 from recycle.job import Server
 from recycle.placing.decision import Outlook
 from recycle.state.racks import Racks
@@ -75,6 +75,8 @@ class Timeouts(NamedTuple):
             if name.strip() not in cls._fields:
                 raise UserError(f"{part!r}: give {', '.join(cls._fields)} with a duration, such as silence=9s,hang=60s")
             given[name.strip()] = parse_duration(duration)
+            if not given[name.strip()]:
+                raise UserError(f"{part!r}: give a time above 0")
         return cls(**given)
 
 
@@ -182,7 +184,10 @@ class Count(click.IntRange):
 
 
 def _servers(text: str) -> tuple[Server, ...]:
-    return tuple(Server.parse(part.strip()) for part in text.split(",") if part.strip())
+    named = tuple(Server.parse(part.strip()) for part in text.split(",") if part.strip())
+    if text.strip() and not named:
+        raise UserError(f"{text!r} names no server; write them as W1_2,W0_3")
+    return named
 
 
 def _known_servers(context: click.Context) -> list[str]:
@@ -244,12 +249,33 @@ class OutputFile(click.ParamType[Path]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: D102 - click's contract
         path = Path(value)
+        if path != STANDARD:
+            if path.suffix.lower() not in self._endings:
+                self.fail(f"{path}: give a name that ends in {' or '.join(self._endings)}", param, ctx)
+            if path.is_dir():
+                self.fail(f"{path}: there is a folder of this name", param, ctx)
+            if not path.parent.is_dir():
+                self.fail(f"{path}: there is no folder {path.parent}; make it first", param, ctx)
+        require_writable(path)
+        return path
+
+
+class OutputFolder(click.ParamType[Path]):
+    """A folder that will be made, if it is not there. What would keep it from that is said before any work is done.
+
+    Args:
+        tried: whether that is found here, and not later by what begins the work.
+    """
+
+    name = "directory"
+
+    def __init__(self, *, tried: bool = True) -> None:
+        self._tried = tried
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: D102 - click's contract
+        path = Path(value)
         if path == STANDARD:
-            return path
-        if path.suffix.lower() not in self._endings:
-            self.fail(f"{path}: give a name that ends in {' or '.join(self._endings)}", param, ctx)
-        if path.is_dir():
-            self.fail(f"{path}: there is a folder of this name", param, ctx)
-        if not path.parent.is_dir():
-            self.fail(f"{path}: there is no folder {path.parent}; make it first", param, ctx)
+            raise UserError(f"{path}: a folder is written, and standard output is none; give it a name")
+        if self._tried:
+            require_writable(path, folder=True)
         return path

@@ -35,16 +35,18 @@ def command(job: Job, model_file: Path | None, repeats: int, device: Literal["cp
     """
     quiet()
     job.require_even("a profile")
+    keys = read_model(model_file)
+    if keys.tensor_parallel > 1:
+        raise UserError(
+            f"tensor_parallel is {keys.tensor_parallel}: a profile is of servers of one rank; leave it out of the "
+            "model file"
+        )
+    keys.require_cut(len(job.stages))
     with interrupted_at_once():
         from recycle.megatron.gpt.forward import load_text
         from recycle.megatron.gpt.profile import profile
 
-    options = load_model(model_file, read_model(model_file))
-    if options.tensor_parallel > 1:
-        raise UserError(
-            f"tensor_parallel is {options.tensor_parallel}: a profile is of servers of one rank; leave it out of the "
-            "model file"
-        )
+    options = load_model(keys)
     measured = profile(job, options, load_text(None, options), repeats, device)
     write_whole(output, encode_job(measured))
     console = make_console()

@@ -11,7 +11,7 @@ import click
 
 from recycle.cli.console import make_console, print_json, report_console
 from recycle.cli.losses import draw_runs
-from recycle.cli.options import json_option, load_legal_plan, refuse_unread
+from recycle.cli.options import Verb, json_option, load_legal_plan, refuse_unread
 from recycle.cli.parameters import Count, OutputFile
 from recycle.errors import IllegalPlan, UserError
 from recycle.files import STANDARD, write_whole
@@ -36,7 +36,7 @@ def file_options(command: Command) -> Command:
     return command
 
 
-@click.command("show")
+@click.command("show", cls=Verb)
 @click.argument("path", metavar="PLAN", type=click.Path(path_type=Path))
 @click.option(
     "--against",

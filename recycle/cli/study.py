@@ -1,6 +1,7 @@
 """``recycle study``."""
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +11,7 @@ import click
 
 from recycle.cli.console import make_console, print_json, progress_line
 from recycle.cli.options import JobCommand, describe_job, job_options, json_option, refuse_unread
-from recycle.cli.parameters import DURATION, Count, Parsed
+from recycle.cli.parameters import DURATION, Count, OutputFolder, Parsed
 from recycle.errors import UserError
 from recycle.job import Job
 from recycle.wording import plural
@@ -66,7 +67,7 @@ def _known_policies() -> "Sequence[str]":
 @click.option("--gpus-per-server", type=Count(1, 1024), help="Count GPU-hours.")
 @click.option("--price", metavar="MONEY/gpuh", help="Of an hour of a GPU, or of a server as 20/serverh.")
 @click.option("--seeds", type=Count(1, 100), default=3, show_default=True, help="Samples of the failures.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder for the page and CSV.")
+@click.option("-o", "--output", type=OutputFolder(), help="Folder for the page and CSV.")
 @json_option
 @click.option(
     "--sweep",
@@ -114,6 +115,8 @@ def command(
     given = {name: value for name, value in named.items() if value is not None} | dict(constants)
     if twice := [name for name, value in named.items() if value is not None and name in dict(constants)]:
         raise UserError(f"--{twice[0]}: --constant {twice[0]}=... sets it too; leave one of them out")
+    if repeated := [name for name, count in Counter(name for name, _ in constants).items() if count > 1]:
+        raise UserError(f"--constant {repeated[0]}: it is given twice; leave one of them out")
     constant_sets(given)
     bill = Bill.parse(gpus_per_server, price)
     names = parse_policies(policies) if policies else ALL
@@ -247,6 +250,8 @@ def _sweep(setting: "StudySetting", text: str, output: Path | None, as_json: boo
             ]
         )
     _print_columns(rows, left=(len(own) + 3, len(own) + 5))
+    if output is not None:
+        make_console().print(f"written to {output / 'sweep.csv'}", markup=False)
 
 
 def _require_plots() -> None:

@@ -21,6 +21,7 @@ from recycle.cli.parameters import (
     Count,
     KeepInMemory,
     MoveLayers,
+    OutputFolder,
     RandomFaults,
     Saves,
     Timeouts,
@@ -34,11 +35,13 @@ from recycle.control.membership.open_files import allow_most
 from recycle.control.store.etcd_cluster import VARIABLE, EtcdCluster
 from recycle.errors import RunFailed, UserError
 from recycle.faults.menu import Kind
+from recycle.files import require_writable
 from recycle.holding import with_own_layout
 from recycle.job import Job, Server
 from recycle.plan.plan import Plan
-from recycle.runtime.checkpoint_folders import refuse_to_overwrite, require_checkpoint
+from recycle.runtime.checkpoint_folders import refuse_to_overwrite, require_checkpoint, require_source
 from recycle.runtime.launch.process.restarts import RESTARTS
+from recycle.runtime.model_keys import ModelKeys
 from recycle.runtime.text_file import require_text
 
 if TYPE_CHECKING:
@@ -65,7 +68,7 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 )
 @click.option("--text", type=click.Path(path_type=Path), help="A file or a .bin/.idx dataset to train on.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default="run", show_default=True, help="The run's folder."
+    "-o", "--output", type=OutputFolder(tried=False), default="run", show_default=True, help="The run's folder."
 )
 @click.option(
     "--device",
@@ -216,17 +219,33 @@ def command(
     start = find_start(os.environ)
     files = partial(choose, job, dead, iterations, plan=plan_file, faults=asked_faults, catalogue=catalogue)
 
-    def read() -> tuple[Chosen, dict[str, Any]]:
-        said = read_model(model_file)
+    def read() -> tuple[Chosen, ModelKeys]:
+        job.require_size()
+        require_writable(output, folder=True)
+        keys = read_model(model_file)
+        keys.require_cut(len(job.stages))
+        if keys.distributed_optimizer:
+            job.require_even("distributed_optimizer")
+        if outlook is not None:
+            refuse_beside(
+                {"distributed_optimizer": keys.distributed_optimizer, "tensor_parallel": keys.tensor_parallel > 1}
+            )
         if text is not None:
             require_text(text)
-        if not resume and resume_from is None:
+        if resume_from is not None:
+            require_source(resume_from, output)
+        elif not resume:
             refuse_to_overwrite(output)
-        elif resume_from is None and redundancy is None:
+        elif redundancy is None:
             require_checkpoint(output)
-        return files(), said
+        chosen = files()
+        if etcd is not None and any(fault.kind is Kind.STORE_LOSS for fault in chosen.faults.entries):
+            raise UserError(
+                "faults: store-loss ends the store of the run, and --store gives etcd: leave one of them out"
+            )
+        return chosen, keys
 
-    read_before: tuple[Chosen, dict[str, Any]] | None = None
+    read_before: tuple[Chosen, ModelKeys] | None = None
     if start is None:
         # Before torch is imported, which takes seconds.
         require_free(output)
@@ -254,23 +273,12 @@ def command(
         attend(output, meeting, keeps=redundancy is not None, goes_on=resume or resume_from is not None)
         return
     with nullcontext() if meeting is None else meeting.telling_others():
-        (plan, faults), said = read_before or read()
+        (plan, faults), keys = read_before or read()
         tell_start(plan, catalogue)
         with interrupted_at_once():
             from recycle.megatron.gpt.run import Run
             from recycle.planner.source import plan_ahead
 
-        model = load_model(model_file, said)
-        if model.distributed_optimizer:
-            job.require_even("distributed_optimizer")
-        if outlook is not None:
-            refuse_beside(
-                {"distributed_optimizer": model.distributed_optimizer, "tensor_parallel": model.tensor_parallel > 1}
-            )
-        if cluster is not None and any(fault.kind is Kind.STORE_LOSS for fault in faults.entries):
-            raise UserError(
-                "faults: store-loss ends the store of the run, and --store gives etcd: leave one of them out"
-            )
         answer = max(30.0, 2 * silence, 2 * hang)
         durations = Durations(silence / 6, silence, hang, start_within, answer=answer, transfer=max(120.0, answer))
         click.get_current_context().with_resource(taken(output))
@@ -278,7 +286,7 @@ def command(
             catalogue = plan_ahead(job, plan.mode, output / "plans.zip")
         run = Run(
             plan,
-            model,
+            load_model(keys),
             iterations,
             output,
             resume,

@@ -13,6 +13,9 @@ from recycle.faults.outages import NodeOutage, Outages
 LEAST_SHAPE, MOST_SHAPE = 0.3, 5.0
 DAY = 86_400.0
 
+MOST = 1_000_000
+"""Failures beyond which no outages are generated."""
+
 
 class Statistics(msgspec.Struct, frozen=True):
     """What a trace is like.
@@ -112,6 +115,11 @@ def generate(model: FailureModel, nodes: int, seconds: float, seed: int) -> Outa
     if nodes < 1 or not (0 < seconds < math.inf):
         raise FaultError(f"{nodes} nodes over {seconds:g} s: give at least one node, and a time above 0")
     random = Random(seed)
+    if model.rate * nodes * seconds / DAY > MOST:
+        raise FaultError(
+            f"mtbf of a node is {DAY / model.rate:g} s, with {nodes} nodes over {seconds:g} s: at most {MOST} "
+            "failures; make it longer"
+        )
     mean_gap = DAY / (model.rate * nodes) / (1 - model.simultaneous)
     scale = mean_gap / math.gamma(1 + 1 / model.shape)
     spread = math.sqrt(2 * math.log(model.repair_mean / model.repair_median))

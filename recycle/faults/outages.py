@@ -12,7 +12,18 @@ import msgspec
 from recycle.faults.errors import FaultError
 from recycle.faults.file import TRACES, decode_faults
 from recycle.faults.menu import Kind
-from recycle.faults.rows import ADD, MILLISECONDS, MOST_NODES, REMOVE, TraceRow, comments, is_server, natural, read_rows
+from recycle.faults.rows import (
+    ADD,
+    MILLISECONDS,
+    MOST_NODES,
+    REMOVE,
+    TraceRow,
+    comments,
+    is_server,
+    natural,
+    read_rows,
+    refuse_misnamed,
+)
 from recycle.faults.trace import server_changes, servers_of_nodes
 from recycle.files import STANDARD, read_bytes
 from recycle.job import Job, Server
@@ -118,6 +129,7 @@ def load_outages(source: str, job: Job | None = None, servers: int | None = None
         facts = comments(content)
         held = None if job is None else servers_of_nodes(job, facts)
         if not any(is_server(name) for row in rows for name in row.names):
+            refuse_misnamed(content)
             if job is not None and held is not None:
                 if servers is not None:
                     raise FaultError(

@@ -40,6 +40,7 @@ def random_faults(
     Raises:
         FaultError: a time has no sense.
     """
+    _require_positive(mtbf_seconds, "mtbf")
     if mean_time_to_repair is not None:
         _require_positive(mean_time_to_repair, "mean time to repair")
     units = {server: units_of(job, server) for server in job.servers()}

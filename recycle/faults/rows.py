@@ -49,6 +49,12 @@ MOST_NODES = 1_000_000
 FACTS, PER_NODE = ("days", "nodes"), "-per-node"
 """What a trace says of itself in comments: these, and all that end so."""
 
+MISNAMED = {
+    **dict.fromkeys(("servers", "hosts", "machines", "gpus"), FACTS[1]),
+    **dict.fromkeys(("weeks", "hours", "minutes", "seconds"), FACTS[0]),
+}
+"""Names of a trace's size and length that are not read, and those that are."""
+
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _COUNT = re.compile(r"\d{1,18}", re.ASCII)
 _SAID = re.compile(r"#+\s*([\w-]+)(?:(\s*[:=])\s*|\s+)(\S+)\s*", re.ASCII)
@@ -153,6 +159,21 @@ def comments(content: bytes) -> dict[str, float]:
         if facts.setdefault(name, value) != value:
             raise FaultError(f"line {number}: # {name} {said[3]}: a line above says {facts[name]:g}; leave one out")
     return facts
+
+
+def refuse_misnamed(content: bytes) -> None:
+    """Refuse a comment such as ``# servers 400``, which would be passed over without a word.
+
+    Raises:
+        FaultError: a trace has one.
+    """
+    for number, line in enumerate(content.decode("utf-8-sig", "replace").splitlines(), 1):
+        said = _SAID.fullmatch(line)
+        if said and said[1].lower() in MISNAMED and _NUMBER.fullmatch(said[3]):
+            raise FaultError(
+                f"line {number}: # {said[1]} {said[3]} is not read: write # {MISNAMED[said[1].lower()]} N, or leave it "
+                "out"
+            )
 
 
 def _lines(content: bytes) -> list[Fields]:

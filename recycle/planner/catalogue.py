@@ -2,6 +2,8 @@
 
 import hashlib
 import math
+import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
@@ -37,6 +39,9 @@ MOST_PLANS = 100_000
 
 MOST_REFERENCES = 4
 """Plans that the others are packed against: so many programs of a server are within the compression's reach."""
+
+_MARK = re.compile(rb"[0-9a-f]{64}")
+"""What tells a folder of plans that a run was making from all others."""
 
 
 def failure_vectors(job: Job, failures: int) -> Iterator[Counts]:
@@ -177,20 +182,28 @@ def _require_few(job: Job, failures: int, *, by_set: bool) -> None:
 def _open_parts(path: Path, job: Job, mode: Mode, failures: int, effort: Effort, form: Form) -> Path:
     """The folder of an interrupted run, or a new one; its mark tells what it is for."""
     parts = path.with_name(f"{path.name}.part")
-    if mode.routing_rule.registered:
-        # What an interrupted run has left may be of another rule of that name.
-        shutil.rmtree(parts, ignore_errors=True)
+    marked = parts / "mark"
     what = msgspec.json.encode((job, mode, failures, effort.budget, effort.seed, form))
     mark = hashlib.sha256(what).hexdigest().encode()
+    if os.path.lexists(parts):
+        found = read_bytes(marked) if marked.is_file() and not parts.is_symlink() else b""
+        if not _MARK.fullmatch(found):
+            raise UserError(
+                f"{parts}: plans are kept there until the catalogue is whole, and something else is there; move it "
+                "away, or write the catalogue elsewhere"
+            )
+        if not mode.routing_rule.registered:
+            if found != mark:
+                raise UserError(
+                    f"{parts}: an interrupted run for another job, mode, number of failures, budget or seed left its "
+                    "plans here; delete the folder, or write the catalogue elsewhere"
+                )
+            return parts
+        # What an interrupted run has left may be of another rule of that name.
+        shutil.rmtree(parts, ignore_errors=True)
     try:
-        parts.mkdir(exist_ok=True)
+        parts.mkdir()
     except OSError as error:
         raise UserError(f"{parts}: cannot be made: {error.strerror}") from error
-    if not (parts / "mark").exists():
-        write_whole(parts / "mark", mark)
-    elif read_bytes(parts / "mark") != mark:
-        raise UserError(
-            f"{parts}: an interrupted run for another job, mode, number of failures, budget or seed left its plans "
-            "here; delete the folder, or write the catalogue elsewhere"
-        )
+    write_whole(marked, mark)
     return parts

@@ -56,7 +56,7 @@ class EventFile:
         ahead: float = 0.0,
     ) -> None:
         head = RunLine(FORMAT, VERSION, title, UNIT, "measured")
-        process = ProcessLine(name, os.getpid(), socket.gethostname(), ahead)
+        process = ProcessLine(name, os.getpid(), socket.gethostname(), ahead, time.time() - time.monotonic())
         output = BestEffort(f"the recording in {folder}", warn)
         self._file = GrowingFile(folder / f"{name}.jsonl", _encode([head, process]), output, b"\n")
         self._file.add(b"")

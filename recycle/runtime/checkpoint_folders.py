@@ -49,3 +49,22 @@ def require_checkpoint(folder: Path) -> None:
     """
     if not checkpoints(folder / CHECKPOINTS):
         raise RunError(f"resume: there is no checkpoint in {folder / CHECKPOINTS}; start without --resume")
+
+
+def require_source(source: Path, folder: Path) -> None:
+    """Refuse to begin from another run that has no checkpoint, if a run's folder has none of its own.
+
+    Args:
+        source: a checkpoint, or the folder of a run.
+        folder: of the run that begins.
+
+    Raises:
+        RunError: it has none.
+    """
+    if source.resolve() != folder.resolve() and not checkpoints(folder / CHECKPOINTS) and not candidates(source):
+        raise no_source(source)
+
+
+def no_source(source: Path) -> RunError:
+    """What is wrong with a run that has no whole checkpoint to begin from."""
+    return RunError(f"resume-from: there is no whole checkpoint in {source}; give the folder of a run that has one")

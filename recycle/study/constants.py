@@ -5,7 +5,6 @@ artifact (SOSP'23, https://github.com/SymbioticLab/Oobleck, branch sosp23-artifa
 they were measured on 30 NVIDIA A40 with 200 Gbps InfiniBand.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from importlib import resources
@@ -105,6 +104,12 @@ SOURCES: Mapping[str, str] = {
 }
 """What each constant is, with the year and the hardware that it was measured in."""
 
+MOST: Mapping[str, float] = {"bamboo-share": 1.0, "layer-size": 1e15, "bandwidth": 1e15}
+"""The greatest values of constants that are no times."""
+
+MOST_SECONDS = 1e9
+"""The greatest value of all others: thirty years."""
+
 
 class Constants(msgspec.Struct, frozen=True, rename="kebab"):
     """What policies are modelled with; seconds where nothing else is said. ``SOURCES`` says where each is from.
@@ -155,13 +160,15 @@ def constant_sets(given: Mapping[str, float] = MappingProxyType({})) -> tuple[Co
         given: values by name.
 
     Raises:
-        UserError: there is no constant of a name, or a value is not above 0.
+        UserError: there is no constant of a name, or a value is out of its range.
     """
     for name, value in given.items():
         if name not in SOURCES:
             raise UserError(f"constant {name!r}: there is none; choose from {', '.join(SOURCES)}")
-        if not 0 < value < math.inf:
-            raise UserError(f"constant {name} is {value:g}: give a number above 0")
+        most = MOST.get(name, MOST_SECONDS)
+        if not 0 < value <= most:
+            what = "a number" if name in MOST else "seconds"
+            raise UserError(f"constant {name} is {value:g}: give {what} above 0, and {most:g} at most")
     known = {name.replace("-", "_"): value for name, value in given.items()}
     sets = (
         msgspec.structs.replace(

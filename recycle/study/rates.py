@@ -10,6 +10,7 @@ from functools import cached_property
 import msgspec
 
 from recycle.errors import UserError
+from recycle.faults.rows import MOST_NODES
 from recycle.job import Job
 from recycle.placing.fleet import choose_fleet
 from recycle.placing.layers import Model, layers_of
@@ -37,6 +38,16 @@ MOST_SERVERS = 256
 """Fleets of more servers are judged by one of their equal parts."""
 
 
+def require_few(servers: int) -> None:
+    """Refuse a job of so many servers that no study of it comes to its end.
+
+    Raises:
+        UserError: they are too many.
+    """
+    if servers > MOST_NODES:
+        raise UserError(f"{servers} servers: a study has {MOST_NODES} at most; give fewer")
+
+
 class Ground(msgspec.Struct, frozen=True):
     """What all policies of a study have in common.
 
@@ -55,6 +66,7 @@ class Ground(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not 0 < self.iteration < math.inf:
             raise UserError(f"iteration is {self.iteration:g}: give seconds above 0")
+        require_few(self.job.pipelines * self.job.depth)
         if self.layers < self.job.depth:
             raise UserError(f"layers is {self.layers}: {self.job.depth} stages need at least {self.job.depth} layers")
 

@@ -17,7 +17,7 @@ from recycle.faults.outages import load_outages
 from recycle.processors import pool, processors
 from recycle.study.compare import StudySetting, sampled
 from recycle.study.failures import FailureHistory
-from recycle.study.rates import Ground, Rates
+from recycle.study.rates import Ground, Rates, require_few
 from recycle.study.registry import OWN, make_policy
 from recycle.study.simulator import simulate
 
@@ -87,8 +87,10 @@ def parse_axes(text: str) -> Axes:
         axis = name if equals else axis
         if axis not in AXES:
             raise UserError(f"--sweep {text!r}: {axis or part!r} is no axis; write {'=..., '.join(AXES)}=...")
-        if value:
-            values.setdefault(axis, []).append(value)
+        values.setdefault(axis, []).extend([value] if value else [])
+    for each, given in values.items():
+        if not given:
+            raise UserError(f"--sweep: {each} has no value; give some, or leave it out")
     return Axes(
         mtbf=tuple(map(_seconds, values.get("mtbf-of-server", []))),
         servers=tuple(_whole("servers", value) for value in values.get("servers", [])),
@@ -111,6 +113,7 @@ def sweep(setting: StudySetting, axes: Axes, advance: Callable[[str], None] = la
         )
     )
     for _, servers, _ in places:
+        require_few(servers)
         if servers < job.depth:
             raise UserError(f"--sweep: {servers} servers make no pipeline of {job.depth} stages; give more")
     cells: dict[int, Cell] = {}

@@ -13,7 +13,7 @@ from recycle.plan.document import load_plan
 from recycle.record.following import OtherRunError, RecordingFollower
 from recycle.record.history import Change, History, RunEvent, ViewRecovery
 from recycle.record.measured import held_memory
-from recycle.record.processes import Processes, is_gone
+from recycle.record.processes import SLACK, Processes, is_gone
 from recycle.record.reading import timeline_of
 from recycle.record.recording import (
     PLAN,
@@ -69,12 +69,14 @@ class NewsItem(msgspec.Struct, frozen=True):
 
     Attributes:
         at: when, in words from the run's begin.
+        clock: when, as a clock of this machine shows it; empty if the recordings do not say.
         kind: ``failure``, ``leaving``, ``recovery``, ``return``, or ``other``.
         text: what.
         step: the iteration that it came in, from 1; 0 where that is not known.
     """
 
     at: str
+    clock: str
     kind: str
     text: str
     step: int
@@ -168,6 +170,7 @@ class WatchedRun:
         self._others: list[Line] = []
         self._waiting: list[Line] = []
         self._known: Job | None = None
+        self._zeros: list[float] = []
 
     def look(self) -> None:
         """Take in what was written since the last time. Another run in the folder is followed from its begin.
@@ -219,7 +222,7 @@ class WatchedRun:
             self._places(),
             ended,
             time.time() - self._follower.heard if self._follower.heard else 0.0,
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(heard)) if (heard := self._follower.heard) else "",
+            _date(heard) if (heard := self._follower.heard) else "",
         )
 
     def panel(self) -> Panel:
@@ -246,8 +249,16 @@ class WatchedRun:
                 kind, step = "recovery", event.step + 1
             case _:
                 pass
-        seconds = max(0.0, (moment - min(self._first, moment)) * microseconds(history.time_unit) / 1e6)
-        return NewsItem(seconds_text(seconds), kind, tell(event, history.servers, history.time_unit), step)
+        unit = microseconds(history.time_unit) / 1e6
+        seconds = max(0.0, (moment - min(self._first, moment)) * unit)
+        text = tell(event, history.servers, history.time_unit)
+        return NewsItem(seconds_text(seconds), self._clock(moment * unit), kind, text, step)
+
+    def _clock(self, seconds: float) -> str:
+        """What a clock of this machine shows at a time of the recordings; nothing if they do not agree on that."""
+        if not self._zeros or max(self._zeros) - min(self._zeros) > SLACK:
+            return ""
+        return _date(self._zeros[0] + seconds)
 
     def _has_ended(self) -> bool:
         processes = list(self._processes.all())
@@ -260,6 +271,8 @@ class WatchedRun:
                 self._history.add(line)
             case ProcessLine():
                 self._processes.add(line)
+                if line.zero is not None:
+                    self._zeros.append(line.zero + line.ahead * microseconds(self._history.time_unit) / 1e6)
             case SpanLine():
                 newest = max(self._spans, default=0)
                 if line.iteration > newest - SHOWN - 1:
@@ -331,3 +344,7 @@ class WatchedRun:
         if self._known is None and path.exists():
             self._known = load_plan(path).job
         return self._known
+
+
+def _date(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))

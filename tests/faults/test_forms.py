@@ -216,6 +216,9 @@ def test_who_fails_when_the_trace_ends_is_counted_as_such(tmp_path):
         ("0,add,a\n5,remove,gpu1 gpu2\n", "line 2: gpu1 gpu2 has a space"),
         ("node,start_days,end_days\nx,5,4\n", "line 2: its end 4 is before its start 5"),
         ("# nodes 8\n# nodes 9\nnode,start_days,end_days\nx,5,6\n", "line 2: # nodes 9: a line above says 8"),
+        ("# servers 400\nnode,start_days,end_days\nx,5,6\n", "line 1: # servers 400 is not read: write # nodes N"),
+        ("0,add,a\n#GPUs: 8\n5,remove,a\n9,add,a\n", "line 2: # GPUs 8 is not read: write # nodes N"),
+        ("# hours=5\n0,add,a\n5,remove,a\n9,add,a\n", "line 1: # hours 5 is not read: write # days N"),
         ("# nodes: eight\nnode,start_days,end_days\nx,5,6\n", "line 1: # nodes eight: give a number"),
         ("node,start_days,end_days\n\0,5,6\n", "line 2: there is a byte of 0"),
         ("1000000000,remove,a\n", "line 1: .*or lines 0,add,node above"),
@@ -244,7 +247,10 @@ def test_what_is_no_text_of_a_trace_is_a_line(tmp_path, name, content, message):
         load_outages(str(tmp_path / name), JOB)
 
 
-@pytest.mark.parametrize("comment", ["# Nodes: 8", "#NODES=8", "# nodes 8\n# nodes failed\n# nodes  8"])
+@pytest.mark.parametrize(
+    "comment",
+    ["# Nodes: 8", "#NODES=8", "# nodes 8\n# nodes failed\n# nodes  8", "# nodes 8\n# servers failed\n# day 3"],
+)
 def test_a_comment_says_how_many_nodes_there_are_in_any_letters(tmp_path, comment):
     assert read(tmp_path, "a.csv", f"{comment}\nnode,start_days,end_days\nx,1,2\ny,3,4\n").nodes == 8
 

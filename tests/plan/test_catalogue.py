@@ -140,6 +140,25 @@ def test_another_jobs_interrupted_run_is_not_mixed_in(tmp_path):
         make(path, job=paper_job(released=1))
 
 
+@pytest.mark.parametrize("kind", ["folder", "mark of another program", "link", "file"])
+def test_what_it_did_not_make_stays_where_it_is(tmp_path, kind):
+    parts, mine = tmp_path / "catalogue.zip.part", tmp_path / "mine"
+    folder = mine if kind == "link" else parts
+    if kind == "file":
+        parts.write_text("mine")
+    else:
+        folder.mkdir()
+        (folder / "thesis.txt").write_text("mine")
+        if kind != "folder":
+            (folder / "mark").write_text("0" * 64 if kind == "link" else "mine")
+    if kind == "link":
+        parts.symlink_to(mine)
+    before = {each: each.is_dir() or each.read_bytes() for each in tmp_path.rglob("*")}
+    with pytest.raises(UserError, match=r"catalogue.zip.part: .* something else is there; move it away"):
+        make(tmp_path / "catalogue.zip")
+    assert {each: each.is_dir() or each.read_bytes() for each in tmp_path.rglob("*")} == before
+
+
 def test_damaged_files_are_refused(tmp_path, catalogue_file):
     content = catalogue_file.read_bytes()
     path = tmp_path / "bad.zip"

@@ -1,5 +1,6 @@
 import os
 import socket
+import time
 from contextlib import closing
 
 import msgspec
@@ -28,7 +29,9 @@ def test_a_recording_gets_events_and_what_was_executed_and_who_watches_only_even
         reporter.tell(view(1))
     lines = list(load_lines(tmp_path))
     head = RunLine("recycle run", 1, "a run", "us", "measured")
-    process = ProcessLine("W0_0", os.getpid(), socket.gethostname())
+    zero = lines[1].zero
+    assert zero == pytest.approx(time.time() - time.monotonic(), abs=60)
+    process = ProcessLine("W0_0", os.getpid(), socket.gethostname(), zero=zero)
     assert lines == [head, process, SPAN.line(), ITERATION, view(1)]
     assert [msgspec.json.decode(each, type=IterationLine | ViewLine) for each in sent] == [ITERATION, view(1)]
     line = load_recording(tmp_path)

@@ -1,3 +1,6 @@
+import math
+import re
+
 import pytest
 
 from harness.examples import paper_job
@@ -8,7 +11,7 @@ from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
 from recycle.study.buckets import Bucket
 from recycle.study.cluster import Cluster
-from recycle.study.constants import SOURCES, constant_sets, parse_constant
+from recycle.study.constants import MOST, MOST_SECONDS, SOURCES, constant_sets, parse_constant
 from recycle.study.policy import Return
 from recycle.study.rates import STAGGERED, Ground, Rates
 from recycle.study.registry import ALL, NAMES, make_policy, parse_policies
@@ -187,6 +190,16 @@ def test_a_constant_as_people_write_it(text, value):
 def test_what_is_no_constant(text):
     with pytest.raises(UserError, match=r"give NAME=VALUE|is no duration|is no amount"):
         parse_constant(text)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_no_constant_is_out_of_its_range(name):
+    most, what = MOST.get(name, MOST_SECONDS), "a number" if name in MOST else "seconds"
+    assert constant_sets({name: most})[-1].items()[name] == most
+    for value in (0.0, -1.0, 1.5 * most, math.inf, math.nan):
+        with pytest.raises(UserError, match=re.escape(f"{name} is {value:g}: give {what} above 0, and {most:g} at")):
+            constant_sets({name: value})
+    assert MOST["bamboo-share"] == 1
 
 
 def test_checkpoints_are_made_when_they_are_asked_for():

@@ -32,6 +32,8 @@ def test_axes():
         ("racks=3", "'racks' is no axis"),
         ("servers=many", "servers has 'many': give whole numbers"),
         ("mtbf-of-server=soon", "soon"),
+        ("servers=", "servers has no value; give some, or leave it out"),
+        ("micro-batches=4 servers=,", "servers has no value"),
         ("mtbf-of-server=0s", "mtbf-of-server is 0s: give a time above 0"),
     ],
 )

@@ -1,5 +1,8 @@
 """Runs on the page in a real browser: beside their plan, with deaths and returns, and by night."""
 
+import re
+import time
+
 import pytest
 
 from harness.browser import chromium, missing
@@ -8,11 +11,13 @@ from harness.started import wait_until
 from recycle.cli.watch import watch_run
 from recycle.plan.document import save_plan
 from recycle.record.planned import timeline
+from recycle.record.recording import ProcessLine
 from recycle.view.chart import make_chart
 from recycle.view.compare import compare
 from recycle.view.html import page
 from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import Subject, load_subject
+from tests.record.test_following import append
 from tests.view.disturbed import DEATH, VICTIM, VIEW, without_last_words, write_disturbed
 from tests.view.pages import (
     BACK,
@@ -162,11 +167,16 @@ return [...document.querySelectorAll('body *')].filter((each) => {
 def test_nothing_of_a_watched_run_is_cut_off_at_any_width_and_the_keyboard_scrolls_it(browser, tmp_path):
     folder = write_disturbed(tmp_path / "run")
     save_plan(paper_plan(failed=()), folder / "plan.json")
+    append(folder / "events" / "launcher.jsonl", ProcessLine("launcher", 1, "here", zero=1.7e9))
     with served(watch_run(folder)) as server:
         browser.get(server.url)
         shown = "return document.getElementById('servers')?.querySelectorAll('strong').length"
         wait_until(lambda: browser.execute_script(shown) == 12)
         assert "live, memory 4/" in browser.execute_script("return document.getElementById('servers').innerText")
+        failure = browser.execute_script("return document.querySelector('#news .failure').innerText")
+        assert re.match(
+            rf"[0-9.]+ m?s\n{time.strftime('%Y-%m-%d', time.localtime(1.7e9))} ..:..:..\nW1_2 died", failure
+        )
         browser.execute_script("document.getElementById('help').open = true")
         try:
             for width in (400, 800, 1400):

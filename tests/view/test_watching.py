@@ -10,6 +10,7 @@ import pytest
 from harness.examples import paper_plan
 from recycle.errors import UserError
 from recycle.plan.document import save_plan
+from recycle.record.reading import load_lines
 from recycle.record.recording import CopyLine, DeathLine, ProcessLine
 from recycle.record.totals import load_totals
 from recycle.view.watching import SHOWN, WatchedRun
@@ -69,6 +70,22 @@ def test_in_the_end_the_figures_are_those_of_the_recordings(tmp_path, whole, sha
     )
     assert run.panel().timeline.iterations == SHOWN
     assert run.panel().timeline.first == 4 - SHOWN
+
+
+@pytest.mark.parametrize(
+    ("zeros", "seen"),
+    [((), False), ((1.7e9,), True), ((1.7e9, 1.7e9 + 2), True), ((1.7e9, 1.6e9), False)],
+    ids=["not recorded", "one process", "two", "started again after a reboot"],
+)
+def test_events_have_clock_times_if_recordings_agree_on_them(tmp_path, whole, zeros, seen):
+    write(tmp_path, whole, 1)
+    for number, zero in enumerate(zeros):
+        append(tmp_path / "events" / "launcher.jsonl", ProcessLine("launcher", number, "here", ahead=5e5, zero=zero))
+    _, (state,) = watched(tmp_path, {}, 1)
+    death = next(line for line in load_lines(tmp_path) if isinstance(line, DeathLine))
+    [failure] = [each for each in state.events if each.kind == "failure"]
+    moment = time.localtime(1.7e9 + 0.5 + death.time / 1e6)
+    assert failure.clock == (time.strftime("%Y-%m-%d %H:%M:%S", moment) if seen else "")
 
 
 def test_what_has_not_changed_has_the_same_version(tmp_path, whole):

@@ -53,7 +53,6 @@ def choose(
         IllegalPlan: the plan is illegal.
         UserError: a file cannot be read or does not fit the run.
     """
-    job.require_size()
     given = None if plan is None else _load_plan(job, plan, dead)
     failed = job.dead_servers(dead) if given is None else given.dead
     wrong = Faults()

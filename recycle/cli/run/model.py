@@ -3,15 +3,15 @@
 import logging
 import os
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from recycle.errors import UserError
 from recycle.files import read_bytes
 from recycle.kinds import MODEL, read_toml
+from recycle.runtime.model_keys import ModelKeys
 
 if TYPE_CHECKING:
     from recycle.megatron.gpt.model import ModelOptions
@@ -27,35 +27,25 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", module=r"(megatron|torch)\b")
 
 
-def read_model(path: Path | None) -> dict[str, Any]:
-    """What a TOML file says of a model, whose keys are not judged yet: that takes torch. Nothing without a file.
+def read_model(path: Path | None) -> ModelKeys:
+    """What a TOML file says of a model; a small one without a file.
 
     Raises:
-        UserError: the file cannot be read, or is none of a model.
+        UserError: the file cannot be read, is none of a model, or has an unknown or wrong key.
     """
     if path is None:
-        return {}
+        return ModelKeys()
     content = read_bytes(path)
     try:
-        return read_toml(content, MODEL)
+        return msgspec.convert(read_toml(content, MODEL), ModelKeys)
+    except msgspec.ValidationError as error:
+        raise UserError(f"{path}: {error}; the keys are {', '.join(ModelKeys.__struct_fields__)}") from error
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 
 
-def load_model(path: Path | None, said: Mapping[str, Any]) -> "ModelOptions":
-    """The model that a file describes; a small one if it says nothing.
-
-    Args:
-        path: of the file.
-        said: what ``read_model`` has read there.
-
-    Raises:
-        UserError: the file has a missing, unknown or wrong key.
-    """
+def load_model(keys: ModelKeys) -> "ModelOptions":
+    """The model of these keys, for what imports torch."""
     from recycle.megatron.gpt.model import ModelOptions
 
-    try:
-        return msgspec.convert(said, ModelOptions)
-    except msgspec.ValidationError as error:
-        known = ", ".join(ModelOptions.__struct_fields__)
-        raise UserError(f"{path}: {error}; the keys are {known}") from error
+    return ModelOptions(**msgspec.structs.asdict(keys))

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from recycle.errors import RunFailed, UserError
 from recycle.files import from_json, read_bytes, write_whole
-from recycle.runtime.checkpoint_folders import MANIFEST, candidates, checkpoints, folder_of, within
+from recycle.runtime.checkpoint_folders import MANIFEST, candidates, checkpoints, folder_of, no_source, within
 from recycle.runtime.errors import RunError
 from recycle.runtime.plain_words import plain
 from recycle.runtime.step.stage_reader import StageReader
@@ -177,7 +177,7 @@ def adopt(source: Path, root: Path) -> None:
     """
     whole = [each for each in candidates(source) if not find_damage(each)]
     if not whole:
-        raise RunError(f"resume-from: there is no whole checkpoint in {source}; give the folder of a run that has one")
+        raise no_source(source)
     step = from_json(read_bytes(whole[-1] / MANIFEST), Manifest).step
     partial = _partial(root, step)
     try:

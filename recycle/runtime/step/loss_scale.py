@@ -5,28 +5,12 @@ with it, and the reduced gradient is divided by it in full precision. The greate
 overflows; it is found by trying.
 """
 
-from typing import NamedTuple
-
 import torch
+
+from recycle.runtime.model_keys import ScaleRule
 
 # Megatron's training has no others.
 GROWTH, BACKOFF = 2.0, 0.5
-
-
-class ScaleRule(NamedTuple):
-    """How the scale begins, grows and falls, with the defaults of Megatron's DynamicGradScaler.
-
-    Attributes:
-        initial: the scale of the first iteration. Of a power of two, scaling changes no bits.
-        least: below which it does not fall.
-        window: after so many iterations in a row without overflow it grows.
-        hysteresis: with how many overflows it falls for the first time after it grew; from then on with each.
-    """
-
-    initial: float = 2.0**32
-    least: float = 1.0
-    window: int = 1000
-    hysteresis: int = 2
 
 
 class LossScale:

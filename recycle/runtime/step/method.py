@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from recycle.runtime.step.loss_scale import ScaleRule
+from recycle.runtime.model_keys import ScaleRule
 from recycle.runtime.step.shard_steps import ShardRule
 
 

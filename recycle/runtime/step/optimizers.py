@@ -2,15 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from recycle.runtime.errors import RunError
-
-Kind = Literal["adamw", "sgd"]
-Decay = Literal["constant", "linear", "cosine"]
+from recycle.runtime.model_keys import Decay, Kind
 
 
 class RateSchedule(NamedTuple):

@@ -146,10 +146,11 @@ function tell({ curves, servers, copies, news }, state) {
   }
   news.replaceChildren();
   scrolls(news, 'log', 'what happened');
-  for (const { at, kind, text } of [...state.events].reverse()) {
+  for (const { at, clock, kind, text } of [...state.events].reverse()) {
     const item = make('div', '', news);
     item.className = kind;
     make('span', at, item).className = 'at';
+    if (clock) make('span', clock, item).className = 'clock';
     make('span', text, item);
   }
 }

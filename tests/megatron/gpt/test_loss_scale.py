@@ -17,7 +17,8 @@ from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.mode import Mode
 from recycle.runtime.errors import RunError
-from recycle.runtime.step.loss_scale import LossScale, ScaleRule
+from recycle.runtime.model_keys import ScaleRule
+from recycle.runtime.step.loss_scale import LossScale
 from tests.megatron.gpt.test_exact import MODEL, PATIENT, plan_of, run
 
 HALF = msgspec.structs.replace(MODEL, fp16=True, clip=None, initial_loss_scale=2.0**22, loss_scale_window=9)

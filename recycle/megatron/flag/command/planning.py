@@ -57,7 +57,7 @@ class Source:
         catalogue: plans made ahead of time; None if there are none.
 
     Raises:
-        UserError: the catalogue cannot be read, or its plans do not fit.
+        UserError: the job is too large, or the catalogue cannot be read, or its plans do not fit.
     """
 
     def __init__(self, flags: Flags, shape: Shape, fused: Sequence[str], make: Make) -> None:
@@ -68,6 +68,7 @@ class Source:
         if self.catalogue is None:
             sizes = {"pipelines": shape.pipelines, "stages": shape.stages, "micro_batches": shape.micro_batches}
             self.job = load_job(None, sizes | {"placement": placement_text(shape.placement), "name": "training"})
+            self.job.require_size()
             return
         index = self.catalogue.index
         self.job = index.job
