@@ -246,11 +246,10 @@ class MegatronStage:
     @contextmanager
     def _telling(self) -> Iterator[None]:
         """Within the block, a backward pass tells of the gradients that it has made whole."""
-        tell = self._take_on_gradient()
-        hooks: list[Any] = []
-        for each in self._trained():
+        tell, hooks = self._take_on_gradient(), []
+        if tell is not None:
             # Layers that leave gradients add them behind the backward pass.
-            if tell is not None and each not in self._delayed.parameters:
+            for each in [each for each in self._trained() if each not in self._delayed.parameters]:
                 view: Any = each.expand_as(each)
                 # Behind what DDP does there, which adds a gradient to those of other micro-batches.
                 hooks.append(view.grad_fn.next_functions[0][0].register_hook(partial(_tell, tell, each)))
