@@ -192,7 +192,8 @@ class LiveExecution:
     def begin(self, stages: Sequence[MegatronStage]) -> None:
         (self.stage,) = stages
         update = LiveGradients(stages, self.network, self.plan.job)
-        self.worker = Worker(self.plan, stages, update, self.network, Recorder(self.server))
+        recorder, early = Recorder(self.server), update.early_sums
+        self.worker = Worker(self.plan, stages, update, self.network, recorder, early_sums=early)
 
     def train(self, step: int, force_all_reduce: bool) -> list[Any]:
         self.stage.drop()

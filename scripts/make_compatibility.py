@@ -106,6 +106,7 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
         Row("Lion", "--optimizer lion"),
         Row("SOAP", "--optimizer soap"),
         Row("distributed optimizer", "--use-distributed-optimizer"),
+        Row("sums of gradients in the last backward pass", "--overlap-grad-reduce"),
         Row("clipping of queries and keys", "--qk-clip"),
         Row("counting zeros in gradients", "--log-num-zeros-in-grad"),
     ),

@@ -5,6 +5,7 @@ when the first checkpoint of format torch that it writes is half on disk. In tho
 before a tensor is written, ``written`` when all of the rank's are, and ``tracker`` when the checkpoint is whole and
 nobody knows. ``adam`` kills before a step of the optimizer: with a distributed optimizer, there is one for each shard.
 ``voted`` kills when the first round of a vote is over, and ``unheard`` has a rank hear of the end of that view then.
+``early`` kills when a sum of gradients has begun in a backward pass, each of which is told in a line.
 With shards, ``share`` kills in a sum of gradients, ``count`` between the vote and the norm, ``step`` between the norm
 and the step, and ``spread`` before this rank gives what it has stepped to its peers.
 """
@@ -13,6 +14,7 @@ import io
 import os
 import runpy
 import signal
+import sys
 from functools import wraps
 from pathlib import Path
 
@@ -23,7 +25,9 @@ from megatron.core.optimizer import optimizer
 from megatron.core.pipeline_parallel import schedules
 
 from recycle.megatron.flag.steps import sharded_optimizer
+from recycle.megatron.flag.steps.gradients import LiveGradients
 from recycle.megatron.flag.steps.reruns import Reruns
+from recycle.megatron.shared.stage import MegatronStage
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.net.nccl.device_network import OrderedNetwork
 from recycle.runtime.net.shares import SharedSum
@@ -84,11 +88,42 @@ def with_accidents(share):
     return act
 
 
+COMPUTING: list[object] = []
+
+
+def noted(compute):
+    @wraps(compute)
+    def act(*arguments, **keywords):
+        COMPUTING.append(compute)
+        try:
+            return compute(*arguments, **keywords)
+        finally:
+            COMPUTING.pop()
+
+    return act
+
+
+def dying_early(start):
+    @wraps(start)
+    def act(*arguments, **keywords):
+        start(*arguments, **keywords)
+        if COMPUTING:
+            sys.stdout.write("a sum begins in a backward pass\n")
+            sys.stdout.flush()
+            if is_due("early"):
+                die()
+
+    return act
+
+
 Reruns.share = with_accidents(Reruns.share)
 optimizer.get_grad_norm_fp32 = dying_before(optimizer.get_grad_norm_fp32, lambda: "norm")
 schedules.forward_step = dying_before(
     schedules.forward_step, lambda: "forward" if torch.is_grad_enabled() else "evaluation"
 )
+MegatronStage.backward = noted(MegatronStage.backward)
+MegatronStage.weight_gradient = noted(MegatronStage.weight_gradient)
+LiveGradients._start_next = dying_early(LiveGradients._start_next)
 SharedSum.wait = dying_before(SharedSum.wait, lambda: "share")
 OrderedNetwork.start_shared_sum = dying_before(OrderedNetwork.start_shared_sum, lambda: "share")
 shards = sharded_optimizer.ShardedOptimizer

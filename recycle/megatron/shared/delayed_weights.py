@@ -99,6 +99,9 @@ class DelayedModules:
     Args:
         model: of the stage.
 
+    Attributes:
+        parameters: of these modules.
+
     Raises:
         RunError: they cannot leave those of a weight that several modules use, nor those of experts apart from
             ``main_grad``, nor any while they are debugged.
@@ -106,6 +109,7 @@ class DelayedModules:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._modules: list[Any] = [each for each in model.modules() if delays(each)]
+        self.parameters = frozenset(own for each in self._modules for own in each.parameters())
         if self._modules and _debugged():
             raise RunError(
                 "nvdlfw_inspect is initialized: Transformer Engine leaves no weight gradients while it debugs; leave "

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -16,6 +17,7 @@ from recycle.runtime.device import numbers
 from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import Held, MicroBatch, TensorSpec
 
+OnGradient = Callable[[torch.nn.Parameter], None]
 ForwardStep = Callable[[Iterator[Any], torch.nn.Module], tuple[torch.Tensor, Callable[..., Any]]]
 
 # Megatron's seeds are small numbers to which it adds offsets.
@@ -77,6 +79,8 @@ class MegatronStage:
         micro_batches: M of the full job, or the length of a row of its batch, by which Megatron divides each loss;
             where batches grow, that of the present one.
         tokens: how many tokens the loss functions counted, where they count them.
+        on_gradient: told by the next B or W of each parameter whose gradient it has made whole, as soon as it is, if
+            nothing is added later in that instruction; None where nothing wants to know.
     """
 
     cannot_split = ""
@@ -113,6 +117,7 @@ class MegatronStage:
         self._results: dict[MicroBatch, Any] = {}
         # Of which iteration the parameters have seen a micro-batch.
         self._seen: int | None = None
+        self.on_gradient: OnGradient | None = None
         self.tokens = torch.zeros([], dtype=torch.int, device=device)
 
     def forward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
@@ -156,8 +161,17 @@ class MegatronStage:
 
     def weight_gradient(self, micro_batch: MicroBatch) -> None:
         """Compute the weight gradients that were left."""
-        owed = self._owed.pop(micro_batch)
-        add_weight_gradients(owed.own)
+        owed, tell = self._owed.pop(micro_batch), self._take_on_gradient()
+        late = [each.weight for each in owed.own]
+        if tell is not None:
+            left = {*late, *(own for each in owed.delayed for own in each.module.parameters())}
+            for whole in self._trained():
+                if whole not in left:
+                    tell(whole)
+        for place, product in enumerate(owed.own, start=1):
+            add_weight_gradients([product])
+            if tell is not None and all(each is not product.weight for each in late[place:]):
+                tell(product.weight)
         self._delayed.compute(owed.delayed)
 
     def backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
@@ -166,7 +180,8 @@ class MegatronStage:
             gradient = self.input_gradient(micro_batch, received)
             self.weight_gradient(micro_batch)
             return gradient
-        gradient = self._backward(micro_batch, received)
+        with self._telling():
+            gradient = self._backward(micro_batch, received)
         self._delayed.compute(self._delayed.take())
         return gradient
 
@@ -212,7 +227,7 @@ class MegatronStage:
         self._contexts.clear()
         self._owed.clear()
         self._results.clear()
-        self._seen = None
+        self._seen = self.on_gradient = None
         self.tokens.zero_()
 
     def take_tokens(self) -> int:
@@ -220,6 +235,29 @@ class MegatronStage:
         tokens = int(self.tokens)
         self.tokens.zero_()
         return tokens
+
+    def _trained(self) -> Iterator[torch.nn.Parameter]:
+        return (each for each in self.model.parameters() if each.requires_grad)
+
+    def _take_on_gradient(self) -> OnGradient | None:
+        tell, self.on_gradient = self.on_gradient, None
+        return tell
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Within the block, a backward pass tells of the gradients that it has made whole."""
+        tell, hooks = self._take_on_gradient(), []
+        if tell is not None:
+            # Layers that leave gradients add them behind the backward pass.
+            for each in [each for each in self._trained() if each not in self._delayed.parameters]:
+                view: Any = each.expand_as(each)
+                # Behind what DDP does there, which adds a gradient to those of other micro-batches.
+                hooks.append(view.grad_fn.next_functions[0][0].register_hook(partial(_tell, tell, each)))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def _run(self, micro_batch: MicroBatch, source: torch.Tensor | None, data: Any) -> torch.Tensor:
         store: list[Any] = []
@@ -243,6 +281,10 @@ class MegatronStage:
             (self._results[micro_batch],) = store
             self.tokens += tokens
         return output
+
+
+def _tell(tell: OnGradient, parameter: torch.nn.Parameter, *_: Any) -> None:
+    tell(parameter)
 
 
 @contextmanager

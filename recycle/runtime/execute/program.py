@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from recycle.job import Job
 from recycle.plan.instruction import Instruction, Op
 
 
@@ -12,11 +11,13 @@ class Program:
 
     Where servers hold several chunks, each is summed from its last gradient on, while its servers compute others: so
     peers for one need not wait for who computes another, and the clock does not let them. Sums begin in the list's
-    order, which all peers have, and at every server before all that the second part sums with them.
+    order, which all peers have, and at every server before all that the second part sums with them. In one queue they
+    begin behind the server's last transfer: before that, one would hold up what others wait for.
 
     Args:
         instructions: of the list.
-        job: whose list.
+        early: whether sums may begin before all of the first part is done.
+        one_queue: whether what a rank starts runs one after the other.
 
     Attributes:
         work: the first part; with reductions, where they stand among others and not right before their steps.
@@ -26,25 +27,23 @@ class Program:
             in it; under None those of a server that computes nothing.
     """
 
-    def __init__(self, instructions: Sequence[Instruction], job: Job) -> None:
+    def __init__(self, instructions: Sequence[Instruction], early: bool, one_queue: bool = False) -> None:
         behind = [after.op for each, after in pairwise(instructions) if each.op is Op.REDUCE]
-        self.beside = any(op is not Op.STEP for op in behind)
+        self.beside = not one_queue and any(op is not Op.STEP for op in behind)
         kinds = (Op.STEP,) if self.beside else (Op.REDUCE, Op.STEP)
         self.work = [each for each in instructions if each.op not in kinds]
         self.update = [each for each in instructions if each.op in kinds]
-        self.complete = {} if job.standard or self.beside else self._complete()
+        self.complete = self._complete(one_queue) if early and not self.beside else {}
 
-    def _complete(self) -> Mapping[Instruction | None, Sequence[int]]:
+    def _complete(self, one_queue: bool) -> Mapping[Instruction | None, Sequence[int]]:
         computed = [each for each in self.work if each.op.is_compute]
-        chunks = [each.stage for each in self.update if each.op is Op.REDUCE]
         last = {each.stage: place for place, each in enumerate(computed)}
-        if not computed:
-            return {None: chunks}
+        transfers = [row for row, each in enumerate(self.work) if each.op.is_transfer and one_queue]
+        place = sum(each.op.is_compute for each in self.work[: max(transfers, default=0)])
         found: dict[Instruction | None, list[int]] = {}
-        place = 0
-        for chunk in chunks:
+        for chunk in (each.stage for each in self.update if each.op is Op.REDUCE):
             place = max(place, last.get(chunk, 0))
-            found.setdefault(computed[place], []).append(chunk)
+            found.setdefault([*computed, None][place], []).append(chunk)
         return found
 
     def is_last(self, instruction: Instruction) -> bool:

@@ -103,6 +103,13 @@ class Redo(enum.Enum):
     """The one before it as well: its gradient cannot be used."""
 
 
+class EarlySums(Protocol):
+    """Sums a part of a chunk's gradients while others are computed."""
+
+    def expect(self, chunk: int) -> None:
+        """The next instruction is the last one that adds to a chunk's gradients: sums may begin within it."""
+
+
 class StageUpdate(Protocol):
     """What a server does with the gradients of its chunks at the end of an iteration.
 

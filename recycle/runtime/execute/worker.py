@@ -20,7 +20,7 @@ from recycle.runtime.errors import NotFinite, RunError, ViewBroken
 from recycle.runtime.execute.executor import Executor, Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.program import Program
-from recycle.runtime.execute.stage import MicroBatch, PipelineStage, Redo, StageUpdate
+from recycle.runtime.execute.stage import EarlySums, MicroBatch, PipelineStage, Redo, StageUpdate
 from recycle.runtime.execute.transport import Transport, key_of
 from recycle.runtime.net.network import Network, Reduction, Transfer, confirm
 from recycle.runtime.net.peers import chunk_peers, peers_of_last
@@ -55,6 +55,7 @@ class Worker:
         recorder: gets the start and end of every instruction.
         hooks: what is told of every instruction.
         notices: what servers tell each other in every reduction, if they do.
+        early_sums: the update, if it sums parts of a chunk's gradients before all of them are there; then all peers do.
 
     Raises:
         RunError: the plan cannot run on these stages.
@@ -69,11 +70,13 @@ class Worker:
         recorder: Recorder,
         hooks: Sequence[Hooks] = (),
         notices: NoticeExchange | None = None,
+        early_sums: EarlySums | None = None,
     ) -> None:
         server = network.server
         job = plan.job
-        self._job = job
-        self._whole = self._program = Program(require_program(plan, server, stages), job)
+        self._early_sums = early_sums
+        self._early = bool(early_sums) or not job.standard
+        self._whole = self._program = Program(require_program(plan, server, stages), self._early, network.one_queue)
         self._micro_batches = job.micro_batches
         self._depth = len(job.stages)
         self._batch = Batch(job)
@@ -134,7 +137,7 @@ class Worker:
         """
         if micro_batches != self._micro_batches:
             whole = (*self._whole.work, *self._whole.update)
-            self._program = Program(first_of_each(whole, micro_batches), self._job)
+            self._program = Program(first_of_each(whole, micro_batches), self._early, self._network.one_queue)
             self._micro_batches = micro_batches
 
     @property
@@ -213,6 +216,8 @@ class Worker:
         received, coming = self._receive(instruction)
         micro_batch = self._micro_batch(instruction)
         result: torch.Tensor | None
+        if self._early_sums and instruction.stage in self._program.complete.get(instruction, ())[:1]:
+            self._early_sums.expect(instruction.stage)
         if op is Op.F:
             result = stage.forward(micro_batch, received)
             self._count_memory()
@@ -232,14 +237,9 @@ class Worker:
     def _start_reductions(self, behind: Instruction | None) -> None:
         for chunk in self._program.complete.get(behind, ()):
             try:
-                self._start_reduction(chunk)
+                self._update.start_reduction(chunk)
             except ViewBroken as error:
                 self._line.bear(error)
-
-    def _start_reduction(self, chunk: int) -> None:
-        # Where all that is started runs in one queue, it would hold up what others wait for.
-        if not self._network.one_queue:
-            self._update.start_reduction(chunk)
 
     def _evaluate(self, instruction: Instruction) -> Transfer | None:
         received, coming = self._receive(instruction)
@@ -287,7 +287,7 @@ class Worker:
 
     def _reduce(self, instruction: Instruction) -> None:
         if self._program.beside:
-            self._start_reduction(instruction.stage)
+            self._update.start_reduction(instruction.stage)
         else:
             self._finish_reduction(instruction)
 

@@ -59,7 +59,14 @@ def chunk_of(number):
     """A chunk in DDP, whose gradients are a number."""
     ddp = SimpleNamespace(average_in_collective=False)
     layers, experts = (
-        [Buffer(grad_data=torch.tensor([value]), ddp_config=ddp, gradient_scaling_factor=1.0)]
+        [
+            Buffer(
+                grad_data=torch.tensor([value]),
+                ddp_config=ddp,
+                gradient_scaling_factor=1.0,
+                buckets=[SimpleNamespace(offset=0, grad_data=torch.tensor([value]), params=())],
+            )
+        ]
         for value in (number, number + 10.0)
     )
     model = SimpleNamespace(buffers=layers, expert_parallel_buffers=experts, share_embeddings_and_output_weights=False)

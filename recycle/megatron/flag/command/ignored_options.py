@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 LEFT_OUT = {
-    "--overlap-grad-reduce": "gradients are summed as a whole when a stage has all of its own",
     "--overlap-param-gather": "parameters are given to all peers when they are stepped",
     "--overlap-param-gather-with-optimizer-step": "it is a part of --overlap-param-gather",
     "--defer-embedding-wgrad-compute": "a plan says when weight gradients are computed",

@@ -53,7 +53,6 @@ def _off(name: str, advice: Advice) -> Rule:
     return Rule((name,), (False,), advice)
 
 
-OVERLAP = Advice("gradients are reduced as a whole when a stage is done", "turn it off")
 GRAPHS = Advice("a recorded graph runs one fixed order, and a plan's order changes with the failures", "leave it out")
 BALANCE = Advice("what it counts is summed over pipelines, whose orders differ", "use aux_loss")
 LAYER_WISE = Advice("peers have the state of different layers, so a dead one's is lost", "use --optimizer adam or sgd")
@@ -93,7 +92,6 @@ RULES = (
         "use_megatron_fsdp", Advice("parameters are sharded over peers, so no peer has a whole stage", "leave it out")
     ),
     _off("use_torch_fsdp2", Advice("parameters are sharded over peers, so no peer has a whole stage", "leave it out")),
-    _off("overlap_grad_reduce", OVERLAP),
     _off("overlap_param_gather", Advice("parameters are given to peers as a whole", "turn it off")),
     _off(
         "tp_comm_overlap",

@@ -1,8 +1,9 @@
 """The end of an iteration in Megatron's terms; the optimizer is the training code's."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from megatron.core import parallel_state
@@ -18,10 +19,27 @@ from recycle.megatron.flag.steps.loss_table import StageLosses
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.ties import tie_of
 from recycle.megatron.shared.torch_calls import Carrier
-from recycle.runtime.errors import RunError
+from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.execute.stage import Redo
 from recycle.runtime.net.network import Network, Reduction, Share
 from recycle.runtime.step.shared_sums import find_holders, start_shared_sum
+
+OVERLAPS = "recycle_overlaps"
+"""The attribute of a model whose sums Megatron's DDP would overlap."""
+
+
+def take_sums_over(models: Sequence[Any]) -> None:
+    """Have Megatron's DDP start no sum itself, and know that it would have. Its buckets stay as they are.
+
+    Args:
+        models: the chunks of a server, wrapped or not.
+    """
+    for model in models:
+        settings = getattr(model, "ddp_config", None)
+        if settings is not None and settings.overlap_grad_reduce:
+            # Chunks may share their settings.
+            settings.overlap_grad_reduce = False
+            setattr(model, OVERLAPS, True)
 
 
 class FinalizedGradients:
@@ -91,6 +109,33 @@ class SameParameters(NamedTuple):
 ALONE = SameParameters()
 
 
+class Bucket(NamedTuple):
+    """What is summed at once: a bucket of Megatron's, or all of a buffer that is one.
+
+    Attributes:
+        buffer: that it is a part of.
+        place: in the buffer.
+        parameters: whose gradients it has.
+        ranks: of the server that have the same.
+    """
+
+    buffer: Any
+    place: slice
+    parameters: Collection[torch.nn.Parameter]
+    ranks: Carrier | None
+
+    @classmethod
+    def all_of(cls, model: Any, ranks: SameParameters) -> list[Self]:
+        """Those of a chunk, in the order in which they are summed; Megatron's first ones are complete first."""
+        buffers = [(each, ranks.layers) for each in model.buffers]
+        buffers += [(each, ranks.experts) for each in model.expert_parallel_buffers]
+        return [
+            cls(buffer, slice(each.offset, each.offset + each.grad_data.numel()), each.params, same)
+            for buffer, same in buffers
+            for each in buffer.buckets
+        ]
+
+
 class LiveGradients(FinalizedGradients):
     """Where servers are dead, Megatron's groups would hang, so the same is done over the live ones.
 
@@ -129,23 +174,39 @@ class LiveGradients(FinalizedGradients):
         self._ranks = ranks
         self._losses = losses
         chunks = placed(job, network.server).chunks
-        self._sums: dict[int, list[tuple[Any, Carrier | None]]] = {
-            chunk: [
-                *((buffer, ranks.layers) for buffer in model.buffers),
-                *((buffer, ranks.experts) for buffer in model.expert_parallel_buffers),
-            ]
-            for chunk, model in zip(chunks, self._models, strict=True)
-        }
+        self._sums = {chunk: Bucket.all_of(model, ranks) for chunk, model in zip(chunks, self._models, strict=True)}
         self._shares = shares or {}
-        self._under_way: dict[int, list[Reduction]] = {}
+        self._under_way: dict[int, list[Reduction]] = defaultdict(list)
         self._tie = tie_of(self._models, network, network.view.peers(0), network.view.peers(job.depth - 1))
         if shares:
             network.connect_shares(find_holders(network, job.pipelines))
 
+    @property
+    def early_sums(self) -> Self | None:
+        """This, if Megatron was told to overlap sums."""
+        return self if any(hasattr(model, OVERLAPS) for model in self._models) else None
+
+    def expect(self, chunk: int) -> None:
+        """See EarlySums: a bucket's sum begins when its gradients are whole, and those of all before it."""
+        due, stage = deque(set(each.parameters) for each in self._sums[chunk]), self._stages[[*self._sums].index(chunk)]
+
+        def note(parameter: torch.nn.Parameter) -> None:
+            bucket = next((each for each in due if parameter in each), None)
+            assert bucket is not None, "a gradient was whole before; turn --overlap-grad-reduce off"
+            bucket.remove(parameter)
+            while due and not due[0]:
+                due.popleft()
+                try:
+                    self._start_next(chunk)
+                except ViewBroken as error:
+                    self._network.line.bear(error)
+
+        stage.on_gradient = note
+
     def start_reduction(self, chunk: int) -> None:
         """See StageUpdate."""
-        if chunk not in self._under_way:
-            self._under_way[chunk] = [self._start_sum(buffer) for buffer, _ in self._sums[chunk]]
+        while len(self._under_way[chunk]) < len(self._sums[chunk]):
+            self._start_next(chunk)
 
     def reduce(self, chunk: int, *, last: bool) -> None:
         """See StageUpdate: the training code steps all chunks of a server together."""
@@ -158,12 +219,12 @@ class LiveGradients(FinalizedGradients):
             self._losses.start()
         for chunk in self._sums:
             self.start_reduction(chunk)
-        for chunk, buffers in self._sums.items():
-            for (buffer, ranks), each in zip(buffers, self._under_way.pop(chunk), strict=True):
+        for chunk, buckets in self._sums.items():
+            for bucket, each in zip(buckets, self._under_way.pop(chunk), strict=True):
                 each.wait()
-                shares, me = self._shares.get(buffer, ()), self._network.server
+                shares, me = self._shares_of(bucket), self._network.server
                 for place in [place for place, holders in shares if me in holders] or [slice(None)]:
-                    sum_over(ranks, buffer.grad_data[place])
+                    sum_over(bucket.ranks, bucket.buffer.grad_data[bucket.place][place])
         if self._losses is not None:
             self._losses.start_totals()
         config = self._stages[-1].config
@@ -177,16 +238,27 @@ class LiveGradients(FinalizedGradients):
             tokens = self._stages[-1].tokens.to("cpu", torch.float64)
             self._network.all.sum(tokens)
             sum_over(self._ranks.layers, tokens)
-            for buffer, _ in chain.from_iterable(self._sums.values()):
+            for buffer in {each.buffer: None for each in chain.from_iterable(self._sums.values())}:
                 buffer.scale_gradients(1.0 / tokens.item())
         if self._losses is not None:
             self._losses.finish()
 
-    def _start_sum(self, buffer: Any) -> Reduction:
-        factor = factor_of(buffer)
+    def _start_next(self, chunk: int) -> None:
+        """Start the sum of the first bucket of a chunk of which that was not done."""
+        bucket = self._sums[chunk][len(self._under_way[chunk])]
+        gradients, factor = bucket.buffer.grad_data[bucket.place], factor_of(bucket.buffer)
         if factor != 1.0:
-            buffer.grad_data *= factor
-        return start_shared_sum(self._network, buffer.grad_data, self._shares.get(buffer, ()))
+            gradients *= factor
+        self._under_way[chunk].append(start_shared_sum(self._network, gradients, self._shares_of(bucket)))
+
+    def _shares_of(self, bucket: Bucket) -> list[Share]:
+        """Of a bucket: Megatron cuts each into shards of its own."""
+        start, end = bucket.place.start, bucket.place.stop
+        return [
+            Share(slice(place.start - start, place.stop - start), holders)
+            for place, holders in self._shares.get(bucket.buffer, ())
+            if start <= place.start < end
+        ]
 
     def _drop_shares_of_others(self, weights: Sequence[torch.nn.Parameter]) -> None:
         """Leave no gradient of some parameters where another peer is the first holder."""

@@ -94,7 +94,8 @@ class Vote:
         losses = execution.stage_losses(network)
         shares = None if self.shards is None else self.shards.shares(network)
         update = LiveGradients(self._stages, network, plan.job, execution.same_parameters, losses, shares)
-        self._worker = Worker(plan, self._stages, update, network, execution.recorder, hooks, notices)
+        recorder, early = execution.recorder, update.early_sums
+        self._worker = Worker(plan, self._stages, update, network, recorder, hooks, notices, early)
 
     def train(self) -> None:
         """See Steps."""

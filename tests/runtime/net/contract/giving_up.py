@@ -20,11 +20,19 @@ RULES: dict[str, NumberedRule] = {}
 rule = numbering(RULES)
 
 
-def frees(wait: Callable[[Network, Rank], None]) -> Callable[[Rank], None]:
-    """A rule about who waits for something that will not come, until another thread gives it up."""
+def frees(
+    wait: Callable[[Network, Rank], None], prepare: Callable[[Network], None] = lambda _: None
+) -> Callable[[Rank], None]:
+    """A rule about who waits for something that will not come, until another thread gives it up.
+
+    Args:
+        wait: does so.
+        prepare: what both do before.
+    """
 
     def run(rank: Rank) -> None:
         network = pair(rank)
+        prepare(network)
         network.barrier()
         if rank.number == 1:
             rank.hear("freed", 0)

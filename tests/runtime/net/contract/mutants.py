@@ -256,6 +256,30 @@ def _precedes_nothing(link: Any, tensor: torch.Tensor, key: Any) -> Any:
     return Altered(link.receive(tensor, key), precede=lambda _: False)
 
 
+def _uneven_shared_sum(network: Any, tensor: torch.Tensor, shares: Any) -> Any:
+    """Each holder has bits of its own."""
+    under_way = network.start_shared_sum(tensor, shares)
+
+    def wait(_: Any) -> None:
+        under_way.wait()
+        tensor.mul_(1 + network.server.pipeline * 1e-6)
+
+    return Altered(None, wait=wait)
+
+
+def _spread_to_holders_too(network: Any, tensor: torch.Tensor, shares: Any) -> Any:
+    """Nobody keeps what it has."""
+    tensor += 1
+    return network.start_spread(tensor, shares)
+
+
+def _shared_sum_as_if_all_were_there(network: Any, tensor: torch.Tensor, shares: Any) -> Any:
+    """Who has lost a peer is told nothing."""
+    with suppress(ViewBroken):
+        network.start_shared_sum(tensor, shares).wait()
+    return Altered(None, wait=lambda _: None)
+
+
 def _keeping_tensors() -> dict[str, Any]:
     kept: list[torch.Tensor] = []
 
@@ -325,5 +349,11 @@ MUTANTS: dict[str, Ends] = {
     "what_has_ended_is_right": altered({"receive": _ends_as_if_all_were_well}),
     "what_precedes_has_come": altered({"receive": _precedes_nothing}),
     "what_precedes_is_given_up": altered(unblock=_nothing),
+    "holders_get_the_same_bits_of_a_sum": altered(start_shared_sum=_uneven_shared_sum),
+    "a_spread_reaches_those_without_a_share": altered(start_spread=_spread_to_holders_too),
+    "a_start_of_shares_waits_for_nobody": altered(start_shared_sum=_at_once("start_shared_sum")),
+    "a_shared_sum_is_given_up": altered(unblock=_nothing),
+    "a_spread_is_given_up": altered(unblock=_nothing),
+    "without_a_peer_no_share_is_summed": altered(start_shared_sum=_shared_sum_as_if_all_were_there),
 }
 """By the rule that each breaks."""
