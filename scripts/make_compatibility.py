@@ -203,9 +203,8 @@ and at least two pipelines, so that each stage has peers. Unless a row says othe
 - **backward**: whether the plan can compute weight gradients later than input gradients (*split*). If not (*fused*),
   a failure costs more throughput.
 - **death**: *yes* means that the job survives the death of any process and, with two hosts and
-  `--use-tp-pp-dp-mapping`, the loss of a host. *Process* means that it may not survive a host. Either Megatron
-  refuses that option with the setting, and may have all servers of a stage on one host. Or one host has both servers
-  that hold a [shard](megatron.md#the-distributed-optimizer).
+  `--use-tp-pp-dp-mapping`, the loss of a host. *Process* means that it may not survive a host: Megatron
+  refuses that option with the setting, and may have all servers of a stage on one host.
 - **dist. opt.**, **fp16**, **memory**, **stagger**, **exact**: whether the setting also runs with
   `--use-distributed-optimizer`, `--fp16`, `--recycle-keep-in-memory`, `--recycle-stagger` and `--recycle-exact`. A
   number is the reason why not, listed below.

@@ -384,7 +384,7 @@ def test_layers_need_not_move_where_re_routing_costs_no_more_than_the_dead(run):
 
 def test_a_host_that_has_both_holders_of_a_shard_is_not_survived(run):
     """Servers of a stage live on without it, and none of them has that part of the optimizer's state."""
-    words = ("--ranks-per-host", 2, *job_of(4, 2, 8, "--num-layers", 8, *QUICKLY))
+    words = ("--ranks-per-host", 4, *job_of(6, 2, 8, "--num-layers", 8, *QUICKLY))
     shards = (*words, "--use-distributed-optimizer")
     kept = (*shards, "--recycle-record", "run", "--recycle-keep-in-memory")
 
@@ -399,7 +399,7 @@ def test_a_host_that_has_both_holders_of_a_shard_is_not_survived(run):
     assert survives(*kept, "copies=2") == (True, [])
     out = " ".join(run("doctor", *shards)[1].split())
     text = "one has both servers that hold a shard of the optimizer's state of stage 0, 1; --use-tp-pp-dp-mapping"
-    assert f"not the loss of a host: with 2 ranks on each, {text} changes that" in out
+    assert f"not the loss of a host: with 4 ranks on each, {text} changes that" in out
 
 
 MAPPED = "--use-tp-pp-dp-mapping"

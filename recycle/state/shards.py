@@ -71,8 +71,9 @@ def cut_layers(layers: Sequence[Sequence[int]], count: int) -> tuple[tuple[Piece
 def assign_shards(count: int, live: Collection[int], copies: int = HOLDERS) -> tuple[tuple[int, ...], ...]:
     """Which peers hold each shard, as a function of who is alive: all know it without asking.
 
-    Where nobody is dead, shard r is held by peers r, r + 1 and so on. Who is alive keeps what it held then, and what
-    the dead held goes to those that hold the least.
+    If no peer is dead, the holders of shard r are peer r and others as far from it as can be: launchers put neighbours
+    on one host, whose loss then leaves a holder. A live peer keeps what it held then. What the dead held goes to those
+    that hold the least, and of these to the farthest from its other holders.
 
     Args:
         count: how many shards there are, and pipelines in the full job.
@@ -82,19 +83,22 @@ def assign_shards(count: int, live: Collection[int], copies: int = HOLDERS) -> t
     Returns:
         The holders of each shard; the first one owns it.
     """
-    copies = min(copies, len(live))
-    holders = [
-        [peer for peer in ((shard + offset) % count for offset in range(copies)) if peer in live]
-        for shard in range(count)
-    ]
+    copies = min(copies, count)
+    apart = [number * count // copies for number in range(copies)]
+    holders = [[peer for peer in ((shard + each) % count for each in apart) if peer in live] for shard in range(count)]
     loads = Counter(peer for chosen in holders for peer in chosen)
     for shard, chosen in enumerate(holders):
-        while len(chosen) < copies:
-            others = (peer for peer in live if peer not in chosen)
-            taker = min(others, key=lambda peer: (loads[peer], (peer - shard) % count))
+        while len(chosen) < min(copies, len(live)):
+            near = {peer: min(_steps(peer, each, count) for each in chosen or [shard]) for peer in live}
+            taker = min({*live} - {*chosen}, key=lambda peer: (loads[peer], -near[peer], peer))
             chosen.append(taker)
             loads[taker] += 1
     return tuple(map(tuple, holders))
+
+
+def _steps(one: int, other: int, count: int) -> int:
+    """How far apart two peers are, of so many in a ring."""
+    return min((one - other) % count, (other - one) % count)
 
 
 def find_moves(held: Mapping[int, Collection[int]], holders: Sequence[Collection[int]]) -> tuple[ShardMove, ...]:

@@ -99,3 +99,17 @@ def test_no_deaths_that_leave_a_holder_of_each_shard_lose_anything(data):
         assert all(shard in left[peer] for shard, each in enumerate(holders) for peer in each)
         held = {peer: {shard for shard, each in enumerate(holders) if peer in each} for peer in sorted(survivors)}
         assert all(sum(shard in each for each in held.values()) == min(HOLDERS, len(held)) for shard in range(count))
+
+
+@given(st.integers(1, 8), st.integers(2, 8))
+def test_a_host_of_neighbours_never_has_all_holders(on_a_host, hosts):
+    """Megatron numbers ranks so that neighbouring pipelines, or stages of them, are on one host."""
+    count = on_a_host * hosts
+    assert all(len({peer // on_a_host for peer in each}) == HOLDERS for each in assign_shards(count, range(count)))
+
+
+def test_what_a_dead_host_held_goes_far_from_its_other_holders():
+    dead_host = [0, 1]
+    holders = assign_shards(6, set(range(6)) - {*dead_host})
+    assert holders[0] == (3, 5)
+    assert all(one // 2 != other // 2 for one, other in holders)

@@ -244,11 +244,11 @@ def test_servers_are_numbered_as_megatron_numbers_ranks(address, pipelines, stag
         }
 
 
-def on_two_hosts(environment, words, monkeypatch):
-    """Four ranks that have come, two from each host; the first knows it."""
+def on_two_hosts(environment, words, monkeypatch, on_first=2):
+    """Four ranks that have come, as many from the first of two hosts as is said; the first one knows it."""
     first, *others = [protection(environment | {"RANK": str(rank)}, words) for rank in range(4)]
     for rank, each in enumerate([*others, first]):
-        host = f"host{(rank + 1) % 4 // 2}"
+        host = f"host{int((rank + 1) % 4 >= on_first)}"
         monkeypatch.setattr(meeting.socket, "gethostname", lambda host=host: host)
         each.meeting.greet()
     first.gather()
@@ -256,7 +256,7 @@ def on_two_hosts(environment, words, monkeypatch):
 
 
 def test_a_host_with_both_holders_of_a_shard_is_said(environment, monkeypatch):
-    first, *_ = on_two_hosts(environment, f"{WORDS} --pipeline-model-parallel-size 1", monkeypatch)
+    first, *_ = on_two_hosts(environment, f"{WORDS} --pipeline-model-parallel-size 1", monkeypatch, on_first=3)
     _, shard = first.risks(shards=True)
     text = "both servers that hold a shard of the optimizer's state of stage 0 are on one host, whose loss ends the run"
     assert shard.startswith(f"{text}: add --use-tp-pp-dp-mapping")

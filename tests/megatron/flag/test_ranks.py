@@ -31,14 +31,17 @@ def test_by_default_peers_are_neighbours_and_a_host_may_have_all_of_them():
 
 
 @given(SHAPES, st.booleans(), st.integers(1, 4), st.integers(1, 9))
-def test_a_stage_is_torn_if_neighbours_die_together_and_another_peer_lives(shape, pipelines_last, per_server, per_host):
+def test_a_stage_is_torn_if_opposite_peers_die_together_and_another_one_lives(
+    shape, pipelines_last, per_server, per_host
+):
     servers = servers_of(shape, pipelines_last)
     hosts = hosts_of(servers, per_server, per_host)
     torn = torn_stages(servers, hosts)
     for stage in range(shape.stages):
         lost = [{server.pipeline for server in host if server.stage == stage} for host in hosts]
         assert (stage in torn) == any(
-            len(each) < shape.pipelines and any({one, (one + 1) % shape.pipelines} <= each for one in each)
+            len(each) < shape.pipelines
+            and any({one, (one + shape.pipelines // 2) % shape.pipelines} <= each for one in each)
             for each in lost
         )
 

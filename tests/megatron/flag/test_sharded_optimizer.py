@@ -114,6 +114,15 @@ def test_stock_goes_on_from_a_fully_reshardable_checkpoint_of_tied_embeddings(da
     assert 2 * onward["trained", 6] - onward["trained", 5] == pytest.approx(whole["trained", 6].expected, rel=1e-5)
 
 
+def test_neighbours_die_together_as_on_one_host_and_no_shard_is_lost(dataset, shared_runs):
+    size, when = ("--global-batch-size", 16), random.uniform(0, 0.2)
+    stock = nearly(trained_by_script(shared_runs, dataset, *SHARDED, *size, ranks=4, iterations=8).left)
+    watch = kill([(0, 4, when), (1, 4, when)])
+    survived = train(dataset, *RETURNING, *size, "--recycle-restarts", 0, ranks=4, iterations=8, watch=watch)
+    assert set(re.findall(r"(W\d_0) was killed by signal 9", survived.output)) == {"W0_0", "W1_0"}, when
+    assert losses(survived) == stock, when
+
+
 @pytest.mark.long
 def test_both_holders_of_a_shard_are_killed_and_it_comes_from_memory(dataset, stock):
     kept, when = ("--recycle-keep-in-memory", "copies=1"), random.uniform(0, 0.3)
