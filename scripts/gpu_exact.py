@@ -32,9 +32,9 @@ class Shape(NamedTuple):
 
 FAULTS = """
 fault = [
-    { kind = "kill", server = "W1_0", step = 4, instruction = "0F1" },
-    { kind = "join", server = "W1_0", step = 6 },
-    { kind = "kill", server = "W0_1", step = 12, instruction = "1REDUCE" },
+    { kind = "kill", server = "W1_0", iteration = 5, instruction = "0F1" },
+    { kind = "join", server = "W1_0", iteration = 7 },
+    { kind = "kill", server = "W0_1", iteration = 13, instruction = "1REDUCE" },
 ]
 """
 """Where a machine is too slow for many."""

@@ -223,9 +223,9 @@ def command(
         job.require_size()
         require_writable(output, folder=True)
         keys = read_model(model_file)
-        keys.require_cut(len(job.stages))
         if keys.distributed_optimizer:
             job.require_even("distributed_optimizer")
+        keys.require_cut(len(job.stages))
         if outlook is not None:
             refuse_beside(
                 {"distributed_optimizer": keys.distributed_optimizer, "tensor_parallel": keys.tensor_parallel > 1}
