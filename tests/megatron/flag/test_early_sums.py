@@ -32,7 +32,7 @@ def test_killed_between_the_start_of_a_sum_and_its_end(dataset, monkeypatch, set
     survived = train(dataset, *CUT, *settings, *ON, ranks=ranks, script="accident_prone_gpt.py")
     assert "killed by signal 9 (SIGKILL)" in survived.output, turn
     assert losses(survived) == nearly(stock), turn
-    assert norms(survived) == norms(stock), turn
+    assert norms(survived) == pytest.approx(norms(stock), abs=0.002), turn
     # In each iteration, on the servers that are left.
     assert survived.output.count(EARLY) > ITERATIONS
 
