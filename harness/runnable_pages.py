@@ -20,7 +20,7 @@ MARKED = re.compile(
     r"^<!-- (?P<mark>run|file|output)(?:: (?P<how>[^>]*?))? -->\n```(?P<language>\w*)\n(?P<body>.*?)^```",
     re.DOTALL | re.MULTILINE,
 )
-PAGES = sorted(path for folder in ("tutorials", "howto") for path in (ROOT / "docs" / folder).glob("*.md"))
+PAGES = sorted(path for folder in ("tutorials", "howto", "reference") for path in (ROOT / "docs" / folder).glob("*.md"))
 MINUTES = 10
 
 

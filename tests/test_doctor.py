@@ -153,6 +153,33 @@ def test_a_host_with_all_peers_is_named_with_the_remedy(run):
     assert "not the loss of a host: with 4 ranks on each, one has all servers of stage 0, 3; --use-tp" in out
 
 
+def test_the_first_host_is_lost_with_the_store_unless_that_is_etcd(run, monkeypatch):
+    """And a job on one host does not survive the loss of a host in any case."""
+    monkeypatch.delenv("RECYCLE_STORE", raising=False)
+
+    def survives(*words):
+        report = json.loads(run("doctor", "--json", *words)[1])
+        (line,) = [each for each in run("doctor", *words)[1].splitlines() if each.startswith("survives")]
+        return report["survives_host"], report["survives_first_host"], line.removeprefix("survives").strip()
+
+    several = ("torchrun", "--nnodes", 3, "--nproc-per-node", 8, *GOOD, MAPPED)
+    any_host = (True, True, "the death of a process, and the loss of a host")
+    but_first = f"{any_host[2]} but the first, which has the store; --recycle-store changes that"
+    assert survives(*several) == (True, False, but_first)
+    assert survives(*several, "--recycle-store", "etcd://a,b,c") == any_host
+    torn = ("--ranks-per-host", 4, *job_of(6, 2, 8, "--num-layers", 8, *QUICKLY), "--use-distributed-optimizer")
+    *_, line = survives(*torn)
+    assert line.endswith(f"; {MAPPED} changes that but for the first host, which has the store")
+    one = ("torchrun", "--nproc-per-node", 24, *GOOD)
+    host, first, line = survives(*one)
+    assert (host, first) == (False, False)
+    assert line.endswith("one has all servers of stage 0, 1, 2, 3")
+    monkeypatch.setenv("RECYCLE_STORE", "etcd://a,b,c")
+    assert survives(*several) == any_host
+    *_, line = survives(*torn)
+    assert line.endswith(f"; {MAPPED} changes that")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,4 +1,4 @@
-"""What tutorials and how-to pages mark as to be run is run, as it stands."""
+"""What tutorials, how-to pages and the reference mark as to be run is run, as it stands."""
 
 import pytest
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from recycle.cli.launcher import unknown_to_torchrun
 from recycle.cli.script_options import added_options
 from recycle.megatron.flag.command.command_line import RAMP_UP, CommandLine
-from recycle.megatron.flag.command.flags import owns_steps
+from recycle.megatron.flag.command.flags import STORE, owns_steps
 from recycle.megatron.flag.command.option_table import Unread, find_unread
 from recycle.megatron.flag.command.ranks import (
     PIPELINES_LAST,
@@ -21,6 +21,8 @@ from recycle.megatron.flag.command.refusals import Refusal, not_kept, not_own, r
 from recycle.megatron.flag.command.sizes import unfit
 
 RANKS_PER_HOST = 8
+
+_HAS_STORE = "which has the store"
 
 
 class Diagnosis(NamedTuple):
@@ -62,8 +64,16 @@ class Diagnosis(NamedTuple):
 
     @property
     def survives_host(self) -> bool:
-        """Whether every stage has a live server, and all its state, whichever host is lost."""
+        """Whether every stage has a live server, and all its state, whichever host is lost.
+
+        The store is not looked at: see ``survives_first_host``.
+        """
         return self.survives_process and not (self.exposed or self.torn)
+
+    @property
+    def survives_first_host(self) -> bool:
+        """Whether the job outlives the first host too, which has the store unless the store is etcd."""
+        return self.survives_host and self.line.flags.store is not None
 
 
 def diagnose(
@@ -160,8 +170,10 @@ def survival(diagnosis: Diagnosis) -> str:
         return "nothing, as it does not run"
     if not diagnosis.survives_process:
         return f"no death of a process: {diagnosis.unprotected}"
-    if diagnosis.survives_host:
+    if diagnosis.survives_first_host:
         return "the death of a process, and the loss of a host"
+    if diagnosis.survives_host:
+        return f"the death of a process, and the loss of a host but the first, {_HAS_STORE}; {STORE} changes that"
     lost = "all servers" if diagnosis.exposed else "both servers that hold a shard of the optimizer's state"
     stages = ", ".join(map(str, diagnosis.exposed or diagnosis.torn))
     text = (
@@ -170,4 +182,7 @@ def survival(diagnosis: Diagnosis) -> str:
     )
     line = diagnosis.line
     helps = not line.pipelines_last and not any(_lost_with_a_host(line, True, diagnosis.ranks_per_host))
-    return f"{text}; {PIPELINES_LAST} changes that" if helps else text
+    if not helps:
+        return text
+    text = f"{text}; {PIPELINES_LAST} changes that"
+    return text if line.flags.store is not None else f"{text} but for the first host, {_HAS_STORE}"

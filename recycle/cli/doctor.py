@@ -104,6 +104,7 @@ def as_fields(diagnosis: Diagnosis, untried: list[str]) -> dict[str, Any]:
         "runs": diagnosis.runs,
         "survives_process": diagnosis.survives_process,
         "survives_host": diagnosis.survives_host,
+        "survives_first_host": diagnosis.survives_first_host,
         "split": not diagnosis.fused,
         "refused": advised(diagnosis.refused),
         "fused": advised(diagnosis.fused),

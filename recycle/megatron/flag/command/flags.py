@@ -19,6 +19,7 @@ from recycle.state.redundancy import OFF, Redundancy
 SCHEDULE = "pipeline_schedule"
 STOCK, RECYCLE = "stock", "recycle"
 KEEP, RESUME, RECORD = "--recycle-keep-in-memory", "--recycle-resume", "--recycle-record"
+STORE = "--recycle-store"
 TOKEN, TRUST = "--recycle-token-file", "--recycle-trust-network"
 
 REFUSED = UserError.exit_status
@@ -85,7 +86,7 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         "--recycle-exact", action="store_true", help="Failures change no bit of what is trained; costs time and memory."
     )
     group.add_argument(
-        "--recycle-store",
+        STORE,
         help="Where servers agree on the live ones, so that any host may be lost: etcd://HOST:PORT,HOST:PORT,.... "
         f"{VARIABLE} in the environment says the same, and is not printed with Megatron's arguments.",
     )

@@ -21,7 +21,7 @@ from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.command.command_line import read_command_line
 from recycle.megatron.flag.command.exit_signal import taken
-from recycle.megatron.flag.command.flags import REFUSED, TOKEN, TRUST, Flags
+from recycle.megatron.flag.command.flags import REFUSED, STORE, TOKEN, TRUST, Flags
 from recycle.megatron.flag.command.ranks import PIPELINES_LAST, servers_of, torn_stages, unprotected
 from recycle.megatron.flag.start.keeper_part import KeeperPart, find_last_start, require_token
 from recycle.megatron.flag.start.record_folder import held
@@ -129,7 +129,7 @@ class Protection(NamedTuple):
             etcd=self.meeting.cluster is not None,
             kept=kept,
             order=order,
-            store="--recycle-store",
+            store=STORE,
         )
         on_hosts: dict[str, set[Server]] = defaultdict(set)
         # Processes other than the first one know no hosts.
