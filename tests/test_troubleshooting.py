@@ -13,7 +13,7 @@ REPORTS = {
     "<...>; the loss scale is <...>, and <...> steps were skipped",
     "guessed the norm in <...> iterations<...>, and waited for it in <...>",
     ", <...> of them rightly",
-    "processes  pgrep -f 'recycle: <...>' finds a server, pkill -9 -f 'recycle: <...>' kills it",
+    "processes  pgrep -f 'recycle: <...>( |$)' finds a server, recycle kill <...> <...> kills it",
     "starting <...> servers, each with its part of the model and the text",
     "written to <...>: plan.json, events, checkpoints, tensorboard, loss.svg",
     "look at    recycle show <...> --html <...>: what each server did, and each recovery",

@@ -31,7 +31,7 @@ def undisturbed(shared_runs):
     def make(folder):
         run = Started([*TRAIN, *words(folder)], imported=TRAINER)
         assert run.ended() == 0, run.output
-        assert "processes  pgrep -f 'recycle: W0_0' finds a server" in run.output
+        assert "processes  pgrep -f 'recycle: W0_0( |$)' finds a server" in run.output
         return losses(folder / "run")
 
     return shared_runs.run(__name__, make, dict[int, list[float]]).left

@@ -38,7 +38,10 @@ def train_and_show(run: "Run", faults: Faults, meeting: "Rendezvous | None") -> 
     console.print(describe_job(plan.job), markup=False)
     console.print(f"dead       {describe_dead(plan.dead)}")
     first = min(plan.programs)
-    console.print(f"processes  pgrep -f 'recycle: {first}' finds a server, pkill -9 -f 'recycle: {first}' kills it")
+    console.print(
+        f"processes  pgrep -f 'recycle: {first}( |$)' finds a server, recycle kill {output} {first} kills it",
+        markup=False,
+    )
     throughput = throughput_text(plan.throughput, plan.job.baseline_name)
     console.print(f"plan       period {plan.job.time_text(plan.period)}, {throughput}")
     if untried := untried_release():
