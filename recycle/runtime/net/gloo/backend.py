@@ -1,7 +1,7 @@
 """One rank's part of a group of gloo's, whose end holds up nobody.
 
-Gloo ends a group when nothing of it is under way any more, and then waits for its loop: whoever lets go of the group
-last would wait for both, and mostly that is a thread that has left it for the groups of a new view.
+Gloo ends a group when nothing of it is under way any more, and then waits for its loop. The thread that lets go of the
+group last would wait for both, and mostly that is one that has left it for the groups of a new view.
 
 While a group ends, its loop closes the connections whose other ends are gone, and does not take them off the list that
 it asks the kernel about. A connection that a fork of this process has as well, such as one that loads data, stays there
