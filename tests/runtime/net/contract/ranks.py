@@ -103,6 +103,14 @@ class Rank:
         """Wait until other ranks have said it."""
         self._test.wait([f"{word}/{each}" for each in numbers], FOR_EVER)
 
+    def lose(self, number: int, *others: int) -> None:
+        """Have a rank die when the others are as far as this: one may be through a barrier before they are."""
+        if self.number == number:
+            self.hear("as far as this", *others)
+            self.die()
+        self.say("as far as this")
+        self.hear("as far as this", *others)
+
     def has_said(self, word: str, number: int) -> bool:
         """Whether another rank has said it."""
         return self._test.check([f"{word}/{number}"])

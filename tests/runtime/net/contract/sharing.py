@@ -72,7 +72,7 @@ def holders_get_the_same_bits_of_a_sum(rank):
 
 @rule(35, count=3)
 def a_spread_reaches_those_without_a_share(rank):
-    """They get what its holders have, who keep it to the bit; it may begin anew with what is half spread."""
+    """They get what its holders have, which keep it to the bit. It may begin anew with what is half spread."""
     network = _connect(rank)
     shares = _shares(network)
     tensor = torch.full((len(PEERS) * SIZE,), torch.nan)
@@ -108,7 +108,7 @@ def a_start_of_shares_waits_for_nobody(rank):
 
 
 def _give_up(name: str, start: str, number: int) -> None:
-    """A rule: who waits for a partner is let go, once the network is given up."""
+    """A rule: a peer that waits for a partner is let go, once the network is given up."""
 
     def wait(network: Network, _: Rank) -> None:
         getattr(network, start)(torch.zeros(2 * LARGE), _shares(network, LARGE)).wait()
@@ -122,14 +122,11 @@ _give_up("a_spread_is_given_up", "start_spread", 38)
 
 @rule(39, count=3)
 def without_a_peer_no_share_is_summed(rank):
-    """If a peer dies, those who wait get an error; the others sum in the next view, where a share has other holders."""
+    """If a peer dies, live peers that wait get an error. They sum in the next view, where a share has other holders."""
     network = _connect(rank)
     _require_sums(network)
     network.barrier()
-    if rank.number == 1:
-        rank.say("dies")
-        rank.die()
-    rank.hear("dies", 1)
+    rank.lose(1, 0, 2)
     giving_up = threading.Timer(0.1, lambda: (rank.alarm.set(), network.unblock()))
     giving_up.start()
     with pytest.raises(ViewBroken):
