@@ -107,6 +107,10 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
         Row("SOAP", "--optimizer soap"),
         Row("distributed optimizer", "--use-distributed-optimizer"),
         Row("sums of gradients in the last backward pass", "--overlap-grad-reduce"),
+        Row(
+            "parameters in the next forward pass",
+            "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
+        ),
         Row("clipping of queries and keys", "--qk-clip"),
         Row("counting zeros in gradients", "--log-num-zeros-in-grad"),
     ),

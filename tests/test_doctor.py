@@ -77,10 +77,10 @@ def test_what_decides_is_said_for_programs(run):
 
 
 def test_what_changes_no_result_is_left_out_and_not_refused(run):
-    words = (*GOOD, "--overlap-param-gather", "--num-distributed-optimizer-instances", 2)
+    words = (*GOOD, "--delay-wgrad-compute", "--num-distributed-optimizer-instances", 2)
     status, out, _ = run("doctor", "--ranks", 24, *words, "--use-distributed-optimizer")
     assert status == 0
-    assert "left out   --overlap-param-gather: parameters are given to all peers" in out
+    assert "left out   --delay-wgrad-compute: a plan says when" in out
     assert "left out   --num-distributed-optimizer-instances: peers hold each shard twice as it is" in out
     assert "unread" not in out
     report = json.loads(run("doctor", "--json", "--ranks", 24, *GOOD, "--num-distributed-optimizer-instances=2")[1])

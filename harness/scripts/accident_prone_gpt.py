@@ -5,7 +5,8 @@ when the first checkpoint of format torch that it writes is half on disk. In tho
 before a tensor is written, ``written`` when all of the rank's are, and ``tracker`` when the checkpoint is whole and
 nobody knows. ``adam`` kills before a step of the optimizer: with a distributed optimizer, there is one for each shard.
 ``voted`` kills when the first round of a vote is over, and ``unheard`` has a rank hear of the end of that view then.
-``early`` kills when a sum of gradients has begun in a backward pass, each of which is told in a line.
+``early`` kills when a sum of gradients has begun in a backward pass, and ``gathered`` when parameters have come in a
+forward pass, each of which is told in a line.
 With shards, ``share`` kills in a sum of gradients, ``count`` between the vote and the norm, ``step`` between the norm
 and the step, and ``spread`` before this rank gives what it has stepped to its peers.
 """
@@ -26,6 +27,7 @@ from megatron.core.pipeline_parallel import schedules
 
 from recycle.megatron.flag.steps import sharded_optimizer
 from recycle.megatron.flag.steps.gradients import LiveGradients
+from recycle.megatron.flag.steps.parameter_gathers import ParameterGathers
 from recycle.megatron.flag.steps.reruns import Reruns
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.runtime.errors import ConnectionLost
@@ -103,14 +105,14 @@ def noted(compute):
     return act
 
 
-def dying_early(start):
-    @wraps(start)
+def dying_within(function, name, text):
+    @wraps(function)
     def act(*arguments, **keywords):
-        start(*arguments, **keywords)
+        function(*arguments, **keywords)
         if COMPUTING:
-            sys.stdout.write("a sum begins in a backward pass\n")
+            sys.stdout.write(f"{text}\n")
             sys.stdout.flush()
-            if is_due("early"):
+            if is_due(name):
                 die()
 
     return act
@@ -121,15 +123,17 @@ optimizer.get_grad_norm_fp32 = dying_before(optimizer.get_grad_norm_fp32, lambda
 schedules.forward_step = dying_before(
     schedules.forward_step, lambda: "forward" if torch.is_grad_enabled() else "evaluation"
 )
+MegatronStage.forward = noted(MegatronStage.forward)
 MegatronStage.backward = noted(MegatronStage.backward)
 MegatronStage.weight_gradient = noted(MegatronStage.weight_gradient)
-LiveGradients._start_next = dying_early(LiveGradients._start_next)
+LiveGradients._start_next = dying_within(LiveGradients._start_next, "early", "a sum begins in a backward pass")
 SharedSum.wait = dying_before(SharedSum.wait, lambda: "share")
 OrderedNetwork.start_shared_sum = dying_before(OrderedNetwork.start_shared_sum, lambda: "share")
 shards = sharded_optimizer.ShardedOptimizer
 shards._count = dying_before(shards._count, lambda: "count")
 shards._step_and_spread = dying_before(shards._step_and_spread, lambda: "step")
-sharded_optimizer.spread = dying_before(sharded_optimizer.spread, lambda: "spread")
+ParameterGathers.start = dying_before(ParameterGathers.start, lambda: "spread")
+ParameterGathers._precede = dying_within(ParameterGathers._precede, "gathered", "parameters come in a forward pass")
 torch.save = dying_save(torch.save)
 torch.optim.AdamW.step = dying_before(torch.optim.AdamW.step, lambda: "adam")
 filesystem_async._write_item = dying_before(filesystem_async._write_item, lambda: "write")

@@ -85,11 +85,11 @@ class Reduction(Protocol):
         """
 
 
-class Several(list[Transfer | Reduction]):
-    """Transfers and reductions that are waited for together, in their order; they are a Reduction."""
+class Several(list[Transfer | Reduction], Transfer):
+    """Transfers and reductions that are waited for together, in their order; they are a Reduction as well."""
 
     def wait(self) -> None:
-        """See Reduction."""
+        """See Transfer."""
         for each in self:
             each.wait()
 
@@ -281,7 +281,7 @@ class Network(Protocol):
             shares: that do not overlap, the same on all peers and in the same order. Not all peers hold all of them.
         """
 
-    def start_spread(self, tensor: torch.Tensor, shares: Sequence[Share]) -> Reduction:
+    def start_spread(self, tensor: torch.Tensor, shares: Sequence[Share]) -> Transfer:
         """Start to give each share to those that do not hold it. With its holders it stays as it is.
 
         Args:

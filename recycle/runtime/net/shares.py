@@ -6,7 +6,7 @@ from functools import reduce
 import torch
 
 from recycle.job import Server
-from recycle.runtime.net.network import Network, Reduction, Several, Share
+from recycle.runtime.net.network import Network, Reduction, Several, Share, Transfer
 from recycle.runtime.net.transfer_key import STATE
 
 
@@ -24,7 +24,7 @@ class SharesOverLinks:
         """See Network."""
         return SharedSum(self, tensor, shares)
 
-    def start_spread(self: Network, tensor: torch.Tensor, shares: Sequence[Share]) -> Reduction:
+    def start_spread(self: Network, tensor: torch.Tensor, shares: Sequence[Share]) -> Transfer:
         """See Network."""
         me, under_way = self.server, Several()
         for place, holders in shares:

@@ -43,7 +43,7 @@ def test_what_needs_an_option_that_is_left_out_is_left_out_with_it():
         for each in required(inspect.getsource(function))
         if each[0] and each[1] & NAMES
     ]
-    assert ({"overlap_param_gather_with_optimizer_step"}, {"overlap_param_gather"}) in found
+    assert ({"delay_wgrad_compute"}, {"overlap_moe_expert_parallel_comm"}) in found
     assert [(where, needed) for where, needed in found if not where & NAMES] == []
 
 

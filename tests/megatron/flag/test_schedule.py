@@ -132,20 +132,6 @@ def test_with_sequence_parallelism_a_split_plan_trains_what_the_stock_schedule_t
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            {"plan": plan(Mode()), "ddp": {"use_distributed_optimizer": True, "overlap_param_gather": True}},
-            r"overlap_param_gather is on: .* turn it off",
-        ),
-    ],
-)
-def test_what_a_plan_cannot_run_with_is_one_clear_line(arguments, message):
-    with pytest.raises(RunError, match=message):
-        train_by_stock(JOB, 1, **arguments)
-
-
 def test_a_larger_batch_is_refused():
     with pytest.raises(RunError, match=r"num_microbatches is 5, and the plan has 4 per pipeline"):
         train_by_stock(with_micro_batches(5), 1, plan=plan(Mode()))

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 LEFT_OUT = {
-    "--overlap-param-gather": "parameters are given to all peers when they are stepped",
-    "--overlap-param-gather-with-optimizer-step": "it is a part of --overlap-param-gather",
+    "--overlap-param-gather-with-optimizer-step": "parameters are given to peers when all are stepped",
     "--defer-embedding-wgrad-compute": "a plan says when weight gradients are computed",
     "--overlap-moe-expert-parallel-comm": "a plan says in which order micro-batches are computed",
     "--delay-wgrad-compute": "a plan says when weight gradients are computed",

@@ -92,7 +92,6 @@ RULES = (
         "use_megatron_fsdp", Advice("parameters are sharded over peers, so no peer has a whole stage", "leave it out")
     ),
     _off("use_torch_fsdp2", Advice("parameters are sharded over peers, so no peer has a whole stage", "leave it out")),
-    _off("overlap_param_gather", Advice("parameters are given to peers as a whole", "turn it off")),
     _off(
         "tp_comm_overlap",
         Advice("all ranks of the job set it up together, and a server that comes back could not", "leave it out"),

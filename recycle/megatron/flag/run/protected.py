@@ -396,6 +396,7 @@ class ProtectedExecution:
             survivor.outwait(each for each in members if each not in view.members)
             living = only_the_living(view, self._protection.by_rank, self._groups, self.collectives)
             with survivor.during(f"a {kind}", writes=kind == SAVE):
+                self._ready.complete()
                 with living, self._roles.only_own(), self.rank_calls.inside():
                     act()
                 # When this returns, nobody has to do it again.

@@ -13,7 +13,7 @@ from recycle.job import Job, Server
 from recycle.megatron.flag.command.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.flag.data.script_data import ScriptData
 from recycle.megatron.flag.device.requirements import each_of, iterator_of, require_micro_batches, require_supported
-from recycle.megatron.flag.steps.gradients import take_sums_over
+from recycle.megatron.flag.steps.gradients import take_overlaps_over
 from recycle.megatron.shared.stage import ForwardStep, MegatronStage, timed
 from recycle.megatron.shared.world import Place
 from recycle.plan.plan import Plan
@@ -157,7 +157,7 @@ class PlanSchedule:
         models = each_of(call.model)
         config = get_model_config(models[0])
         require_supported(models, config, self._plan)
-        take_sums_over(models)
+        take_overlaps_over(models)
         parts = config.tensor_model_parallel_size if config.sequence_parallel else 1
         parts *= config.context_parallel_size
         return [

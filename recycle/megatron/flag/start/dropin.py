@@ -217,9 +217,12 @@ class DropIn:
     def _make_vote(self, execution: ProtectedExecution, stages: Sequence[MegatronStage], version: int) -> Vote:
         from megatron.training import training
 
-        repeats = read_flags(self._arguments).redundancy is not None
-        vote = Vote(execution, stages, version, self._set_up.optimizer, repeats=repeats)
-        StepOutcome(self._set_up.optimizer, bool(self._arguments.log_num_zeros_in_grad), training)
+        arguments, optimizer = self._arguments, self._set_up.optimizer
+        repeats = read_flags(arguments).redundancy is not None
+        # Keepers' copies, and a norm of all parameters, are taken right after the step.
+        overlaps = arguments.overlap_param_gather and not (repeats or arguments.log_params_norm)
+        vote = Vote(execution, stages, version, optimizer, repeats=repeats, overlaps=overlaps)
+        StepOutcome(optimizer, bool(arguments.log_num_zeros_in_grad), training)
         return vote
 
     @property

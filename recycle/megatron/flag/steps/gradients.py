@@ -28,18 +28,28 @@ OVERLAPS = "recycle_overlaps"
 """The attribute of a model whose sums Megatron's DDP would overlap."""
 
 
-def take_sums_over(models: Sequence[Any]) -> None:
-    """Have Megatron's DDP start no sum itself, and know that it would have. Its buckets stay as they are.
+def take_overlaps_over(models: Sequence[Any]) -> None:
+    """Have Megatron's DDP start no sum and no gather itself, and know that it would have summed.
+
+    Its buckets stay as they are.
 
     Args:
         models: the chunks of a server, wrapped or not.
     """
     for model in models:
         settings = getattr(model, "ddp_config", None)
-        if settings is not None and settings.overlap_grad_reduce:
-            # Chunks may share their settings.
+        if settings is None:
+            continue
+        # Chunks may share their settings.
+        if settings.overlap_grad_reduce:
             settings.overlap_grad_reduce = False
             setattr(model, OVERLAPS, True)
+        if model.use_forward_hook:
+            if model.remove_forward_pre_hook_handles:
+                model.disable_forward_pre_hook(param_sync=False)
+            settings.overlap_param_gather = False
+            # The training code goes on to turn hooks on and off.
+            model.enable_forward_pre_hook = model.disable_forward_pre_hook = _do_nothing
 
 
 class FinalizedGradients:
@@ -252,13 +262,7 @@ class LiveGradients(FinalizedGradients):
         self._under_way[chunk].append(start_shared_sum(self._network, gradients, self._shares_of(bucket)))
 
     def _shares_of(self, bucket: Bucket) -> list[Share]:
-        """Of a bucket: Megatron cuts each into shards of its own."""
-        start, end = bucket.place.start, bucket.place.stop
-        return [
-            Share(slice(place.start - start, place.stop - start), holders)
-            for place, holders in self._shares.get(bucket.buffer, ())
-            if start <= place.start < end
-        ]
+        return shares_within(bucket.place, self._shares.get(bucket.buffer, ()))
 
     def _drop_shares_of_others(self, weights: Sequence[torch.nn.Parameter]) -> None:
         """Leave no gradient of some parameters where another peer is the first holder."""
@@ -267,6 +271,16 @@ class LiveGradients(FinalizedGradients):
                 for place, (first, *_) in shares:
                     if first != self._network.server:
                         buffer.grad_data[max(place.start, start) : min(place.stop, end)] = 0
+
+
+def shares_within(bucket: slice, shares: Sequence[Share]) -> list[Share]:
+    """Those of a bucket, of the shares of its buffer: Megatron cuts each bucket into shards of its own."""
+    start, end = bucket.start, bucket.stop
+    return [
+        Share(slice(place.start - start, place.stop - start), holders)
+        for place, holders in shares
+        if start <= place.start < end
+    ]
 
 
 def factor_of(buffer: Any) -> float:
@@ -282,3 +296,7 @@ def sum_over(ranks: Carrier | None, tensor: torch.Tensor) -> None:
     """Sum a tensor over some ranks of the server, in place; None where there is no other one than this."""
     if ranks is not None:
         tensor.copy_(ranks.reduce(tensor, ReduceOp.SUM))
+
+
+def _do_nothing(**_: Any) -> None:
+    pass

@@ -5,6 +5,9 @@ its step, to the same bits, and the first of them gives the stepped parameters t
 vote, when all holders have their sums, so no step has to be taken back: if a server dies before all have the
 parameters, the others go on with it. A shard that moves meanwhile takes its gradient along.
 
+If parameters are given while the next forward pass begins, nobody knows whether all peers have them when a view ends.
+So they are given again when the next one begins.
+
 Where experts are divided among the ranks of a server, Megatron has an optimizer of its own for them, with which it goes
 likewise. Ranks of a server that have the same parameters have different shards: what these give meets in the server.
 """
@@ -21,12 +24,13 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from recycle.job import Job, Server
 from recycle.megatron.flag.state.saving import Living
 from recycle.megatron.flag.steps.gradients import SameParameters, sum_over
+from recycle.megatron.flag.steps.parameter_gathers import ParameterGathers
 from recycle.megatron.flag.steps.shard_optimizers import ROUND, ShardOptimizers, find_distributed
 from recycle.megatron.flag.world.collectives import Collectives
 from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.net.network import Network, Share
 from recycle.runtime.recover.restore import gather
-from recycle.runtime.step.shared_sums import find_holders, spread
+from recycle.runtime.step.shared_sums import find_holders
 
 STEP, NORM = "step", "norm"
 """What a step is called among the calls of all servers, and what its norm is, which a server that goes back has."""
@@ -63,6 +67,7 @@ class ShardedOptimizer:
         execution: by which it is known which servers live.
         model: all chunks, in Megatron's DDP.
         optimizer: Megatron's, with distributed optimizers.
+        overlaps: whether parameters are given to peers while the next forward pass begins.
 
     Attributes:
         count: how many there are.
@@ -71,16 +76,20 @@ class ShardedOptimizer:
 
     layers: ClassVar[Sequence[int]] = ()
 
-    def __init__(self, execution: Connected, model: Any, optimizer: Any) -> None:
+    def __init__(self, execution: Connected, model: Any, optimizer: Any, *, overlaps: bool) -> None:
         self.count = execution.job.pipelines
         self._execution = execution
         self._model = model
         self._settings = optimizer.config
+        self._gathers = ParameterGathers(model, overlaps=overlaps)
         self._parts: list[ShardOptimizers] = []
         self._round = 0
         self._is_summed = False
         self._is_reshardable = False
         optimizer.step = self.step
+        for chunk in model:
+            # So the training code asks for whole parameters.
+            chunk.start_param_sync = chunk.disable_forward_pre_hook = lambda **_: self.complete()
         for own in find_distributed(optimizer):
             part = ShardOptimizers(own, self.count)
             self._parts.append(part)
@@ -130,6 +139,24 @@ class ShardedOptimizer:
     def know(self) -> None:
         """The gradients of the shards that are here are whole, until they are stepped."""
         self._is_summed = True
+
+    def complete(self) -> None:
+        """Have all parameters of the present version here.
+
+        Raises:
+            ViewBroken: a peer is gone.
+        """
+        self._gathers.wait()
+
+    def connect(self, network: Network) -> None:
+        """In a view in which shards are shared out, be ready to give parameters, and give those of the last step again.
+
+        Raises:
+            ViewBroken: a peer is gone.
+        """
+        self._gathers.enter(network)
+        if self._gathers.overlaps:
+            self._start_gathers(network)
 
     def shares(self, network: Network) -> Mapping[Any, Sequence[Share]]:
         """What each peer has of each of Megatron's buffers.
@@ -263,14 +290,21 @@ class ShardedOptimizer:
         Raises:
             ViewBroken: somebody is gone; what is here can be stepped and spread again.
         """
-        network, tensors = self._execution.network, []
         for part in self._parts:
             part.step(number, norm)
+        self._start_gathers(self._execution.network)
+        if not self._gathers.overlaps:
+            self.complete()
+
+    @torch.no_grad()
+    def _start_gathers(self, network: Network) -> None:
+        """Start to have the parameters of each shard with all peers, as its first holder has them."""
+        holders = find_holders(network, self.count)
+        for part in self._parts:
             same = self._same(part)
-            for buffer, shares in part.shares(find_holders(network, self.count)):
+            for buffer, shares in part.shares(holders):
                 values = buffer.param_data
-                tensors.append((values, shares))
-                for place, holders in shares:
-                    if same is not None and network.server in holders:
+                for place, those in shares:
+                    if same is not None and network.server in those:
                         values[place] = torch.cat(same.gather(values[part.part_of(place)]))
-        spread(network, tensors)
+                self._gathers.start(buffer, shares)

@@ -139,6 +139,9 @@ class StageSteps:
             except ViewBroken as error:
                 self._execution.recover(error)
 
+    def complete(self) -> None:
+        """Nothing: each server steps all of its stage."""
+
     def entered(self) -> None:
         """See Steps."""
         self._settled = self.versions.newest

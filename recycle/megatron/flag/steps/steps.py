@@ -46,6 +46,13 @@ class Steps(Protocol):
     def settle(self) -> None:
         """Make sure that the present version is what it will stay; all servers come here."""
 
+    def complete(self) -> None:
+        """Have all parameters of the present version here.
+
+        Raises:
+            ViewBroken: somebody is gone.
+        """
+
     def entered(self) -> None:
         """A view was entered: all its servers have the present version, and it is right."""
 

@@ -46,6 +46,7 @@ class Vote:
         version: with which training begins.
         optimizer: Megatron's.
         repeats: whether a step may have to be made again.
+        overlaps: whether a distributed optimizer gives parameters to peers while the next forward pass begins.
 
     Attributes:
         newest: how many iterations are done here; the optimizer has stepped for all but perhaps the last of them.
@@ -62,6 +63,7 @@ class Vote:
         optimizer: Any,
         *,
         repeats: bool = False,
+        overlaps: bool = False,
     ) -> None:
         self.newest = self.oldest = version
         self.undone = 0
@@ -69,7 +71,7 @@ class Vote:
         self._stages = stages
         model = torch.nn.ModuleList(stage.model for stage in stages)
         sharded = bool(find_distributed(optimizer))
-        self.shards = ShardedOptimizer(execution, model, optimizer) if sharded else None
+        self.shards = ShardedOptimizer(execution, model, optimizer, overlaps=overlaps) if sharded else None
         self._whole = self.shards or WholeStage(model, optimizer)
         self._auxiliary = AuxiliaryLosses(execution.job.pipelines)
         self._reruns = Reruns()
@@ -94,6 +96,8 @@ class Vote:
         losses = execution.stage_losses(network)
         shares = None if self.shards is None else self.shards.shares(network)
         update = LiveGradients(self._stages, network, plan.job, execution.same_parameters, losses, shares)
+        if self.shards is not None:
+            self.shards.connect(network)
         recorder, early = execution.recorder, update.early_sums
         self._worker = Worker(plan, self._stages, update, network, recorder, hooks, notices, early)
 
@@ -120,6 +124,11 @@ class Vote:
 
     def settle(self) -> None:
         """Nothing: Megatron steps all stages together."""
+
+    def complete(self) -> None:
+        """See Steps."""
+        if self.shards is not None:
+            self.shards.complete()
 
     def entered(self) -> None:
         """See Steps."""
