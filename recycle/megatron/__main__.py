@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recycle.control.membership.open_files import allow_most
-from recycle.errors import UserError
+from recycle.errors import RunFailed, UserError
 from recycle.megatron.flag.command.command_line import require_command_line
 from recycle.megatron.flag.command.flags import find_flags
 from recycle.megatron.flag.command.ignored_options import LEFT_OUT, leave_out
@@ -21,6 +21,7 @@ from recycle.megatron.shared.hooks import RELEASES
 from recycle.megatron.shared.missing import stand_in_for_python
 from recycle.megatron.shared.release import find_release, require_listed
 from recycle.runtime.net.gloo.threads import let_go
+from recycle.runtime.plain_words import lost_behind
 from recycle.saying import say
 
 ASYNC_SAVE = "--async-save"
@@ -112,6 +113,7 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
 
     Raises:
         UserError: what was asked for cannot be done.
+        RunFailed: without protection, another server is gone.
     """
     # Megatron may lie beside the script and nowhere else.
     sys.path[0] = str(Path(script).resolve().parent)
@@ -150,6 +152,12 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
     except SystemExit as end:
         if end.code:
             raise
+    except RuntimeError as error:
+        gone = lost_behind(error) if on and protection is None else None
+        if gone is None:
+            raise
+        rank, remedy = os.environ.get("RANK", "0"), "start the job again from a checkpoint"
+        raise RunFailed(f"rank {rank} cannot go on: {gone}; {remedy}") from error
     leave()
     let_go()
 

@@ -1,6 +1,7 @@
 """A user's script under the flag prints what it prints without it: losses, norms, evaluations; checkpoints go round."""
 
 import os
+import re
 import signal
 
 import pytest
@@ -90,7 +91,8 @@ def test_where_a_death_ends_the_run_those_who_are_left_say_so_in_a_line(dataset)
                 os.kill(agents(started.pid)[1], signal.SIGKILL)
             elif held and ("cannot go on" in line or "Traceback" in line):
                 os.kill(started.pid, signal.SIGCONT)
-    remedy = "start the job again from a checkpoint"
-    assert f"recycle: W0_0 cannot go on: the connection to W0_1 was closed; {remedy}\n" in output
+    # Megatron's own sums do not know whom they are with.
+    said = r"recycle: rank 0 cannot go on: the connection to (W0_1|another server) was closed; start the job again"
+    assert re.search(said, output), output
     assert "Traceback" not in output
     assert started.returncode == 1

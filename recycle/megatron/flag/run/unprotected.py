@@ -10,7 +10,6 @@ import torch
 from megatron.core import parallel_state
 
 from recycle.control.membership.view import View
-from recycle.errors import RunFailed
 from recycle.megatron.flag.run.schedule import ThisRank
 from recycle.megatron.flag.steps.gradients import WholeGradients
 from recycle.megatron.flag.steps.loss_reports import LossExchange
@@ -18,7 +17,6 @@ from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.device import DeviceClock
-from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import Network, NetworkOptions, TransportKind
@@ -71,10 +69,6 @@ class UnprotectedExecution:
             self._update.finalize()
         else:
             self._worker.bring(self._stages[-1].micro_batches)
-            try:
-                self._worker.run(step)
-            except ViewBroken as error:
-                remedy = "start the job again from a checkpoint"
-                raise RunFailed(f"{self._server} cannot go on: {error}; {remedy}") from error
+            self._worker.run(step)
         results = self._stages[-1].take_results()
         return list(results.values()) if self._losses is None else self._losses.exchange(results)
