@@ -61,7 +61,7 @@ class Started:
         variables: Mapping[str, str] | None = None,
         imported: str = "",
     ) -> None:
-        self.output = ""
+        self.words, self.output = tuple(words), ""
         changes = {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(), "TORCH_CPP_LOG_LEVEL": "FATAL"}
         environment = {**os.environ, **changes, **(variables or {})}
         self.process: Forked | subprocess.Popen[str]
@@ -81,7 +81,7 @@ class Started:
 
     def wait_for(self, text: str, seconds: float = 120.0) -> None:
         """Wait until something was printed."""
-        wait_until(lambda: text in self.output or self.process.poll() is not None, seconds)
+        wait_until(lambda: text in self.output or self.process.poll() is not None, seconds, f"{text!r} did not come")
         assert text in self.output, self.output[-6000:]
 
     def ended(self, seconds: float = 120.0) -> int:
@@ -172,9 +172,9 @@ def newest_view(folder: Path) -> ViewLine:
     return Views(folder).newest
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 120.0) -> None:
-    """Wait for something that comes."""
+def wait_until(condition: Callable[[], object], seconds: float = 120.0, missed: str = "it did not come") -> None:
+    """Wait for something that comes; an assertion says otherwise that it was missed."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not come"
+        assert time.monotonic() < deadline, missed
         time.sleep(0.02)

@@ -1,6 +1,7 @@
 """The environment of all processes in these tests, and those that are started apart."""
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -18,7 +19,10 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 @pytest.fixture
 def start():
-    """Start processes, and end what is left of them; ``recycle train`` itself is forked."""
+    """Start processes, and end what is left of them; ``recycle train`` itself is forked.
+
+    What they said is shown of a test that fails.
+    """
     started = []
 
     def start(words, host=None, variables=None):
@@ -29,6 +33,7 @@ def start():
     yield start
     for each in started:
         each.kill()
+        sys.stdout.write(f"{' '.join(each.words)}\n{each.output}\n")
 
 
 @pytest.fixture
