@@ -55,7 +55,8 @@ class OrderedNetwork:
         self.all: Group = Alone()
         if everybody:
             self.all = made.group("all", self._rank, len(view.servers))
-        self.peers = made.group(f"stage/{server.stage}", peers.index(server), len(peers))
+        self._peers = made.group(f"stage/{server.stage}", peers.index(server), len(peers))
+        self.peers: Group = self._peers
         self._turns = {each: turn for turn, each in enumerate(peers)}
         self.ranks: Group = Alone()
         if rank.size > 1:
@@ -90,16 +91,16 @@ class OrderedNetwork:
         """See Network: in one queue it holds up what a sum would, since all come to both of its operations in turn."""
         turns, me = self._turns, self.server
         parts = [(tensor[place], first, others) for place, (first, *others) in shares]
-        self.peers.carry_out(Call("reduce", part, turns[first]) for part, first, _ in parts)
+        self._peers.carry_out(Call("reduce", part, turns[first]) for part, first, _ in parts)
         sends = [Call("send", part, turns[each]) for part, first, others in parts if first == me for each in others]
         receives = [Call("receive", part, turns[first]) for part, first, others in parts if me in others]
-        return self.peers.carry_out([*sends, *receives])
+        return self._peers.carry_out([*sends, *receives])
 
     def start_spread(self, tensor: torch.Tensor, shares: Sequence[Share]) -> Operation:
         """See Network."""
         parts = [(tensor[place], holders) for place, holders in shares if len(holders) < len(self._turns)]
         # What others hold comes to them as well, and is dropped: an abort would leave anything in its place.
-        return self.peers.carry_out(
+        return self._peers.carry_out(
             Call("broadcast", torch.empty_like(part) if self.server in others else part, self._turns[first])
             for part, (first, *others) in parts
         )

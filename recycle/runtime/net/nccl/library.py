@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import torch
 from torch.distributed import Store
 
-from recycle.runtime.errors import ConnectionLost, ViewBroken
+from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.net.nccl.bindings import Call, Functions, Handle, Nccl
-from recycle.runtime.plain_words import lost
+from recycle.runtime.plain_words import losing
 
 NAME = "name"
 SPIN, RESTS = 0.001, (0.00005, 0.001)
@@ -295,16 +295,12 @@ class NcclLibrary:
             ConnectionLost: it has taken too long, or went wrong.
         """
         end = time.monotonic() + patience.total_seconds()
-        try:
+        with losing():
             while not over():
                 check()
                 if time.monotonic() > end:
                     raise ConnectionLost(complaint)
                 self.rest(over)
-        except ViewBroken:
-            raise
-        except RuntimeError as error:
-            raise lost(error) from error
 
     def _settle(self, over: Callable[[], bool]) -> None:
         self.watch(over, self._patience, "somebody did not come", self._check)

@@ -72,10 +72,10 @@ class TwofoldNetwork(HostedNetwork):
         self.one_queue, self.ends_are_right = near.one_queue, near.ends_are_right
         # What all servers tell each other are figures, and those lie in host memory.
         self.all = host.all
-        self.peers = TwofoldGroup(host.peers, near.peers, is_near)
+        self.peers: Group = TwofoldGroup(host.peers, near.peers, is_near)
         self.connect_shares = near.connect_shares
         self.start_shared_sum, self.start_spread = near.start_shared_sum, near.start_spread
-        self.ranks = TwofoldGroup(host.ranks, near.ranks, is_near)
+        self.ranks: Group = TwofoldGroup(host.ranks, near.ranks, is_near)
 
     def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> Group:
         """See Network."""
