@@ -110,7 +110,6 @@ class Communicators:
 
     Attributes:
         one_queue: whether what this rank starts runs one after the other.
-        secret: that all servers of the view have; empty where there is none.
         device: where the tensors are that are carried.
     """
 
@@ -123,7 +122,6 @@ class Communicators:
         self._plane = plane
         self._store = store
         self._options = options
-        self.secret = options.secret
         self._check = check
         self._joined: list[NcclCommunicator] = []
         self._cold: list[tuple[OrderedGroup, Call]] = []

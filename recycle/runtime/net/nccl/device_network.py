@@ -9,7 +9,6 @@ from recycle.job import Server
 from recycle.runtime.net.nccl.bindings import Call
 from recycle.runtime.net.nccl.communicators import Communicators, Operation, OrderedGroup, OrderedLink
 from recycle.runtime.net.network import Alone, Group, Share
-from recycle.runtime.net.stop_line import NO_LINE, Line
 
 
 def plane_of(view: View, rank: ServerRank) -> str:
@@ -18,7 +17,7 @@ def plane_of(view: View, rank: ServerRank) -> str:
 
 
 class OrderedNetwork:
-    """A Network.
+    """What a Network has for what lies on devices: no group of all servers, which tell each other nothing but figures.
 
     Args:
         made: makes its communicators.
@@ -26,35 +25,22 @@ class OrderedNetwork:
         server: which of them this rank belongs to.
         rank: which of the server's.
         partners: whom this rank sends to or receives from.
-        everybody: whether there is a group of all servers, and so a barrier.
 
     Raises:
         ViewBroken: somebody did not come.
     """
 
     def __init__(
-        self,
-        made: Communicators,
-        view: View,
-        server: Server,
-        rank: ServerRank,
-        partners: Collection[Server],
-        everybody: bool = True,
+        self, made: Communicators, view: View, server: Server, rank: ServerRank, partners: Collection[Server]
     ) -> None:
         self.view = view
         self.server = server
-        self.rank = rank
-        self.secret = made.secret
         self.one_queue = made.one_queue
         self.ends_are_right = False
-        self.line: Line = NO_LINE
         self._communicators = made
         self._named: dict[str, OrderedGroup] = {}
         self._rank = view.rank(server)
         peers = view.peers(server.stage)
-        self.all: Group = Alone()
-        if everybody:
-            self.all = made.group("all", self._rank, len(view.servers))
         self._peers = made.group(f"stage/{server.stage}", peers.index(server), len(peers))
         self.peers: Group = self._peers
         self._turns = {each: turn for turn, each in enumerate(peers)}
@@ -104,10 +90,6 @@ class OrderedNetwork:
             Call("broadcast", torch.empty_like(part) if self.server in others else part, self._turns[first])
             for part, (first, *others) in parts
         )
-
-    def barrier(self) -> None:
-        """See Network."""
-        self.all.sum(torch.zeros(1, device=self._communicators.device))
 
     def unblock(self) -> None:
         """See Network."""

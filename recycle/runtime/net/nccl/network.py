@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from recycle.job import Server
+from recycle.runtime.net.nccl.device_network import OrderedNetwork
 from recycle.runtime.net.network import Group, HostedNetwork, Link, Network, Reduction, ReductionKind, Transfer
 from recycle.runtime.net.staged.crossing import Crosses, is_on_device
 from recycle.runtime.net.transfer_key import TransferKey
@@ -66,7 +67,7 @@ class TwofoldNetwork(HostedNetwork):
         is_near: which tensors that are.
     """
 
-    def __init__(self, host: Network, near: Network, is_near: Crosses = is_on_device) -> None:
+    def __init__(self, host: Network, near: OrderedNetwork, is_near: Crosses = is_on_device) -> None:
         super().__init__(host)
         self._near, self._is_near = near, is_near
         self.one_queue, self.ends_are_right = near.one_queue, near.ends_are_right
