@@ -20,7 +20,8 @@ from harness.examples import paper_job
 from recycle.control.membership.view import View
 from recycle.job import Job, Server
 from recycle.megatron.flag.command.server_ranks import ServerRanks
-from recycle.megatron.flag.data.script_data import Other, ScriptData
+from recycle.megatron.flag.data.other_data import OtherData
+from recycle.megatron.flag.data.script_data import ScriptData
 from recycle.megatron.flag.run.schedule import PlanSchedule, ThisRank
 from recycle.megatron.flag.run.unprotected import UnprotectedExecution
 from recycle.megatron.flag.steps.gradients import LiveGradients
@@ -166,7 +167,7 @@ def token_forward_step(data_iterator: Iterator[Any], model: torch.nn.Module) -> 
 
 
 class AnyPart(NamedTuple):
-    """The text of any pipeline; an Other."""
+    """The text of any pipeline; in the place of OtherData."""
 
     samples: Callable[[MicroBatch], Any]
 
@@ -256,7 +257,7 @@ def train_by_stock(
             iterator = iter([samples(each) for each in batches])
             if data:
                 # Nobody asks it for more.
-                script_data.add(iterator, cast("Other", AnyPart(samples)), 0)
+                script_data.add(iterator, cast("OtherData", AnyPart(samples)), 0)
             reported = forward_backward(
                 forward_step_func=step,
                 data_iterator=iterator,

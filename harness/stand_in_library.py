@@ -20,9 +20,8 @@ from pathlib import Path
 
 import torch
 
-from harness.stand_in_transport import CPU, connects_by
+from harness.stand_in_transport import CPU, WholeNetwork, connects_by
 from recycle.runtime.net.nccl.bindings import Nccl
-from recycle.runtime.net.nccl.device_network import OrderedNetwork
 from recycle.runtime.net.nccl.library import NcclLibrary
 from recycle.runtime.net.network import NetworkOptions
 
@@ -112,7 +111,7 @@ def nccl_library(path: Path, options: NetworkOptions, check: Callable[[], None] 
     return NcclLibrary(CPU, options.rebuild_timeout, check, Nccl(str(path)), lambda _: HostLane(path))
 
 
-def connect_over(path: Path, one_queue: bool) -> Callable[..., OrderedNetwork]:
+def connect_over(path: Path, one_queue: bool) -> Callable[..., WholeNetwork]:
     """What the transport offers, as ``recycle.runtime.net.connect.connect`` does, to a process that has used it never.
 
     Args:

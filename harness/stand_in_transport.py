@@ -18,8 +18,8 @@ from recycle.runtime.net.nccl.communicators import Communicators
 from recycle.runtime.net.nccl.device_network import OrderedNetwork, plane_of
 from recycle.runtime.net.nccl.library import NcclLibrary
 from recycle.runtime.net.nccl.network import TwofoldNetwork
-from recycle.runtime.net.network import DEFAULTS, Network, NetworkOptions, PrivateLink
-from recycle.runtime.net.stop_line import Line
+from recycle.runtime.net.network import DEFAULTS, Group, Network, NetworkOptions, PrivateLink
+from recycle.runtime.net.stop_line import NO_LINE, Line
 
 CPU = torch.device("cpu")
 
@@ -107,6 +107,28 @@ class StandInNccl(NcclLibrary):
         self._library.rest(over)
 
 
+class WholeNetwork(OrderedNetwork):
+    """A Network that carries all over communicators: the transport itself has gloo's beside it, for all servers."""
+
+    def __init__(
+        self,
+        made: Communicators,
+        view: View,
+        server: Server,
+        rank: ServerRank,
+        partners: Collection[Server],
+        secret: bytes,
+    ) -> None:
+        self.rank, self.secret = rank, secret
+        self.line: Line = NO_LINE
+        self.all: Group = made.group("all", view.rank(server), len(view.servers))
+        super().__init__(made, view, server, rank, partners)
+
+    def barrier(self) -> None:
+        """See Network."""
+        self.all.sum(torch.zeros(1))
+
+
 class OrderedPrivateLink:
     """See PrivateLink."""
 
@@ -121,7 +143,7 @@ class OrderedPrivateLink:
         self._communicators.abort()
 
 
-def connects_by(make: Callable[[NetworkOptions, Callable[[], None]], NcclLibrary]) -> Callable[..., OrderedNetwork]:
+def connects_by(make: Callable[[NetworkOptions, Callable[[], None]], NcclLibrary]) -> Callable[..., WholeNetwork]:
     """What ``recycle.runtime.net.connect.connect`` is, over libraries that are made so, of options and a check."""
 
     def connect(
@@ -133,13 +155,13 @@ def connects_by(make: Callable[[NetworkOptions, Callable[[], None]], NcclLibrary
         check: Callable[[], None] | None = None,
         partners: Collection[Server] | None = None,
         line: Callable[[Network], Line] | None = None,
-    ) -> OrderedNetwork:
+    ) -> WholeNetwork:
         # As for what lies on devices: each rank stops by itself.
         del line
         look = check or (lambda: None)
         others = view.servers if partners is None else partners
         made = Communicators(make(options, look), store, options, look, plane_of(view, rank))
-        return OrderedNetwork(made, view, server, rank, others)
+        return WholeNetwork(made, view, server, rank, others, options.secret)
 
     return connect
 

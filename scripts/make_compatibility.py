@@ -26,7 +26,7 @@ from recycle.megatron.flag.command import refusals
 from recycle.megatron.flag.command.command_line import OTHER_NAMES, read_command_line
 from recycle.megatron.flag.command.ignored_options import LEFT_OUT
 from recycle.megatron.flag.command.option_table import known_options
-from recycle.megatron.flag.command.refusals import Rule, read_only
+from recycle.megatron.flag.command.refusals import read_only
 from recycle.megatron.gpt.model import transformer_config
 from recycle.megatron.shared.hooks import RELEASES
 from recycle.runtime.model_keys import ModelKeys
@@ -336,9 +336,7 @@ def option(name: str) -> str:
 
 def option_names() -> set[str]:
     """The settings that any rule is about, by their names in Megatron."""
-    tables = [each for each in vars(refusals).values() if isinstance(each, tuple)]
-    rules = [rule for each in tables for rule in each if isinstance(rule, Rule)]
-    return {name for rule in rules for name in rule.names} | {name for name, _, _ in refusals.AS_ANOTHER}
+    return {*refusals.ruled_settings(), *(name for name, _, _ in refusals.AS_ANOTHER)}
 
 
 def values_text(values: tuple[Any, ...]) -> str:

@@ -5,7 +5,8 @@ Torch's own words are in the traceback, because errors are raised from its error
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from recycle.runtime.errors import ConnectionLost, NoAnswer, ViewBroken
 
@@ -26,6 +27,24 @@ MEANINGS = (
 def plain(text: str) -> str:
     """The first line of a message, without the place in a library's source where it comes from."""
     return PLACE.sub("", text.strip().split("\n")[0]).strip()
+
+
+@contextmanager
+def losing(partners: Sequence[str] = ()) -> Iterator[None]:
+    """Within the block, what a transport raises means that a connection is lost; what says so already is left as it is.
+
+    Args:
+        partners: see ``lost``.
+
+    Raises:
+        ConnectionLost: see above.
+    """
+    try:
+        yield
+    except ViewBroken:
+        raise
+    except RuntimeError as error:
+        raise lost(error, partners) from error
 
 
 def lost(error: RuntimeError, partners: Sequence[str] = ()) -> ConnectionLost:

@@ -13,7 +13,7 @@ from recycle.control.store.etcd_bells import Bells
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_gateway import KNOWN_HERE, PATIENCE, Gateway, Json
 from recycle.control.store.etcd_waits import EtcdWaits
-from recycle.control.store.store import Entries
+from recycle.control.store.store import Entries, Store
 
 BATCH = 127
 """How many operations there may be in one request: one less than etcd takes, for the look whether the start counts."""
@@ -22,7 +22,7 @@ LISTED = 10_000
 """How many keys are listed with one request."""
 
 
-class EtcdStore:
+class EtcdStore(Store):
     """A connection to the keys of a run; see Store. It must not be used on both sides of a fork.
 
     Where the cluster has the scope of a start of a run, nothing can be said, read or decided there once that start does
@@ -66,18 +66,10 @@ class EtcdStore:
         self._open = {"key": self._mark, "result": "EQUAL", "target": "VALUE", "value": _text(self._begun)}
         self._require_open(found)
 
-    def set(self, key: str, value: bytes) -> None:
-        """See Store."""
-        self.set_many({key: value})
-
     def set_many(self, values: Mapping[str, bytes]) -> None:
         """See Store."""
         for batch in _batches(list(values)):
             self._change([self._put(key, values[key]) for key in batch])
-
-    def get(self, key: str) -> bytes | None:
-        """See Store."""
-        return self.get_many([key])[0]
 
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """See Store."""

@@ -23,7 +23,7 @@ from recycle.control.store.relay_requests import (
 from recycle.control.store.store import Entries, Store
 
 
-class RelayedStore:
+class RelayedStore(Store):
     """A connection to a store of which the members of a host ask together; see Store.
 
     Where the relay ends, what it had not answered is asked again without it. So requests may be carried out twice,
@@ -47,17 +47,9 @@ class RelayedStore:
         self._own: Store | None = None
         self._ask(Open(), lambda store: None)
 
-    def set(self, key: str, value: bytes) -> None:
-        """See Store."""
-        self.set_many({key: value})
-
     def set_many(self, values: Mapping[str, bytes]) -> None:
         """See Store."""
         self._ask(Set(dict(values)), lambda store: store.set_many(values))
-
-    def get(self, key: str) -> bytes | None:
-        """See Store."""
-        return self.get_many([key])[0]
 
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """See Store."""
@@ -65,25 +57,12 @@ class RelayedStore:
         assert isinstance(found, list)
         return found
 
-    def peek(self, keys: Sequence[str]) -> list[bytes | None]:
-        """See Store."""
-        return self.get_many(keys)
-
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """See Store."""
         request = CompareSet(key, expected, desired)
         found = self._ask(request, request.ask)
         assert isinstance(found, bytes)
         return found
-
-    def keep_first(self, values: Mapping[str, bytes]) -> list[bytes]:
-        """See Store."""
-        return [self.compare_set(key, b"", value) for key, value in values.items()]
-
-    def exchange(self, values: Mapping[str, bytes], keys: Sequence[str]) -> list[bytes | None]:
-        """See Store."""
-        self.set_many(values)
-        return self.get_many(keys)
 
     def wait(self, key: str, timeout: float) -> bytes | None:
         """See Store."""

@@ -23,6 +23,8 @@ class Entries(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """One connection to the store. Every method raises StoreLost when the store does not answer any more.
 
+    What a store cannot do in a better way is made of the rest.
+
     Attributes:
         forgets: whether the store can lose what is in it, and answer as before over the same connection.
     """
@@ -31,18 +33,21 @@ class Store(Protocol):
 
     def set(self, key: str, value: bytes) -> None:
         """Store a value; once this returns, the store has it."""
+        self.set_many({key: value})
 
     def set_many(self, values: Mapping[str, bytes]) -> None:
         """The same for some keys, in few requests."""
 
     def get(self, key: str) -> bytes | None:
         """The value, or None where there is none; never waits for one."""
+        return self.get_many([key])[0]
 
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """The same for some keys, in few requests."""
 
     def peek(self, keys: Sequence[str]) -> list[bytes | None]:
-        """The same for less; what was stored a moment ago may be missing."""
+        """The same, for less where the store can; what was stored a moment ago may be missing then."""
+        return self.get_many(keys)
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """Store ``desired`` if what is there is ``expected``, in one step.
@@ -58,6 +63,7 @@ class Store(Protocol):
 
     def keep_first(self, values: Mapping[str, bytes]) -> list[bytes]:
         """Store each value where nothing is; gives what is there afterwards. In one request where the store can."""
+        return [self.compare_set(key, b"", value) for key, value in values.items()]
 
     def exchange(self, values: Mapping[str, bytes], keys: Sequence[str]) -> list[bytes | None]:
         """Store some values, and read some keys after that. In one request where the store can.
@@ -66,6 +72,8 @@ class Store(Protocol):
             values: what is stored, by key; at least one.
             keys: what is read.
         """
+        self.set_many(values)
+        return self.get_many(keys)
 
     def wait(self, key: str, timeout: float) -> bytes | None:
         """Wait until a key exists; gives its value, or None if it does not. The connection is busy for that long.
@@ -76,7 +84,7 @@ class Store(Protocol):
         """
 
     def hear(self, key: str, timeout: float) -> bytes | None:
-        """The same for a bell, which costs less: it may overlook what is there, and give what was there before.
+        """The same for a bell, for less where the store can: it may overlook what is there, and give what was before.
 
         A bell is a key beside few others, up to the last slash of its name, and all of them are left where they are for
         as long as anybody waits for one. It is heard when it is set during the wait.
@@ -85,6 +93,7 @@ class Store(Protocol):
             key: which bell.
             timeout: in seconds.
         """
+        return self.wait(key, timeout)
 
     def add(self, key: str, amount: int) -> int:
         """Add 1 to a counter, which starts at 0, or 0 to look at it; gives the sum."""

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
-from torch.distributed import DistError, DistStoreError, PrefixStore, Store, TCPStore
+from torch.distributed import DistError, DistStoreError, PrefixStore, TCPStore
+from torch.distributed import Store as Meeting
 
 from recycle.control.membership.addresses import LOOPBACK, listen_by_name, place, reach
 from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.membership.open_files import why_none_opens
 from recycle.control.store import counted_log
-from recycle.control.store.store import Entries
+from recycle.control.store.store import Entries, Store
 
 _NO_VALUE = b"\0no value"
 _LOG_LEVEL = "FLAGS_caffe2_log_level"
@@ -64,7 +65,7 @@ def log_errors_only() -> None:
     level.value = max(level.value, _ERROR)
 
 
-class TorchStore:
+class TorchStore(Store):
     """A connection to a served store. It must not be used on both sides of a fork.
 
     Args:
@@ -92,12 +93,8 @@ class TorchStore:
             # Torch goes on trying for all its patience where nobody listens; this finds out at once.
             address = reach(host, port, patience)
             store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=patience))
-        self._whole: Store = store
-        self.torch_store: Store = PrefixStore(prefix, store) if prefix else store
-
-    def set(self, key: str, value: bytes) -> None:
-        """See Store."""
-        self.set_many({key: value})
+        self._whole: Meeting = store
+        self.torch_store: Meeting = PrefixStore(prefix, store) if prefix else store
 
     def set_many(self, values: Mapping[str, bytes]) -> None:
         """See Store."""
@@ -125,10 +122,6 @@ class TorchStore:
                 pass  # one was deleted meanwhile
         return [self._look(key) for key in wanted]
 
-    def peek(self, keys: Sequence[str]) -> list[bytes | None]:
-        """See Store."""
-        return self.get_many(keys)
-
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """See Store."""
         found = self._compare_set(key, expected, desired)
@@ -136,15 +129,6 @@ class TorchStore:
         if expected and found == expected and self.get(key) is None:
             return b""
         return found
-
-    def keep_first(self, values: Mapping[str, bytes]) -> list[bytes]:
-        """See Store."""
-        return [self.compare_set(key, b"", value) for key, value in values.items()]
-
-    def exchange(self, values: Mapping[str, bytes], keys: Sequence[str]) -> list[bytes | None]:
-        """See Store."""
-        self.set_many(values)
-        return self.get_many(keys)
 
     def wait(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
@@ -158,10 +142,6 @@ class TorchStore:
                 if (found := self._look(key)) is not None:
                     return found
         return None
-
-    def hear(self, key: str, timeout: float) -> bytes | None:
-        """See Store."""
-        return self.wait(key, timeout)
 
     def add(self, key: str, amount: int) -> int:
         """See Store."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Literal
 
 from recycle.control.board.joinfile import last_token
 from recycle.control.membership.view import ServerRank
@@ -11,7 +10,6 @@ from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.recut import shard
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
-from recycle.record.recording import CopyLine, InstantLine
 from recycle.record.reporting import Reporter
 from recycle.runtime.keep.keeping import Keeping
 from recycle.runtime.keep.saving import Desk, Saving, Target
@@ -19,10 +17,9 @@ from recycle.runtime.launch.meet.keeper_finder import KeeperFinder
 from recycle.runtime.launch.meet.keepers import KeeperSetting, KeeperSlot, dismiss
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.recover.view_reports import now
 from recycle.state.client import KeeperClient
 from recycle.state.directory import KeeperDirectory
-from recycle.state.ladder import MOST, StatePart
+from recycle.state.ladder import MOST
 from recycle.state.redundancy import piece_size
 
 VALUE, COUNTERS = 4, 12
@@ -147,15 +144,7 @@ def make_keeping(
     if directory is None:
         return None
 
-    def tell(kind: Literal["warning", "memory"], text: str) -> None:
-        reporter.tell(InstantLine(kind, now(), str(server), text))
-
-    finder = KeeperFinder(directory, endpoint, server, run.checkpoint_every if run.saves_from_memory else 0)
-
-    def kept(part: StatePart, keepers: Sequence[str]) -> None:
-        place = part.stage, part.epoch, part.version, part.number, part.parts, part.began
-        reporter.tell(CopyLine(str(server), *place, [finder.hosts[each] for each in keepers], part.needed))
-
+    finder = KeeperFinder(directory, endpoint, server, reporter, run.checkpoint_every if run.saves_from_memory else 0)
     if run.saves_from_memory:
         checkpoints, stages = trained.checkpoints, run.plan.job.depth
         target = Target(
@@ -167,18 +156,8 @@ def make_keeping(
             checkpoints.manifest,
             rank.size,
         )
-        checkpoints.saving = Saving(target, partial(find_desks, endpoint), tell)
-    training = trained.training
-    return Keeping(
-        finder.find,
-        server,
-        run.plan.job.depth,
-        training,
-        lambda: trained.view,
-        tell,
-        kept,
-        rank,
-    )
+        checkpoints.saving = Saving(target, partial(find_desks, endpoint), finder.tell)
+    return finder.keeping(trained.training, rank, run.plan.job.depth, lambda: trained.view)
 
 
 def find_desks(endpoint: Endpoint) -> Sequence[Desk]:

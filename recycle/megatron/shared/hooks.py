@@ -22,22 +22,17 @@ class Hook(NamedTuple):
     parameters: str
 
 
+OF_SCHEDULE = (
+    "*, forward_step_func, data_iterator, model, num_microbatches, seq_length, micro_batch_size, decoder_seq_length, "
+    "forward_only, collect_non_loss_data, first_val_step, adjust_tensor_shapes_fn, p2p_communicator, pg_collection, "
+    "force_all_reduce"
+)
+"""The parameters of Megatron's schedules."""
+
 EXECUTION = (
     # What a plan takes the place of, and what evaluates where all servers live as long as the run.
-    Hook(
-        SCHEDULES,
-        "forward_backward_pipelining_without_interleaving",
-        "*, forward_step_func, data_iterator, model, num_microbatches, seq_length, micro_batch_size, "
-        "decoder_seq_length, forward_only, collect_non_loss_data, first_val_step, adjust_tensor_shapes_fn, "
-        "p2p_communicator, pg_collection, force_all_reduce",
-    ),
-    Hook(
-        SCHEDULES,
-        "forward_backward_no_pipelining",
-        "*, forward_step_func, data_iterator, model, num_microbatches, seq_length, micro_batch_size, "
-        "decoder_seq_length, forward_only, collect_non_loss_data, first_val_step, adjust_tensor_shapes_fn, "
-        "p2p_communicator, pg_collection, force_all_reduce",
-    ),
+    Hook(SCHEDULES, "forward_backward_pipelining_without_interleaving", OF_SCHEDULE),
+    Hook(SCHEDULES, "forward_backward_no_pipelining", OF_SCHEDULE),
     # Called for every micro-batch.
     Hook(
         SCHEDULES,
@@ -229,10 +224,20 @@ class MegatronRelease(NamedTuple):
     python: tuple[int, int] = (3, 11)
 
 
-def _with(hooks: tuple[Hook, ...], *other: Hook) -> tuple[Hook, ...]:
-    """Hooks of which some are different: those that have the name of another one."""
+def _with(hooks: tuple[Hook, ...], *other: Hook, **more: str) -> tuple[Hook, ...]:
+    """Hooks of which some are different.
+
+    Args:
+        hooks: these.
+        other: hooks that are new, or take the place of the one that has their name.
+        more: by the name of a hook, the parameters that it has behind those from before.
+    """
     names = {each.name for each in other}
-    return (*(each for each in hooks if each.name not in names), *other)
+    kept = [each for each in hooks if each.name not in names]
+    for place, (module, name, parameters) in enumerate(kept):
+        if name in more:
+            kept[place] = Hook(module, name, f"{parameters}, {more[name]}")
+    return (*kept, *other)
 
 
 SINCE_0_16 = EXECUTION + TRAINER
@@ -246,18 +251,6 @@ SINCE_0_18 = _with(
         "initialize_megatron",
         "allow_no_cuda, skip_mpu_initialization, get_embedding_ranks, get_position_embedding_ranks, store",
     ),
-    Hook(
-        TRAINING,
-        "training_log",
-        "loss_dict, total_loss_dict, learning_rate, iteration, loss_scale, report_memory_flag, skipped_iter, "
-        "grad_norm, params_norm, num_zeros_in_grad, max_attention_logit, pg_collection, is_first_iteration, "
-        "seqlen_squared_sum_in_batch, total_real_tokens_in_batch",
-    ),
-    Hook(
-        TRAINING,
-        "num_floating_point_operations",
-        "args, batch_size, seqlen_squared_sum_in_batch, total_real_tokens_in_batch",
-    ),
     # Replaced: lengths of sequences are counted where they are computed, which may be anywhere.
     Hook(TRAINING, "consume_seqlen_stats_in_iteration", ""),
     # Read where a run survives failures: what layers with experts report beside the loss.
@@ -267,40 +260,14 @@ SINCE_0_18 = _with(
         "MoEMetricsTracker.ensure_initialized",
         "self, name, num_layers, device",
     ),
+    training_log="seqlen_squared_sum_in_batch, total_real_tokens_in_batch",
+    num_floating_point_operations="seqlen_squared_sum_in_batch, total_real_tokens_in_batch",
 )
 
 SINCE_0_19 = _with(
     SINCE_0_18,
-    Hook(
-        TRAINING,
-        "initialize_megatron",
-        "allow_no_cuda, skip_mpu_initialization, get_embedding_ranks, get_position_embedding_ranks, store, "
-        "skip_model_parallel_init, seed_pp_group, seed_dp_group, seed_tp_group, seed_ep_group, seed_etp_group, "
-        "skip_random_seed",
-    ),
     # Called by scripts before they come to it, so that layers of Transformer Engine cannot be told of a plan.
     Hook("megatron.training.argument_utils", "gpt_config_from_args", "args, config, model_config_cls"),
-    Hook(TRAINING, "get_forward_backward_func", "pp_size, vp_size, schedule_pg_collection"),
-    Hook(
-        TRAINING,
-        "train_step",
-        "forward_step_func, data_iterator, model, optimizer, opt_param_scheduler, config, forward_backward_func, "
-        "iteration, pg_collection, p2p_communicator",
-    ),
-    Hook(
-        TRAINING,
-        "evaluate",
-        "forward_step_func, data_iterator, model, process_non_loss_data_func, config, verbose, non_loss_data_func, "
-        "eval_iters, pg_collection, p2p_communicator",
-    ),
-    Hook(
-        TRAINING,
-        "save_checkpoint",
-        "iteration, model, optimizer, opt_param_scheduler, num_floating_point_operations_so_far, "
-        "checkpointing_context, pipeline_rank, expert_rank, tensor_rank, pipeline_parallel, expert_parallel, "
-        "non_persistent_ckpt, train_data_iterator, preprocess_common_state_dict_fn, release, tp_group, pp_group, "
-        "dp_cp_group, dp_group, expt_dp_group, rng_state_key_prefix",
-    ),
     Hook(
         "megatron.core.parallel_state",
         "get_data_parallel_rank",
@@ -314,17 +281,17 @@ SINCE_0_19 = _with(
         "setup_model_and_optimizer",
         "model_type, model_provider_func, checkpointing_context, *, cfg_container, pg_collection",
     ),
-    Hook(
-        TRAINING,
-        "train",
-        "forward_step_func, model, optimizer, opt_param_scheduler, train_data_iterator, valid_data_iterator, "
-        "process_non_loss_data_func, config, checkpointing_context, non_loss_data_func, inference_model, "
-        "p2p_communicator, pg_collection",
-    ),
-    Hook(TRAINING, "logical_and_across_model_parallel_group", "input, group"),
-    Hook(TRAINING, "reduce_max_stat_across_model_parallel_group", "stat, group"),
     # Replaced: it asks all ranks once.
     Hook("megatron.core.optimizer.optimizer", "MegatronOptimizer.has_grad_norm_group", "self, grad_norm_group"),
+    initialize_megatron="skip_model_parallel_init, seed_pp_group, seed_dp_group, seed_tp_group, seed_ep_group, "
+    "seed_etp_group, skip_random_seed",
+    get_forward_backward_func="schedule_pg_collection",
+    train_step="pg_collection, p2p_communicator",
+    evaluate="pg_collection, p2p_communicator",
+    save_checkpoint="dp_group, expt_dp_group, rng_state_key_prefix",
+    train="p2p_communicator, pg_collection",
+    logical_and_across_model_parallel_group="group",
+    reduce_max_stat_across_model_parallel_group="group",
 )
 
 PYTHON = (3, 12)

@@ -13,7 +13,7 @@ import torch
 from torch.distributed import ReduceOp, Work
 
 from recycle.control.membership.view import ServerRank
-from recycle.megatron.shared.torch_calls import Calls, Carrier, OwnCalls
+from recycle.megatron.shared.torch_calls import Calls, Carrier
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.network import Group, Network
 from recycle.runtime.net.process_groups import ReplaceableGroup
@@ -39,7 +39,7 @@ class RankCollectives:
         rank, size = group.counted
         assert size == self.rank.size, f"a group of {size} of {self.rank.size} ranks"
         start = partial(self.start, OwnGroup(tuple(range(size)), group.settings))
-        group.hand_over((), OwnCalls(start, Calls(self.carrier(tuple(range(size))), rank, size)).carry_out)
+        group.hand_over((), Calls(self.carrier(tuple(range(size))), rank, size, start).carry_out)
 
     def connect(self, network: Network) -> None:
         """From now on, ranks meet in a view."""

@@ -27,28 +27,8 @@ class Carrier(NamedTuple):
         return cls(gather, lambda tensor, how: reduction_of(how)(torch.stack(gather(tensor))))
 
 
-class OwnCalls(NamedTuple):
-    """The calls of a group of ranks of one server: torch's own while a list is executed, and carried at other times.
-
-    Attributes:
-        start: starts one of torch's own, given its name and arguments; None where such calls are carried now.
-        carried: carries it out.
-    """
-
-    start: Callable[..., Work | None]
-    carried: "Calls"
-
-    def carry_out(self, name: str, *arguments: Any, **keywords: Any) -> Work | None:
-        """Start a call, and give what is waited for; or carry it out.
-
-        Raises:
-            ViewBroken: one of the ranks is gone, and so is this server.
-            RunError: see ``Calls.carry_out``.
-        """
-        work = self.start(name, *arguments, **keywords)
-        if work is None:
-            self.carried.carry_out(name, *arguments, **keywords)
-        return work
+def never(*_: Any, **__: Any) -> None:
+    """Starts no call of torch's own: all are carried."""
 
 
 class Calls(NamedTuple):
@@ -58,18 +38,25 @@ class Calls(NamedTuple):
         carrier: carries them out.
         rank: of this process in the group.
         size: how many ranks the group has.
+        start: starts one of torch's own, given its name and arguments; None where such calls are carried now. In a
+            group of ranks of one server, that is at all times but while a list is executed.
     """
 
     carrier: Carrier
     rank: int
     size: int
+    start: Callable[..., Work | None] = never
 
-    def carry_out(self, name: str, *arguments: Any, **keywords: Any) -> None:
-        """Carry out a call, whose result is there then.
+    def carry_out(self, name: str, *arguments: Any, **keywords: Any) -> Work | None:
+        """Start a call, and give what is waited for; or carry it out, so that its result is there then.
 
         Raises:
+            ViewBroken: one of the ranks is gone, and so is this server.
             RunError: nobody knows what it would mean when members are dead.
         """
+        work = self.start(name, *arguments, **keywords)
+        if work is not None:
+            return work
         action = ACTIONS.get(name)
         if action is None:
             raise RunError(
@@ -77,6 +64,7 @@ class Calls(NamedTuple):
                 "--pipeline-schedule stock"
             )
         action(self, *arguments, **keywords)
+        return None
 
 
 # As torch calls a process group: with lists of one tensor.

@@ -61,7 +61,7 @@ def connect(
     look = check or (lambda: None)
     library = NcclLibrary(torch.device("cuda", torch.cuda.current_device()), options.rebuild_timeout, look)
     made = Communicators(library, PrefixStore("nccl", store), options, look, plane_of(view, rank))
-    return TwofoldNetwork(network, OrderedNetwork(made, view, server, rank, others, everybody=False))
+    return TwofoldNetwork(network, OrderedNetwork(made, view, server, rank, others))
 
 
 def connect_pair(

@@ -51,15 +51,19 @@ class NetworkOptions(NamedTuple):
 DEFAULTS = NetworkOptions()
 
 
-class Transfer(Protocol):
-    """A tensor that is on its way over a link."""
+class Reduction(Protocol):
+    """A reduction over a group that is under way."""
 
     def wait(self) -> None:
-        """Wait until it has arrived, or until its tensor is free again.
+        """Wait for its end.
 
         Raises:
-            ViewBroken: that will never be.
+            ViewBroken: it will never come.
         """
+
+
+class Transfer(Reduction, Protocol):
+    """A tensor that is on its way over a link: waited for until it has arrived, or until its tensor is free again."""
 
     def precede(self) -> bool:
         """Have all that this thread starts next on the device come after it; wait for it only where no device can.
@@ -74,19 +78,8 @@ class Transfer(Protocol):
         return True
 
 
-class Reduction(Protocol):
-    """A reduction over a group that is under way."""
-
-    def wait(self) -> None:
-        """Wait for its end.
-
-        Raises:
-            ViewBroken: it will never come.
-        """
-
-
-class Several(list[Transfer | Reduction], Transfer):
-    """Transfers and reductions that are waited for together, in their order; they are a Reduction as well."""
+class Several(list[Reduction], Transfer):
+    """Transfers and reductions that are waited for together, in their order."""
 
     def wait(self) -> None:
         """See Transfer."""
@@ -188,54 +181,33 @@ class Network(Protocol):
 
     Where servers have several ranks, groups and links of servers are of those with the same number as this one; only
     ``ranks`` joins those of one server.
+
+    Attributes:
+        view: the live servers.
+        server: which of them this rank belongs to.
+        rank: which rank of that server this is.
+        secret: what all servers of the view have, and no stranger; empty where there is none.
+        one_queue: whether what this rank starts runs one after the other, whatever link or group it goes over. Then
+            nothing may be started that can only run after something later, here or at another rank.
+        ends_are_right: whether what has ended here has ended right even if its partner gave it up meanwhile. Otherwise
+            it may have ended with anything, and this rank cannot tell. So nothing is kept that was made of it before
+            all servers concerned have said that they gave up nothing.
+        line: where the ranks of this server stop in a list that ends early.
+        all: all live servers.
+        peers: the live servers of this stage.
+        ranks: the ranks of this server.
     """
 
-    @property
-    def view(self) -> View:
-        """The live servers."""
-
-    @property
-    def server(self) -> Server:
-        """Which of them this rank belongs to."""
-
-    @property
-    def rank(self) -> ServerRank:
-        """Which rank of that server this is."""
-
-    @property
-    def secret(self) -> bytes:
-        """What all servers of the view have, and no stranger; empty where there is none."""
-
-    @property
-    def one_queue(self) -> bool:
-        """Whether what this rank starts runs one after the other, whatever link or group it goes over.
-
-        Then nothing may be started that can only run after something later, here or at another rank.
-        """
-
-    @property
-    def ends_are_right(self) -> bool:
-        """Whether what has ended here has ended right even if its partner gave it up meanwhile.
-
-        Otherwise it may have ended with anything, and this rank cannot tell. So nothing is kept that was made of it
-        before all servers concerned have said that they gave up nothing.
-        """
-
-    @property
-    def line(self) -> Line:
-        """Where the ranks of this server stop in a list that ends early."""
-
-    @property
-    def all(self) -> Group:
-        """All live servers."""
-
-    @property
-    def peers(self) -> Group:
-        """The live servers of this stage."""
-
-    @property
-    def ranks(self) -> Group:
-        """The ranks of this server."""
+    view: View
+    server: Server
+    rank: ServerRank
+    secret: bytes
+    one_queue: bool
+    ends_are_right: bool
+    line: Line
+    all: Group
+    peers: Group
+    ranks: Group
 
     def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> Group:
         """A group of some live servers, this one among them; each of them must ask for it by the same name.

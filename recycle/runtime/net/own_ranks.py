@@ -15,13 +15,13 @@ from torch.distributed import PrefixStore, Store, Work
 
 from recycle.control.membership.participant import Participant
 from recycle.runtime.device import host_copy, room_in_host_memory
-from recycle.runtime.net.gloo.groups import EXPIRED, SLICE, make_connected_backend
+from recycle.runtime.net.gloo.groups import make_connected_backend, wait_in_slices
 from recycle.runtime.net.nccl.groups import make_device_backend
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.net.process_groups import METHODS, finished, tensors_of
 from recycle.runtime.net.staged.crossing import Crosses, is_on_device
 from recycle.runtime.net.stop_line import OwnGroup
-from recycle.runtime.plain_words import lost
+from recycle.runtime.plain_words import losing
 
 BETWEEN_TWO = ("send", "recv", "recv_anysource")
 """What gloo breaks off if a wait for it is interrupted."""
@@ -64,15 +64,13 @@ class OwnWork(dist.Work):
             ConnectionLost: one of the ranks is gone, and so is this server.
             ViewBroken: the check raised it.
         """
-        while True:
-            try:
-                _ = self._work.wait() if self._check is None else self._work.wait(SLICE)
-                self._finish()
-                return True
-            except RuntimeError as error:
-                if self._check is None or EXPIRED not in str(error):
-                    raise lost(error, self._partners) from error
-            self._check()
+        with losing(self._partners):
+            if self._check is None:
+                self._work.wait()
+            else:
+                wait_in_slices(self._work, self._check, self._partners)
+            self._finish()
+        return True
 
 
 class OwnRanks:
@@ -126,7 +124,7 @@ class OwnRanks:
         partners = self._partners(group.numbers)
         crosses = any(map(self._crosses, tensors_of(arguments)))
         kind = "nccl" if crosses and self._options.transport == "nccl" else "gloo"
-        try:
+        with losing(partners):
             start = getattr(self._backend(kind, group), METHODS[name])
             if kind == "nccl":
                 # Of what is waited for at once, torch puts the wait into the stream itself, and returns nothing.
@@ -136,8 +134,6 @@ class OwnRanks:
             inner, finish = self._through_host(name, arguments) if crosses else (arguments, _nothing)
             work, spread = begin(*inner)
             return OwnWork(work, None if name in BETWEEN_TWO else check, partners, lambda: (spread(), finish()))
-        except RuntimeError as error:
-            raise lost(error, partners) from error
 
     def _partners_among(self, numbers: tuple[int, ...]) -> list[str]:
         own = self._participant.rank

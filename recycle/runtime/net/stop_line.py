@@ -9,7 +9,7 @@ there with whatever their transfers brought, and what they compute is dropped.
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from torch.distributed import Work
 
@@ -38,12 +38,14 @@ OwnCall = Callable[[OwnGroup, Callable[[], None], str, Sequence[Any], Mapping[st
 """Starts a call among some ranks of a server in a group that no view ends; see ``OwnRanks.start``."""
 
 
-class Line(Protocol):
-    """The stop line of one rank in one view."""
+class Line:
+    """The stop line of one rank in one view; this one is of a rank that stops alone.
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a list is executed just now whose ranks stop together."""
+    Attributes:
+        is_open: whether a list is executed just now whose ranks stop together.
+    """
+
+    is_open = False
 
     def list(self) -> AbstractContextManager[None]:
         """Within the block, a list is executed.
@@ -51,6 +53,7 @@ class Line(Protocol):
         Raises:
             ViewBroken: the view is over; where the list has begun, all ranks have come as far.
         """
+        return nullcontext()
 
     def enter(self, row: int) -> None:
         """The next instruction of the list is about to begin.
@@ -65,6 +68,7 @@ class Line(Protocol):
         Raises:
             ViewBroken: it, if they do not.
         """
+        raise error
 
     def start(self, group: OwnGroup, name: str, *arguments: Any, **keywords: Any) -> Work | None:
         """Start a call among some ranks of the server, if a list is executed whose ranks stop together.
@@ -81,12 +85,14 @@ class Line(Protocol):
         Raises:
             ViewBroken: one of the ranks is gone, and so is this server.
         """
+        return None
 
     def close(self) -> int | None:
         """From the thread that has heard the alarm: how far this rank is, which begins nothing new until all have said.
 
         None if the ranks do not stop together.
         """
+        return None
 
     def stop_at(self, place: int) -> None:
         """From that thread: all ranks have said how far they are, and this is the furthest place."""
@@ -95,45 +101,14 @@ class Line(Protocol):
         """From that thread: it will never be known."""
 
 
-class NoLine:
-    """A Line of a rank that stops alone."""
-
-    is_open = False
-
-    def list(self) -> AbstractContextManager[None]:
-        """See Line."""
-        return nullcontext()
-
-    def enter(self, row: int) -> None:
-        """See Line."""
-
-    def bear(self, error: ViewBroken) -> None:
-        """See Line."""
-        raise error
-
-    def start(self, group: OwnGroup, name: str, *arguments: Any, **keywords: Any) -> Work | None:
-        """See Line."""
-        return None
-
-    def close(self) -> int | None:
-        """See Line."""
-        return None
-
-    def stop_at(self, place: int) -> None:
-        """See Line."""
-
-    def give_up(self) -> None:
-        """See Line."""
-
-
-NO_LINE = NoLine()
+NO_LINE = Line()
 
 
 def _nothing() -> None:
     pass
 
 
-class StopLine:
+class StopLine(Line):
     """A Line of one of several ranks.
 
     Args:
@@ -141,15 +116,11 @@ class StopLine:
         own: starts what the ranks call meanwhile.
         alarm: says that the view is over, unless that was heard already.
         patience: seconds for which is waited until all ranks have heard that.
-
-    Attributes:
-        is_open: see Line.
     """
 
     def __init__(
         self, gate: Callable[[], None], own: OwnCall, alarm: Callable[[ViewBroken], None], patience: float
     ) -> None:
-        self.is_open = False
         self._gate = gate
         self._own = own
         self._alarm = alarm

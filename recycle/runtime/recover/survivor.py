@@ -28,7 +28,7 @@ from recycle.runtime.errors import NotFinite, ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import Notices
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.network import meet
 from recycle.runtime.recover.admission import Admission, AdmissionPause
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 from recycle.runtime.recover.gathering import Gathering
@@ -198,7 +198,8 @@ class Survivor:
         view, network = self._recovery.view, self._groups.network
         self._rebuilding.notices.collect()
         if self._recovery.is_unprotected:
-            _meet(network)
+            meet(network)
+            network.barrier()
             return
         try:
             end = self._store.board.end
@@ -208,7 +209,8 @@ class Survivor:
             while not end.wait(view, LOOK):
                 self._alarm_watch.check()
         except StoreLost:
-            _meet(network)
+            meet(network)
+            network.barrier()
 
     def tell_recovery(self) -> None:
         """Where the first iteration after a recovery was made, say what the way there took."""
@@ -371,13 +373,6 @@ class Survivor:
                 "learning_rate, or with clip"
             )
         self._spoiled.add(step)
-
-
-def _meet(network: Network) -> None:
-    """Wait for all ranks of all live servers."""
-    network.barrier()
-    network.ranks.sum(torch.zeros(1))
-    network.barrier()
 
 
 def _forget_frames(error: BaseException | None) -> None:

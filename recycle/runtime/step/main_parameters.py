@@ -32,10 +32,6 @@ class MainParameters:
     def __iter__(self) -> Iterator[torch.nn.Parameter]:
         return iter(self._main.values())
 
-    def trained(self) -> Iterator[torch.nn.Parameter]:
-        """The model's own, in the order of the main ones."""
-        return iter(self._main)
-
     def tensors(self) -> Iterator[torch.Tensor]:
         """The model's parameters, and the main ones where they are others."""
         return (each for pair in self._main.items() for each in pair)

@@ -645,7 +645,7 @@ def joined(address: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> Protect
 
 
 def test_what_groups_meet_by_at_the_start_is_sealed(joined: Protection) -> None:
-    first, second, stranger = dropin.torch_store(joined), dropin.torch_store(joined), dropin.job_store()
+    first, second, stranger = dropin.torch_store(joined), dropin.torch_store(joined), dropin.job_store().torch_store
     first.set("0", "an address")
     assert second.get("0") == b"an address"
     stranger.set("1", "an address")

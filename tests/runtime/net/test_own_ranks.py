@@ -11,7 +11,7 @@ from torch.distributed import AllreduceOptions, BroadcastOptions, HashStore, Red
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member, ServerRank
 from recycle.job import Server
-from recycle.megatron.shared.torch_calls import OwnCalls
+from recycle.megatron.shared.torch_calls import Calls
 from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net import own_ranks
 from recycle.runtime.net.network import NetworkOptions
@@ -86,11 +86,10 @@ def test_a_call_that_waits_in_the_stream_itself_is_over_and_is_not_made_again(mo
     participant = Participant(Member(Server(0, 1), 0), ServerRank(0, 2))
     own = OwnRanks(HashStore, participant, NetworkOptions(transport="nccl"), lambda _: True)
     line = StopLine(lambda: None, own.start, lambda _: None, 1.0)
-    carried = SimpleNamespace(carry_out=lambda *given: calls.append(given))
     with line.list():
-        work = OwnCalls(partial(line.start, OwnGroup((0, 1), SETTINGS)), carried).carry_out(
-            "allreduce", [torch.ones(2)], AllreduceOptions()
-        )
+        start = partial(line.start, OwnGroup((0, 1), SETTINGS))
+        # Who carried it out would find no carrier here.
+        work = Calls(None, 0, 2, start).carry_out("allreduce", [torch.ones(2)], AllreduceOptions())
     assert work.is_completed()
     assert len(calls) == 1
     assert made == [SETTINGS], "Megatron has set something for its communicator"

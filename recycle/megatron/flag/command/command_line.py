@@ -8,8 +8,10 @@ from recycle.errors import UserError
 from recycle.megatron.flag.command.exit_signal import exit_signal
 from recycle.megatron.flag.command.flags import Flags, find_flags
 from recycle.megatron.flag.command.ignored_options import leave_out
+from recycle.megatron.flag.command.option_table import known_options
 from recycle.megatron.flag.command.planning import Shape
 from recycle.megatron.flag.command.ranks import PIPELINES_LAST
+from recycle.megatron.flag.command.refusals import ruled_settings
 from recycle.megatron.flag.command.server_ranks import ServerRanks
 from recycle.megatron.flag.command.sizes import add_sizes, require_sizes, virtual_stages
 
@@ -42,9 +44,7 @@ NUMBERS: dict[str, int | float | None] = {
 
 WORDS: dict[str, str | None] = {
     "--transformer-impl": "transformer_engine",
-    "--dataloader-type": None,
     "--distributed-backend": "nccl",
-    "--pipeline-model-parallel-comm-backend": None,
     "--nccl-communicator-config-path": None,
     "--cuda-graph-impl": "none",
     "--recompute-granularity": None,
@@ -52,65 +52,19 @@ WORDS: dict[str, str | None] = {
     "--optimizer": "adam",
     "--save": None,
     "--ckpt-format": "torch_dist",
-    "--moe-input-jitter-eps": None,
-    "--moe-router-force-biased": None,
-    "--save-wgrads-interval": None,
-    "--save-dgrads-interval": None,
-    "--phase-transition-iterations": None,
-    "--loss-scale": None,
-    "--non-persistent-ckpt-type": None,
     "--moe-token-dispatcher-type": "allgather",
     "--fp8-recipe": "delayed",
-    "--step-batch-size-schedule": None,
-    "--moe-expert-rank-capacity-factor": None,
-    "--logits-save-dir": None,
-    "--logits-load-dir": None,
-    "--moe-routing-trace-path": None,
 }
 """Options that take a word, likewise."""
 
 SWITCHES = (
-    "--use-distributed-optimizer",
     "--overlap-grad-reduce",
-    "--overlap-param-gather",
-    "--defer-embedding-wgrad-compute",
-    "--delay-wgrad-compute",
     "--sequence-parallel",
-    "--use-megatron-fsdp",
-    "--use-torch-fsdp2",
-    "--enable-cuda-graph",
-    "--external-cuda-graph",
-    "--optimizer-cuda-graph",
-    "--hybrid-context-parallel",
-    "--use-legacy-models",
-    "--decrease-batch-size-if-needed",
-    "--perform-rl-step",
-    "--inprocess-restart",
-    "--fine-grained-activation-offloading",
     "--bf16",
-    "--fp16",
     "--calculate-per-token-loss",
     "--untie-embeddings-and-output-weights",
     "--use-mp-args-from-checkpoint-args",
-    "--optimizer-cpu-offload",
-    "--use-precision-aware-optimizer",
-    "--grad-reduce-in-bf16",
-    "--log-num-zeros-in-grad",
-    "--qk-clip",
     "--qk-layernorm",
-    "--moe-router-enable-expert-bias",
-    "--overlap-moe-expert-parallel-comm",
-    "--tp-comm-overlap",
-    "--use-sharp",
-    "--te-rng-tracker",
-    "--fp8-param-gather",
-    "--moe-paged-stash",
-    "--overlap-dispatch-backward-with-experts-wgrad",
-    "--fim-data",
-    "--moe-router-force-load-balancing",
-    "--enable-ft-package",
-    "--full-validation",
-    "--log-straggler",
 )
 """Options that are off unless they are given."""
 
@@ -166,12 +120,20 @@ class CommandLine(NamedTuple):
 
     def option(self, name: str) -> str:
         """What a setting is called on the command line, as it was typed there if it was."""
-        options = OTHER_NAMES.get(name, (f"--{name.replace('_', '-')}",))
+        options = OTHER_NAMES.get(name, (option_of(name),))
         return next((each for each in options if each in self.arguments), options[0])
 
 
+def option_of(name: str) -> str:
+    """What a setting is called on the command line, as most are."""
+    return f"--{name.replace('_', '-')}"
+
+
 def megatron_parser() -> argparse.ArgumentParser:
-    """A parser of the options that matter here; Megatron has hundreds of others."""
+    """A parser of the options that matter here; Megatron has hundreds of others.
+
+    What a rule is about and is not named here takes a word, or is off unless it is given, as Megatron's own table says.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for option, number in NUMBERS.items():
         parser.add_argument(option, type=float if isinstance(number, float) else int, default=number)
@@ -179,6 +141,10 @@ def megatron_parser() -> argparse.ArgumentParser:
         parser.add_argument(option, default=word)
     for option in SWITCHES:
         parser.add_argument(option, action="store_true")
+    for option in map(option_of, ruled_settings()):
+        known = known_options().get(option)
+        if known is not None and option not in {*NUMBERS, *WORDS, BALANCE, RAMP_UP}:
+            parser.add_argument(option, action="store_true" if known.values == "0" else "store")
     parser.add_argument(FUSION, action="store_false", dest="gradient_accumulation_fusion")
     parser.add_argument(RAMP_UP, nargs=3, type=int)
     parser.add_argument("--iterations-to-skip", nargs="+", type=int, default=[])

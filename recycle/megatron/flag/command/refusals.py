@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -324,11 +325,20 @@ NOT_OWN = (
 )
 """What stages need that step on their own."""
 
-EXACT_CHECKPOINTS = Rule(
-    ("ckpt_format",),
-    ("torch",),
-    Advice("what exact sums go on from has no place in it", "save with --ckpt-format torch"),
+EXACT_CHECKPOINTS = (
+    Rule(
+        ("ckpt_format",),
+        ("torch",),
+        Advice("what exact sums go on from has no place in it", "save with --ckpt-format torch"),
+    ),
 )
+
+
+def ruled_settings() -> Collection[str]:
+    """The settings that any rule is about, by their names in Megatron, in the order of the rules."""
+    of_any = chain(RULES, SKIPPING, OVER_NCCL, UNSPLIT, CONTEXT, EIGHT_BITS, SHARDED, SHARDED_CHECKPOINTS, READ_ONLY)
+    of_some = chain(NOT_KEPT, NOT_OWN, EXACT_CHECKPOINTS)
+    return dict.fromkeys(name for rule in chain(of_any, of_some) for name in rule.names)
 
 
 def not_own(settings: Settings, exact: bool) -> Iterator[Refusal]:
@@ -340,7 +350,7 @@ def not_own(settings: Settings, exact: bool) -> Iterator[Refusal]:
     """
     yield from _broken(NOT_OWN, settings)
     if exact and settings("save") is not None:
-        yield from _broken((EXACT_CHECKPOINTS,), settings)
+        yield from _broken(EXACT_CHECKPOINTS, settings)
 
 
 def not_kept(settings: Settings) -> Iterator[Refusal]:

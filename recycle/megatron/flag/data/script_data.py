@@ -2,27 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from recycle.megatron.flag.data.other_data import OtherData
 from recycle.megatron.flag.world.progress import VERSIONS
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import MicroBatch
-
-
-class Other(Protocol):
-    """Where the data is that an iterator gives its part of."""
-
-    def begin(self, step: int, micro_batches: int, consumed: int) -> None:
-        """A step begins, in which each pipeline takes so many micro-batches, after so many samples of all."""
-
-    def __call__(self, micro_batch: MicroBatch) -> Any:
-        """The data of any micro-batch of another pipeline, in this step or one of the two before."""
-
-    def consumed(self, step: int) -> int:
-        """How many samples all pipelines together have taken before a step: this one, or the one after it."""
-
-    def start_at(self, step: int, consumed: int) -> None:
-        """Begin with a step, before which so many samples were taken; nothing was read yet."""
 
 
 class Bookmark(NamedTuple):
@@ -44,7 +29,7 @@ class Feed:
         evaluations: how many batches were taken from it to evaluate the model.
     """
 
-    def __init__(self, iterator: Iterator[Any] | None, other: Other | None = None, trains: bool = False) -> None:
+    def __init__(self, iterator: Iterator[Any] | None, other: OtherData | None = None, trains: bool = False) -> None:
         self.iterator = iterator
         self.other = other
         self.trains = trains
@@ -73,7 +58,7 @@ class ScriptData:
         self._items: dict[int, list[Any]] = {}
         self._held_out: list[Any] = []
 
-    def add(self, iterator: Iterator[Any] | None, other: Other, first: int | None = None) -> None:
+    def add(self, iterator: Iterator[Any] | None, other: OtherData, first: int | None = None) -> None:
         """Say where the data of other pipelines is that belongs to an iterator of this one's.
 
         Args:

@@ -5,11 +5,6 @@ In a run that outlives its ranks, every rank that comes back reads it too, and m
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from datetime import timedelta
-from typing import Protocol
-
-from torch.distributed import DistStoreError, Store
 
 from recycle.control.board.note_board import NoteBoard
 from recycle.control.host.waiting_notice import WaitingNotice
@@ -22,49 +17,11 @@ LOOK = 1.0
 """Seconds between two times that a rank asks for a note."""
 
 
-class Place(Protocol):
-    """Where notes are."""
-
-    def tell(self, name: str, content: bytes) -> None:
-        """Write a note."""
-
-    def read(self, name: str, timeout: float = 0.0) -> bytes | None:
-        """A note, as soon as it is there; None if it is not after some seconds."""
-
-    def ask(self) -> None:
-        """Have others put their notes back."""
-
-
-class StoredNotes:
-    """Notes in a store of torch's, for a run that ends with any of its ranks; a Place.
-
-    Args:
-        store: which.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def tell(self, name: str, content: bytes) -> None:
-        """See Place."""
-        self._store.set(name, content)  # type: ignore[arg-type]  # the stubs say str
-
-    def read(self, name: str, timeout: float = 0.0) -> bytes | None:
-        """See Place."""
-        with suppress(DistStoreError):
-            self._store.wait([name], timedelta(seconds=timeout))
-            return self._store.get(name)
-        return None
-
-    def ask(self) -> None:
-        """See Place; whoever has written one is there, or the run is over."""
-
-
 class Notes:
     """One rank's notes.
 
     Args:
-        place: where they are.
+        board: where they are.
         say: tells the user something.
         returns: whether this rank was started again, long after the others.
 
@@ -72,8 +29,8 @@ class Notes:
         returns: see above.
     """
 
-    def __init__(self, place: Place | NoteBoard, say: Callable[[str], None], *, returns: bool) -> None:
-        self._place = place
+    def __init__(self, board: NoteBoard, say: Callable[[str], None], *, returns: bool) -> None:
+        self._board = board
         self._say = say
         self.returns = returns
         self._known: dict[str, bytes] = {}
@@ -86,7 +43,7 @@ class Notes:
     def tell(self, name: str, content: bytes) -> None:
         """Tell all others, those that come back too."""
         self.note(name, content)
-        self._place.tell(name, content)
+        self._board.tell(name, content)
 
     def note(self, name: str, content: bytes) -> None:
         """Remember what the first rank has told in another way."""
@@ -101,11 +58,11 @@ class Notes:
         # Training goes on, so what this rank needs was told: it is missing only if a stranger has taken it away.
         notice = WaitingNotice(self._say, first=LOOK if self.returns else None)
         deadline = time.monotonic() + PATIENCE
-        while (found := self._place.read(name, LOOK)) is None:
+        while (found := self._board.read(name, LOOK)) is None:
             if time.monotonic() > deadline:
                 raise RunError(f"the first rank has not told the {name} within {PATIENCE / 60:.0f} minutes")
             if self.returns:
-                self._place.ask()
+                self._board.ask()
                 notice.look(
                     lambda: (
                         f"the {name} of this run is missing in the store; members of the run are asked to put it back"

@@ -10,11 +10,13 @@ from functools import cache, partial, wraps
 from itertools import chain
 from typing import Any
 
-from torch.distributed import HashStore, PrefixStore, Store, TCPStore
+from torch.distributed import HashStore, Store
 from torch.utils.data import DataLoader
 
 from recycle.control.board.board import Board
+from recycle.control.board.note_board import NoteBoard
 from recycle.control.membership.view import Member
+from recycle.control.store.sealed_store import SealedStore
 from recycle.control.store.tcp_store import TorchStore
 from recycle.errors import UserError
 from recycle.files import LARGEST
@@ -28,7 +30,7 @@ from recycle.megatron.flag.device.accelerator import cannot_sum, keep_groups_on_
 from recycle.megatron.flag.device.torch_optimizers import take_torch_optimizers
 from recycle.megatron.flag.device.transformer_engine import cannot_delay, delay_where_split
 from recycle.megatron.flag.run.ending import Ending
-from recycle.megatron.flag.run.notes import PATIENCE, Notes, StoredNotes
+from recycle.megatron.flag.run.notes import PATIENCE, Notes
 from recycle.megatron.flag.run.protected import ProtectedExecution, ProtectedTraining
 from recycle.megatron.flag.run.recording import Recording, begin_recordings
 from recycle.megatron.flag.run.restarted_rank import RestartedRank
@@ -117,7 +119,7 @@ class DropIn:
             )
             make_steps = self._make_stage_steps if owns_steps(read_flags(arguments)) else self._make_vote
             self._protected = ProtectedExecution(training, server, protection, groups, make_steps)
-        self._execution = self._protected or UnprotectedExecution(plan, here, job_store(), transport)
+        self._execution = self._protected or UnprotectedExecution(plan, here, job_store().torch_store, transport)
         self._schedule = PlanSchedule(
             plan,
             server,
@@ -298,29 +300,21 @@ def torch_store(protection: Protection) -> Store:
     # Where the others have met, there is no place for one more.
     if protection.life:
         return HashStore()
-    host, port, corner = _corner()
-    sealed = MeetingStore(TorchStore(host, port, PATIENCE, corner), protection.endpoint.token)
+    sealed = MeetingStore(job_store(), protection.endpoint.token)
     sealed.set_timeout(timedelta(seconds=PATIENCE))
     return sealed
 
 
-def job_store() -> Store:
-    """The store where torchrun's processes have found each other, in a corner of its own."""
-    host, port, corner = _corner()
-    store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=PATIENCE))
-    return PrefixStore(corner, store)
-
-
-def _corner() -> tuple[str, int, str]:
-    """Where torchrun's store is, and the beginning of the keys of this start in it."""
+def job_store() -> TorchStore:
+    """The store where torchrun's processes have found each other, in a corner of this start's own."""
     corner = f"recycle/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), corner
+    return TorchStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), PATIENCE, corner)
 
 
 def notes_of(protection: Protection | None) -> Notes:
     """What the first rank tells all others; of a run that outlives its ranks, sealed and in the run's own store."""
     if protection is None:
-        return Notes(StoredNotes(job_store()), say, returns=False)
+        return Notes(NoteBoard(SealedStore(job_store(), "")), say, returns=False)
     endpoint = protection.endpoint
     return Notes(Board(endpoint.connect(), endpoint.token).notes, say, returns=protection.life > 0)
 

@@ -1,8 +1,8 @@
 """Copies of a job's versions in the memory of keepers: a server's part in them, and what they take."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 
@@ -10,17 +10,15 @@ from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
 from recycle.megatron.flag.state.rejoin_state import ROOM, RejoinState
 from recycle.megatron.flag.steps.steps import Steps
-from recycle.record.recording import CopyLine, InstantLine
 from recycle.record.reporting import Reporter
 from recycle.runtime.errors import RunError
 from recycle.runtime.keep.keeping import Keeping
 from recycle.runtime.keep.layout import PARAMETER, count_bytes
 from recycle.runtime.launch.meet.keeper_finder import KeeperFinder
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.runtime.recover.view_reports import now
 from recycle.runtime.step.trainee import KeptShards
 from recycle.state.directory import KeeperDirectory
-from recycle.state.ladder import MOST, StatePart
+from recycle.state.ladder import MOST
 from recycle.state.memory import available_memory
 from recycle.state.redundancy import piece_size
 from recycle.wording import memory_text
@@ -86,16 +84,7 @@ def make_keeping(
     Raises:
         StoreLost: there is no store.
     """
-    finder = KeeperFinder(_directory(endpoint), endpoint, server)
-
-    def tell(kind: Literal["warning", "memory"], text: str) -> None:
-        reporter.tell(InstantLine(kind, now(), str(server), text))
-
-    def tell_copies(part: StatePart, keepers: Sequence[str]) -> None:
-        place = part.stage, part.epoch, part.version, part.number, part.parts, part.began
-        reporter.tell(CopyLine(str(server), *place, [finder.hosts[each] for each in keepers], part.needed))
-
-    return Keeping(finder.find, server, depth, kept, view, tell, tell_copies, rank)
+    return KeeperFinder(_directory(endpoint), endpoint, server, reporter).keeping(kept, rank, depth, view)
 
 
 def announce(steps: Steps, moments: int, server: Server, rank: ServerRank, pipelines: int, endpoint: Endpoint) -> str:

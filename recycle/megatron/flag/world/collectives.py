@@ -24,7 +24,7 @@ from recycle.megatron.flag.command.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.flag.world.call_results import Key, Result, Value, content_of
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.reductions import reduction_of
-from recycle.megatron.shared.torch_calls import Calls, Carrier, OwnCalls
+from recycle.megatron.shared.torch_calls import Calls, Carrier, never
 from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.net.network import Alone, Group, Network
 from recycle.runtime.net.process_groups import ReplaceableGroup
@@ -327,19 +327,15 @@ class Collectives:
                 self._known.setdefault(result.key, [each.tensor for each in result.values])
 
 
-def hand_over(
-    group: ReplaceableGroup,
-    carrier: Carrier,
-    start: Callable[..., Work | None] = lambda *_, **__: None,
-) -> None:
+def hand_over(group: ReplaceableGroup, carrier: Carrier, start: Callable[..., Work | None] = never) -> None:
     """From now on, the calls of a process group survive the death of members.
 
     Args:
         group: it; it is known whose ranks are in it.
         carrier: carries them out.
-        start: starts a call in a group that no view ends, where there is one; see OwnCalls.
+        start: starts a call in a group that no view ends, where there is one; see Calls.
     """
-    group.hand_over(group.servers, OwnCalls(start, Calls(carrier, group.rank(), group.size())).carry_out)
+    group.hand_over(group.servers, Calls(carrier, group.rank(), group.size(), start).carry_out)
 
 
 def several(numbers: Numbers) -> Numbers:

@@ -17,10 +17,9 @@ from torch.distributed import DistError, Store, Work
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.net.gloo.addresses import Address
 from recycle.runtime.net.gloo.backend import GlooBackend
-from recycle.runtime.net.gloo.groups import begin
 from recycle.runtime.net.gloo.sockets import Connections, open_connections
 from recycle.runtime.net.gloo.tags import GREETINGS
-from recycle.runtime.plain_words import lost
+from recycle.runtime.plain_words import losing, lost
 
 PAUSES = 0.002, 0.05
 """Seconds between two looks at the store: the first pause, and the longest; each is twice the one before."""
@@ -88,7 +87,8 @@ def _connect(groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[
 
 def _greet(start: Callable[[list[torch.Tensor], int, int], Work], partner: int, tag: int, name: str) -> None:
     """Have gloo connect two ranks: it does so before it returns. What is started meets nothing, and is let go of."""
-    begin(lambda: start([torch.zeros(1)], partner, tag), [name])
+    with losing([name]):
+        start([torch.zeros(1)], partner, tag)
 
 
 def _addresses(group: LazyGroup, ranks: Sequence[int], patience: timedelta, check: Callable[[], None]) -> list[Address]:

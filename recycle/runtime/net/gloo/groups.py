@@ -9,7 +9,7 @@ from torch.distributed import AllreduceOptions, ProcessGroupGloo, ReduceOp, Stor
 
 from recycle.runtime.net.gloo.backend import GlooBackend
 from recycle.runtime.net.network import Group, NetworkOptions, ReductionKind
-from recycle.runtime.plain_words import lost
+from recycle.runtime.plain_words import losing, lost
 
 SLICE = timedelta(milliseconds=50)
 EXPIRED = "Operation timed out"
@@ -17,9 +17,6 @@ EXPIRED = "Operation timed out"
 
 class GlooReduction:
     """A reduction that is under way.
-
-    If somebody in it is gone, gloo does not always end it before its time-out, even where all its connections are
-    closed. So the wait is interrupted now and then, to see whether anybody has raised the alarm.
 
     Args:
         work: torch's own object.
@@ -34,14 +31,7 @@ class GlooReduction:
 
     def wait(self) -> None:
         """See Reduction."""
-        while True:
-            try:
-                self._work.wait(SLICE)
-                return
-            except RuntimeError as error:
-                if EXPIRED not in str(error):
-                    raise lost(error, self._partners) from error
-            self._check()
+        wait_in_slices(self._work, self._check, self._partners)
 
 
 class GlooGroup(Group):
@@ -60,7 +50,8 @@ class GlooGroup(Group):
         """See Group."""
         partners, options = self._backend.neighbours, AllreduceOptions()
         options.reduceOp = ReduceOp(ReduceOp.SUM if kind == "sum" else ReduceOp.MAX)
-        work = begin(lambda: self._backend.allreduce([tensor], options), partners)
+        with losing(partners):
+            work = self._backend.allreduce([tensor], options)
         return GlooReduction(work, self._check, partners)
 
 
@@ -78,11 +69,9 @@ def make_backend(store: Store, rank: int, names: Sequence[str], options: Network
     Raises:
         ConnectionLost: the store is gone.
     """
-    try:
+    with losing(["the store"]):
         # Gloo waits five times as long for a connection.
         backend = _make(store, rank, len(names), options, options.rebuild_timeout / 5, lazy_init=True)
-    except RuntimeError as error:
-        raise lost(error, ["the store"]) from error
     return GlooBackend(backend, rank, names)
 
 
@@ -112,17 +101,26 @@ def _make(store: Store, rank: int, size: int, options: NetworkOptions, timeout: 
     return backend
 
 
-def begin(start: Callable[[], Work], partners: Sequence[str]) -> Work:
-    """Start something in a group.
+def wait_in_slices(work: Work, check: Callable[[], None], partners: Sequence[str]) -> None:
+    """Wait for what is under way in a group.
+
+    If somebody in it is gone, gloo does not always end it before its time-out, even where all its connections are
+    closed. So the wait is interrupted now and then, to see whether anybody has raised the alarm.
 
     Args:
-        start: does so.
-        partners: what the ranks are called with which this one exchanges then.
+        work: torch's own object.
+        check: raises when it will not come to its end.
+        partners: what the other ranks are called.
 
     Raises:
-        ConnectionLost: it cannot be started any more.
+        ConnectionLost: it failed.
+        ViewBroken: the check raised it.
     """
-    try:
-        return start()
-    except RuntimeError as error:
-        raise lost(error, partners) from error
+    while True:
+        try:
+            work.wait(SLICE)
+            return
+        except RuntimeError as error:
+            if EXPIRED not in str(error):
+                raise lost(error, partners) from error
+        check()

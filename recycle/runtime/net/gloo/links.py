@@ -9,12 +9,12 @@ from torch.distributed import Store, Work
 
 from recycle.runtime.net.gloo.backend import GlooBackend
 from recycle.runtime.net.gloo.connecting import LazyGroup, connect_groups
-from recycle.runtime.net.gloo.groups import begin, make_backend
+from recycle.runtime.net.gloo.groups import make_backend
 from recycle.runtime.net.gloo.tags import tag_of
 from recycle.runtime.net.gloo.transfers import Waits
 from recycle.runtime.net.network import Link, NetworkOptions, PrivateLink, Transfer
 from recycle.runtime.net.transfer_key import TransferKey
-from recycle.runtime.plain_words import lost
+from recycle.runtime.plain_words import losing
 
 
 class GlooTransfer(Transfer):
@@ -35,10 +35,8 @@ class GlooTransfer(Transfer):
 
     def wait(self) -> None:
         """See Transfer."""
-        try:
+        with losing([self._partner]):
             self._waits.wait(self._work, self._timeout)
-        except RuntimeError as error:
-            raise lost(error, [self._partner]) from error
 
 
 class GlooLink(Link):
@@ -68,19 +66,23 @@ class GlooLink(Link):
     def send(self, tensor: torch.Tensor, key: TransferKey) -> GlooTransfer:
         """See Link."""
         tag = tag_of(self._epoch, self._upwards, next(self._sent), key)
-        return self._transfer(lambda: self._backend.send([tensor], self._peer, tag))
+        return self._transfer(self._backend.send, tensor, tag)
 
     def receive(self, tensor: torch.Tensor, key: TransferKey) -> GlooTransfer:
         """See Link."""
         tag = tag_of(self._epoch, not self._upwards, next(self._received), key)
-        return self._transfer(lambda: self._backend.recv([tensor], self._peer, tag))
+        return self._transfer(self._backend.recv, tensor, tag)
 
-    def _transfer(self, start: Callable[[], Work]) -> GlooTransfer:
+    def _transfer(
+        self, start: Callable[[list[torch.Tensor], int, int], Work], tensor: torch.Tensor, tag: int
+    ) -> GlooTransfer:
         partner = self._backend.names[self._peer]
-        return GlooTransfer(begin(start, [partner]), self._timeout, self._waits, partner)
+        with losing([partner]):
+            work = start([tensor], self._peer, tag)
+        return GlooTransfer(work, self._timeout, self._waits, partner)
 
 
-class GlooPrivateLink(PrivateLink):
+class GlooPrivateLink(GlooLink, PrivateLink):
     """A private link, over a process group of two.
 
     Args:
@@ -95,18 +97,9 @@ class GlooPrivateLink(PrivateLink):
 
     def __init__(self, store: Store, first: bool, options: NetworkOptions, check: Callable[[], None]) -> None:
         rank, peer = (0, 1) if first else (1, 0)
-        self._backend = make_backend(store, rank, ["the other process"] * 2, options)
-        connect_groups([LazyGroup(store, self._backend, rank, [peer])], options.rebuild_timeout, check)
-        self._waits = Waits()
-        self._link = GlooLink(self._backend, rank, peer, 0, options.transfer_timeout, self._waits)
-
-    def send(self, tensor: torch.Tensor, key: TransferKey) -> GlooTransfer:
-        """See Link."""
-        return self._link.send(tensor, key)
-
-    def receive(self, tensor: torch.Tensor, key: TransferKey) -> GlooTransfer:
-        """See Link."""
-        return self._link.receive(tensor, key)
+        backend = make_backend(store, rank, ["the other process"] * 2, options)
+        connect_groups([LazyGroup(store, backend, rank, [peer])], options.rebuild_timeout, check)
+        super().__init__(backend, rank, peer, 0, options.transfer_timeout, Waits())
 
     def unblock(self) -> None:
         """See PrivateLink."""

@@ -72,8 +72,8 @@ class GlooNetwork(SharesOverLinks):
             ranks = [ServerRank(number, rank.size).of(server) for number in range(rank.size)]
             groups.append(self._make_group_at(meeting, rank.number, ranks))
         self._connect(groups, options.rebuild_timeout)
-        self.all = GlooGroup(everybody.backend, self._check)
-        self.peers = GlooGroup(peers.backend, self._check)
+        self.all: Group = GlooGroup(everybody.backend, self._check)
+        self.peers: Group = GlooGroup(peers.backend, self._check)
         if rank.size > 1:
             self.ranks = GlooGroup(groups[-1].backend, self._check)
         self._links = {view.servers[place]: self._make_link(place) for place in self._everybody.partners}

@@ -7,12 +7,12 @@ from datetime import timedelta
 import torch
 from torch.distributed import PrefixStore, Store
 
-from recycle.runtime.errors import ConnectionLost, ViewBroken
+from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.net.nccl.bindings import Call, Kind
 from recycle.runtime.net.nccl.library import DeviceMark, NcclCommunicator, NcclLibrary
 from recycle.runtime.net.network import Group, Link, NetworkOptions, ReductionKind
 from recycle.runtime.net.transfer_key import TransferKey
-from recycle.runtime.plain_words import lost
+from recycle.runtime.plain_words import losing
 
 
 class Operation:
@@ -61,12 +61,8 @@ class OrderedGroup(Group):
             ConnectionLost: it takes no more.
         """
         given = [each._replace(tensor=each.tensor.detach()) for each in calls]
-        try:
+        with losing():
             mark = self.communicator.start(given)
-        except ViewBroken:
-            raise
-        except RuntimeError as error:
-            raise lost(error) from error
         return Operation(self, mark, [each.tensor for each in given])
 
     def start(self, kind: ReductionKind, tensor: torch.Tensor) -> Operation:
@@ -114,7 +110,6 @@ class Communicators:
 
     Attributes:
         one_queue: whether what this rank starts runs one after the other.
-        secret: that all servers of the view have; empty where there is none.
         device: where the tensors are that are carried.
     """
 
@@ -127,7 +122,6 @@ class Communicators:
         self._plane = plane
         self._store = store
         self._options = options
-        self.secret = options.secret
         self._check = check
         self._joined: list[NcclCommunicator] = []
         self._cold: list[tuple[OrderedGroup, Call]] = []
@@ -149,12 +143,11 @@ class Communicators:
             ViewBroken: it cannot be made. Then all is given up.
         """
         try:
-            self._joined.append(self._library.join(PrefixStore(name, self._store), rank, size))
-        except Exception as error:
+            with losing():
+                self._joined.append(self._library.join(PrefixStore(name, self._store), rank, size))
+        except Exception:
             # What was made before waits for others, who may never come.
             self.abort()
-            if isinstance(error, RuntimeError) and not isinstance(error, ViewBroken):
-                raise lost(error) from error
             raise
         group = OrderedGroup(self._library, self._joined[-1], self._options.transfer_timeout)
         self._cold.append((group, Call(first, torch.zeros(1, device=self.device), 1 - rank)))

@@ -9,7 +9,6 @@ from recycle.job import Server
 from recycle.runtime.net.nccl.bindings import Call
 from recycle.runtime.net.nccl.communicators import Communicators, Operation, OrderedGroup, OrderedLink
 from recycle.runtime.net.network import Alone, Group, Share
-from recycle.runtime.net.stop_line import NO_LINE, Line
 
 
 def plane_of(view: View, rank: ServerRank) -> str:
@@ -18,7 +17,7 @@ def plane_of(view: View, rank: ServerRank) -> str:
 
 
 class OrderedNetwork:
-    """A Network.
+    """What a Network has for what lies on devices: no group of all servers, which tell each other nothing but figures.
 
     Args:
         made: makes its communicators.
@@ -26,36 +25,24 @@ class OrderedNetwork:
         server: which of them this rank belongs to.
         rank: which of the server's.
         partners: whom this rank sends to or receives from.
-        everybody: whether there is a group of all servers, and so a barrier.
 
     Raises:
         ViewBroken: somebody did not come.
     """
 
     def __init__(
-        self,
-        made: Communicators,
-        view: View,
-        server: Server,
-        rank: ServerRank,
-        partners: Collection[Server],
-        everybody: bool = True,
+        self, made: Communicators, view: View, server: Server, rank: ServerRank, partners: Collection[Server]
     ) -> None:
         self.view = view
         self.server = server
-        self.rank = rank
-        self.secret = made.secret
         self.one_queue = made.one_queue
         self.ends_are_right = False
-        self.line: Line = NO_LINE
         self._communicators = made
         self._named: dict[str, OrderedGroup] = {}
         self._rank = view.rank(server)
         peers = view.peers(server.stage)
-        self.all: Group = Alone()
-        if everybody:
-            self.all = made.group("all", self._rank, len(view.servers))
-        self.peers = made.group(f"stage/{server.stage}", peers.index(server), len(peers))
+        self._peers = made.group(f"stage/{server.stage}", peers.index(server), len(peers))
+        self.peers: Group = self._peers
         self._turns = {each: turn for turn, each in enumerate(peers)}
         self.ranks: Group = Alone()
         if rank.size > 1:
@@ -90,23 +77,19 @@ class OrderedNetwork:
         """See Network: in one queue it holds up what a sum would, since all come to both of its operations in turn."""
         turns, me = self._turns, self.server
         parts = [(tensor[place], first, others) for place, (first, *others) in shares]
-        self.peers.carry_out(Call("reduce", part, turns[first]) for part, first, _ in parts)
+        self._peers.carry_out(Call("reduce", part, turns[first]) for part, first, _ in parts)
         sends = [Call("send", part, turns[each]) for part, first, others in parts if first == me for each in others]
         receives = [Call("receive", part, turns[first]) for part, first, others in parts if me in others]
-        return self.peers.carry_out([*sends, *receives])
+        return self._peers.carry_out([*sends, *receives])
 
     def start_spread(self, tensor: torch.Tensor, shares: Sequence[Share]) -> Operation:
         """See Network."""
         parts = [(tensor[place], holders) for place, holders in shares if len(holders) < len(self._turns)]
         # What others hold comes to them as well, and is dropped: an abort would leave anything in its place.
-        return self.peers.carry_out(
+        return self._peers.carry_out(
             Call("broadcast", torch.empty_like(part) if self.server in others else part, self._turns[first])
             for part, (first, *others) in parts
         )
-
-    def barrier(self) -> None:
-        """See Network."""
-        self.all.sum(torch.zeros(1, device=self._communicators.device))
 
     def unblock(self) -> None:
         """See Network."""

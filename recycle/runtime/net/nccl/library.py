@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import torch
 from torch.distributed import Store
 
-from recycle.runtime.errors import ConnectionLost, ViewBroken
+from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.net.nccl.bindings import Call, Functions, Handle, Nccl
-from recycle.runtime.plain_words import lost
+from recycle.runtime.plain_words import losing
 
 NAME = "name"
 SPIN, RESTS = 0.001, (0.00005, 0.001)
@@ -127,12 +127,13 @@ class NcclCommunicator:
 
     @property
     def complete(self) -> bool:
-        """Whether all ranks have come.
+        """Whether all ranks have come, and nothing that was begun is still on its way into the stream.
 
         Raises:
-            RuntimeError: they never will.
+            RuntimeError: they never will, or it went wrong.
         """
-        return self._is_still()
+        with self.in_use:
+            return self.aborted or not self._functions.in_progress(self.handle)
 
     def start(self, calls: Sequence[Call]) -> DeviceMark:
         """Give it an operation; gives the place after that in its lane.
@@ -150,7 +151,7 @@ class NcclCommunicator:
             # What is empty may have no address, which NCCL can be told to refuse.
             self._functions.start([each for each in calls if each.tensor.numel()], self.handle, self.lane.number)
         # After the first operation, it takes no time.
-        self._settle(self._is_still)
+        self._settle(lambda: self.complete)
         if not self.aborted:
             self._entering = ()
         return self.lane.mark()
@@ -166,13 +167,8 @@ class NcclCommunicator:
         """
         if self.aborted or mark.query():
             return True
-        self._is_still()  # raises where it went wrong
+        _ = self.complete  # raises where it went wrong
         return self.aborted
-
-    def _is_still(self) -> bool:
-        """Whether nothing that was begun is still on its way into the stream."""
-        with self.in_use:
-            return self.aborted or not self._functions.in_progress(self.handle)
 
 
 class NcclLibrary:
@@ -295,16 +291,12 @@ class NcclLibrary:
             ConnectionLost: it has taken too long, or went wrong.
         """
         end = time.monotonic() + patience.total_seconds()
-        try:
+        with losing():
             while not over():
                 check()
                 if time.monotonic() > end:
                     raise ConnectionLost(complaint)
                 self.rest(over)
-        except ViewBroken:
-            raise
-        except RuntimeError as error:
-            raise lost(error) from error
 
     def _settle(self, over: Callable[[], bool]) -> None:
         self.watch(over, self._patience, "somebody did not come", self._check)

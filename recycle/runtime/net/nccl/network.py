@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from recycle.job import Server
+from recycle.runtime.net.nccl.device_network import OrderedNetwork
 from recycle.runtime.net.network import Group, HostedNetwork, Link, Network, Reduction, ReductionKind, Transfer
 from recycle.runtime.net.staged.crossing import Crosses, is_on_device
 from recycle.runtime.net.transfer_key import TransferKey
@@ -66,16 +67,16 @@ class TwofoldNetwork(HostedNetwork):
         is_near: which tensors that are.
     """
 
-    def __init__(self, host: Network, near: Network, is_near: Crosses = is_on_device) -> None:
+    def __init__(self, host: Network, near: OrderedNetwork, is_near: Crosses = is_on_device) -> None:
         super().__init__(host)
         self._near, self._is_near = near, is_near
         self.one_queue, self.ends_are_right = near.one_queue, near.ends_are_right
         # What all servers tell each other are figures, and those lie in host memory.
         self.all = host.all
-        self.peers = TwofoldGroup(host.peers, near.peers, is_near)
+        self.peers: Group = TwofoldGroup(host.peers, near.peers, is_near)
         self.connect_shares = near.connect_shares
         self.start_shared_sum, self.start_spread = near.start_shared_sum, near.start_spread
-        self.ranks = TwofoldGroup(host.ranks, near.ranks, is_near)
+        self.ranks: Group = TwofoldGroup(host.ranks, near.ranks, is_near)
 
     def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> Group:
         """See Network."""

@@ -1,7 +1,6 @@
 """What is under way through host memory: a tensor's content comes back to its device when it has arrived."""
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 
@@ -18,15 +17,8 @@ def is_on_device(tensor: torch.Tensor) -> bool:
     return not tensor.is_cpu
 
 
-class UnderWay(Protocol):
-    """A transfer or a reduction in host memory."""
-
-    def wait(self) -> None:
-        """Wait for its end."""
-
-
 class Arriving(Transfer):
-    """Something that changes a tensor on a device, under way in host memory. It is a Transfer and a Reduction.
+    """Something that changes a tensor on a device, under way in host memory; a transfer or a reduction.
 
     Args:
         inner: what is under way.
@@ -34,7 +26,7 @@ class Arriving(Transfer):
         tensor: what gets the content.
     """
 
-    def __init__(self, inner: UnderWay, host: torch.Tensor, tensor: torch.Tensor) -> None:
+    def __init__(self, inner: Reduction, host: torch.Tensor, tensor: torch.Tensor) -> None:
         self._inner = inner
         self._host = host
         self._tensor = tensor

@@ -7,7 +7,7 @@ aborted there when a view is over, nor can a kernel of one server keep another's
 from collections.abc import Sequence
 
 from recycle.job import Server
-from recycle.runtime.net.network import HostedNetwork, Network
+from recycle.runtime.net.network import Group, HostedNetwork, Network
 from recycle.runtime.net.shares import SharesOverLinks
 from recycle.runtime.net.staged.crossing import Crosses, StagedGroup, StagedLink, is_on_device
 
@@ -23,9 +23,9 @@ class StagedNetwork(HostedNetwork, SharesOverLinks):
     def __init__(self, inner: Network, crosses: Crosses = is_on_device) -> None:
         super().__init__(inner)
         self._crosses = crosses
-        self.all = StagedGroup(inner.all, crosses)
-        self.peers = StagedGroup(inner.peers, crosses)
-        self.ranks = StagedGroup(inner.ranks, crosses)
+        self.all: Group = StagedGroup(inner.all, crosses)
+        self.peers: Group = StagedGroup(inner.peers, crosses)
+        self.ranks: Group = StagedGroup(inner.ranks, crosses)
 
     def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> StagedGroup:
         """See Network."""
