@@ -8,18 +8,24 @@ import torch
 from recycle.job import Server
 from recycle.megatron.flag.steps.parameter_gathers import ParameterGathers
 from recycle.runtime.errors import ViewBroken
-from recycle.runtime.net.network import Share
+from recycle.runtime.net.network import Share, Transfer
 from recycle.runtime.net.stop_line import NO_LINE, StopLine
 
 SIZE = 4
 HERE, THERE = Server(0, 0), Server(1, 0)
 
 
-class Arriving:
-    """A gather that brings ones, or fails."""
+class Arriving(Transfer):
+    """A gather that brings ones, or fails; a device may have what is computed next come after it."""
 
-    def __init__(self, tensor, log, *, broken):
-        self.tensor, self.log, self.broken = tensor, log, broken
+    def __init__(self, tensor, log, *, broken, device):
+        self.tensor, self.log, self.broken, self.device = tensor, log, broken, device
+
+    def precede(self):
+        if not self.device:
+            return super().precede()
+        self.log.append("precede")
+        return False
 
     def wait(self):
         self.log.append("wait")
@@ -31,7 +37,7 @@ class Arriving:
 class Layers:
     """Two layers, each of one parameter that is alone in its bucket; Megatron's first bucket has the last layer."""
 
-    def __init__(self, *, overlaps=True, line=NO_LINE, broken=False):
+    def __init__(self, *, overlaps=True, line=NO_LINE, broken=False, device=False):
         self.log = []
         self.model = torch.nn.Sequential(*(torch.nn.Linear(SIZE, SIZE, bias=False) for _ in range(2)))
         length = SIZE * SIZE
@@ -44,7 +50,7 @@ class Layers:
 
         def start_spread(tensor, shares):
             self.log.append(("start", shares))
-            return Arriving(tensor, self.log, broken=broken)
+            return Arriving(tensor, self.log, broken=broken, device=device)
 
         self.gathers = ParameterGathers(self.model, overlaps=overlaps)
         self.gathers.enter(SimpleNamespace(start_spread=start_spread, line=line))
@@ -75,6 +81,15 @@ def test_who_looks_at_all_parameters_waits_for_all():
     assert layers.log == layers.started
     layers.gathers.wait()
     assert all(each.sum() == SIZE * SIZE for each in layers.model.parameters())
+
+
+def test_where_a_device_has_a_module_come_after_them_they_are_waited_for_at_the_end():
+    layers = Layers(device=True)
+    layers.model(torch.ones(1, SIZE))
+    layers.model(torch.ones(1, SIZE))
+    assert layers.log == [*layers.started, "precede", "precede"]
+    layers.gathers.wait()
+    assert layers.log == [*layers.started, "precede", "precede", "wait", "wait"]
 
 
 def test_a_gather_that_fails_ends_the_forward_pass_and_all_other_gathers():
