@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import pytest
 import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
@@ -14,6 +15,7 @@ from recycle.megatron.flag.steps.gradients import LiveGradients, factor_of
 from recycle.megatron.gpt.model import transformer_config
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.megatron.shared.world import join_server
+from recycle.runtime.errors import RunError
 from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.network import Group
 
@@ -72,6 +74,20 @@ def chunk_of(number):
     model = SimpleNamespace(buffers=layers, expert_parallel_buffers=experts, share_embeddings_and_output_weights=False)
     settings = SimpleNamespace(tensor_model_parallel_size=1, calculate_per_token_loss=False)
     return SimpleNamespace(model=model, config=settings)
+
+
+def test_a_gradient_that_grows_after_its_sum_has_begun_ends_the_run_with_the_remedy():
+    job, server, peers, weight = placed_job("interleaved:2"), Server(0, 1), Peers(), torch.nn.Parameter(torch.ones(1))
+    network = SimpleNamespace(peers=peers, server=server, view=SimpleNamespace(peers=lambda stage: ()))
+    chunks = placed(job, server).chunks
+    stages = [chunk_of(each) for each in chunks]
+    stages[0].model.buffers[0].buckets[0].params = (weight,)
+    update = LiveGradients(stages, network, job)
+    update.expect(chunks[0])
+    stages[0].on_gradient(weight)
+    assert peers.said[0] == f"sum {chunks[0]}"
+    with pytest.raises(RunError, match=r"--overlap-grad-reduce: .* leave it out"):
+        stages[0].on_gradient(weight)
 
 
 def test_virtual_stages_are_summed_while_others_compute():

@@ -197,12 +197,19 @@ class LiveGradients(FinalizedGradients):
         return self if any(hasattr(model, OVERLAPS) for model in self._models) else None
 
     def expect(self, chunk: int) -> None:
-        """See EarlySums: a bucket's sum begins when its gradients are whole, and those of all before it."""
+        """See EarlySums: a bucket's sum begins when its gradients are whole, and those of all before it.
+
+        The backward pass raises RunError if one of them was not.
+        """
         due, stage = deque(set(each.parameters) for each in self._sums[chunk]), self._stages[[*self._sums].index(chunk)]
 
         def note(parameter: torch.nn.Parameter) -> None:
             bucket = next((each for each in due if parameter in each), None)
-            assert bucket is not None, "a gradient was whole before; turn --overlap-grad-reduce off"
+            if bucket is None:
+                raise RunError(
+                    "--overlap-grad-reduce: a gradient was added to that was whole, as where recomputed layers share a "
+                    "parameter; leave it out"
+                )
             bucket.remove(parameter)
             while due and not due[0]:
                 due.popleft()
