@@ -53,6 +53,7 @@ CALM = ("--lr", "2e-3", "--min-lr", "2e-4", "--lr-decay-style", "linear", "--lr-
 FLAG = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms", "--recycle-restarts", "100")
 KEPT = ("--recycle-keep-in-memory", "copies=1")
 VIRTUAL = ("--num-layers-per-virtual-pipeline-stage", "1")
+OVERLAPS = ("--overlap-grad-reduce", "--overlap-param-gather", "--ddp-bucket-size", "4000")
 ALLOWED_LOSS, ALLOWED_NORM = 1e-5, 5e-3
 """By how much a loss may be apart, relative, and a norm, of which three digits are printed."""
 TOO_LATE = re.compile(r"the run has ended before (W\d+_\d+)#\d+ was back")
@@ -143,7 +144,7 @@ def draw_any(source: random.Random) -> Drawn:
     stock = (
         *("--pipeline-model-parallel-size", str(stages), "--num-layers", str(stages * 2), *CALM),
         *("--global-batch-size", str(batch), *grows, "--eval-interval", str(source.choice((3, 4, 5, 100)))),
-        *perhaps(0.3, "--use-distributed-optimizer"),
+        *perhaps(0.4, "--use-distributed-optimizer", *perhaps(0.6, *OVERLAPS)),
         *perhaps(0.2, "--iterations-to-skip", *skipped),
     )
     # Those with virtual stages begin from a checkpoint, and Megatron saves in no other format than it loads.

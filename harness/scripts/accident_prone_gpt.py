@@ -8,7 +8,8 @@ nobody knows. ``adam`` kills before a step of the optimizer: with a distributed 
 ``early`` kills when a sum of gradients has begun in a backward pass, and ``gathered`` when parameters have come in a
 forward pass, each of which is told in a line.
 With shards, ``share`` kills in a sum of gradients, ``count`` between the vote and the norm, ``step`` between the norm
-and the step, and ``spread`` before this rank gives what it has stepped to its peers.
+and the step, and ``spread`` before this rank gives what it has stepped to its peers. ``unsent`` kills
+when the step is over, and has nothing given before.
 """
 
 import io
@@ -118,6 +119,26 @@ def dying_within(function, name, text):
     return act
 
 
+def sending(start):
+    @wraps(start)
+    def act(*arguments, **keywords):
+        if not is_due("unsent"):
+            start(*arguments, **keywords)
+
+    return act
+
+
+def dying_unsent(step):
+    @wraps(step)
+    def act(*arguments, **keywords):
+        made = step(*arguments, **keywords)
+        if left.get("unsent", 0) == 0 and "unsent" in left:
+            die()
+        return made
+
+    return act
+
+
 Reruns.share = with_accidents(Reruns.share)
 optimizer.get_grad_norm_fp32 = dying_before(optimizer.get_grad_norm_fp32, lambda: "norm")
 schedules.forward_step = dying_before(
@@ -132,7 +153,8 @@ OrderedNetwork.start_shared_sum = dying_before(OrderedNetwork.start_shared_sum, 
 shards = sharded_optimizer.ShardedOptimizer
 shards._count = dying_before(shards._count, lambda: "count")
 shards._step_and_spread = dying_before(shards._step_and_spread, lambda: "step")
-ParameterGathers.start = dying_before(ParameterGathers.start, lambda: "spread")
+ParameterGathers.start = sending(dying_before(ParameterGathers.start, lambda: "spread"))
+shards.step = dying_unsent(shards.step)
 ParameterGathers._precede = dying_within(ParameterGathers._precede, "gathered", "parameters come in a forward pass")
 torch.save = dying_save(torch.save)
 torch.optim.AdamW.step = dying_before(torch.optim.AdamW.step, lambda: "adam")

@@ -103,9 +103,10 @@ def test_what_one_rank_has_noted_all_know(monkeypatch):
 def test_a_result_that_the_training_code_has_taken_is_not_looked_at_again(monkeypatch, mode):
     rank = Rank(monkeypatch, rejects=(3,))
     rank.engine.state, rank.engine.mode = RerunState.NOT_RUNNING_YET, mode
-    with rank.reruns.again(ITERATION, 0):
+    with rank.reruns.again(ITERATION, 0, repeated=False):
         rank.reruns.begin(0)
         rank.compute([3], fatal=True)
+        assert rank.engine.failed_validation_call is None
     assert (rank.engine.state, rank.engine.mode) == (RerunState.NOT_RUNNING_YET, mode)
     assert not rank.engine.rerun_requested
 
@@ -115,10 +116,43 @@ def test_within_an_iteration_its_first_results_are_looked_at_anew(monkeypatch):
     rank.reruns.begin(0)
     rank.compute([3])
     rank.engine.state = RerunState.RERUNNING_IN_PLACE
-    with rank.reruns.again(ITERATION, 1):
+    with rank.reruns.again(ITERATION, 1, repeated=True):
         rank.reruns.begin(1)
         rank.compute([1, 3])
     assert (rank.engine.state, rank.engine.rerun_requested) == (RerunState.RERUNNING_IN_PLACE, True)
     rank.reruns.begin(1)
     rank.compute([1, 3])
     assert rank.engine.continue_requested
+
+
+@pytest.mark.parametrize("state", [RerunState.NOT_RUNNING_YET, RerunState.RERUNNING_IN_PLACE])
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("rejects", [(), (3,)])
+@pytest.mark.parametrize("order", [1, -1])
+def test_who_comes_back_does_what_the_others_training_code_did(monkeypatch, state, repeated, rejects, order):
+    """Whether the results, made again, are rejected by either of them or by none."""
+    back, past, together = Rank(monkeypatch, rejects), Rank(monkeypatch, rejects), Together()
+    past.engine.state = state
+    back.reruns.begin(1)
+    back.compute([3])
+    with past.reruns.again(ITERATION, 1, repeated):
+        past.reruns.begin(1)
+        past.compute([3])
+        for each in (back, past, back, past)[::order]:
+            each.reruns.share(together)
+    assert back.engine._reduce_any(back.engine.rerun_requested) is repeated
+    assert not back.engine.checkpoint_requested
+    assert past.engine.state is state
+
+
+def test_a_second_result_goes_on_where_the_first_is_right_in_another_view(monkeypatch):
+    ranks, together = [Rank(monkeypatch), Rank(monkeypatch)], Together()
+    for rank in ranks:
+        rank.engine.state = RerunState.RERUNNING_IN_PLACE
+        with rank.reruns.again(ITERATION, 1, repeated=True):
+            rank.reruns.begin(1)
+            rank.compute([3])
+        rank.reruns.begin(1)
+        rank.compute([3])
+        rank.reruns.share(together)
+        assert rank.engine.continue_requested

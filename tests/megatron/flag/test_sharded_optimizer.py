@@ -114,6 +114,25 @@ def test_killed_when_a_part_of_the_parameters_has_come_in_a_forward_pass(dataset
     assert survived.output.count("parameters come in a forward pass") > 8, turn
 
 
+@pytest.mark.parametrize(
+    "looks",
+    [
+        # The next forward pass, in training.
+        (),
+        ("--eval-interval", 1, "--eval-iters", 1),
+        pytest.param(("--save-interval", 1), marks=pytest.mark.long),
+    ],
+)
+def test_killed_when_peers_wait_for_what_it_has_stepped(dataset, monkeypatch, tmp_path, looks):
+    looks += ("--save", tmp_path) if "--save-interval" in looks else ()
+    settings = (*SHARDED, "--ddp-bucket-size", 4000, *looks)
+    stock = train(dataset, *settings, ranks=RANKS)
+    monkeypatch.setenv("ACCIDENTS", "1:unsent:4")
+    survived = train(dataset, *settings, *ON[len(SHARDED) :], ranks=RANKS, script="accident_prone_gpt.py")
+    assert "killed by signal 9 (SIGKILL)" in survived.output
+    assert losses(survived) == nearly(stock)
+
+
 def test_without_protection_parameters_are_gathered_after_the_step(dataset):
     settings = (*SHARDED, "--ddp-bucket-size", 4000, "--eval-interval", 3, "--eval-iters", 1)
     stock = train(dataset, *settings, ranks=RANKS)

@@ -17,6 +17,9 @@ from recycle.runtime.net.network import Network
 NOTED = ("rerun_requested", "continue_requested", "checkpoint_requested", "restart_again_requested")
 """What a rank notes while it computes an iteration: of the first results, and of others that it has compared."""
 
+DECIDED = 2
+"""What is added to each of these by a rank whose training code has decided what becomes of the results."""
+
 
 class Reruns:
     """What one server's engine knows of an iteration."""
@@ -24,6 +27,10 @@ class Reruns:
     def __init__(self) -> None:
         self._engine: Any = get_rerun_state_machine()
         self._first = -1
+        # While results are made again from which the training code has gone on: what it has found noted of them, and
+        # whether it is past the iteration.
+        self._decided = ""
+        self._is_past = False
         # All ranks know what any of them has noted before the engine asks them, so it need not.
         self._engine._reduce_any = _known  # noqa: SLF001 - it listens to nothing else
 
@@ -36,6 +43,8 @@ class Reruns:
         engine = self._engine
         # What was noted while it was computed in vain counts for nothing.
         engine.validation_counts.clear()
+        if self._is_past:
+            return
         if engine.state is RerunState.RERUNNING_IN_PLACE and self._first == epoch:
             engine.continue_requested = engine.checkpoint_requested = False
         elif engine.state in (RerunState.INITIAL_RUN, RerunState.RERUNNING_IN_PLACE):
@@ -45,10 +54,14 @@ class Reruns:
     def share(self, network: Network) -> torch.Tensor:
         """Wait for all ranks of all live servers, and know what any of them has noted; gives that.
 
+        Where the training code of any of them has gone on from these results, all do what it did.
+
         Raises:
             ViewBroken: one of them is gone.
         """
-        noted = torch.tensor([int(getattr(self._engine, name)) for name in NOTED])
+        decided = self._decided
+        values = (DECIDED + (name == decided) if decided else int(getattr(self._engine, name)) for name in NOTED)
+        noted = torch.tensor([*values])
         network.all.maximum(noted)
         network.ranks.maximum(noted)
         self.know(noted)
@@ -56,11 +69,15 @@ class Reruns:
 
     def know(self, noted: torch.Tensor) -> None:
         """Know what any rank has noted, as a server that has heard it tells."""
+        engine = self._engine
         for name, value in zip(NOTED, noted.tolist(), strict=True):
-            setattr(self._engine, name, bool(value))
+            setattr(engine, name, bool(value % DECIDED))
+        if engine.state is RerunState.RERUNNING_IN_PLACE and not engine.checkpoint_requested:
+            # Made again in another view, the first results may have been right.
+            engine.continue_requested = True
 
     @contextmanager
-    def again(self, iteration: int, epoch: int) -> Iterator[None]:
+    def again(self, iteration: int, epoch: int, repeated: bool) -> Iterator[None]:
         """Within the block, an iteration is computed from which the training code has gone on.
 
         Where that is within the iteration still, it is looked at anew, so that a later result can be compared.
@@ -68,17 +85,20 @@ class Reruns:
         Args:
             iteration: its number.
             epoch: of the view.
+            repeated: whether the training code has asked for the iteration once more.
         """
         engine = self._engine
         state, mode, rejected = engine.state, engine.mode, engine.rerun_requested
         within = state is not RerunState.NOT_RUNNING_YET and engine.current_iteration == iteration + 1
         engine.state = RerunState.INITIAL_RUN
+        self._decided, self._is_past = "rerun_requested" if repeated else "continue_requested", not within
         if within:
             self.begin(epoch)
         else:
             # The training code has taken this result: it is not looked at any more.
             engine.mode, engine.rerun_requested = RerunMode.VALIDATE_RESULTS, True
         yield
+        self._decided, self._is_past = "", False
         engine.state, engine.mode = state, mode
         if not within:
             engine.rerun_requested = rejected

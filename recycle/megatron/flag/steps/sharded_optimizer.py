@@ -28,6 +28,7 @@ from recycle.megatron.flag.steps.parameter_gathers import ParameterGathers
 from recycle.megatron.flag.steps.shard_optimizers import ROUND, ShardOptimizers, find_distributed
 from recycle.megatron.flag.world.collectives import Collectives
 from recycle.megatron.shared.torch_calls import Carrier
+from recycle.runtime.errors import ViewBroken
 from recycle.runtime.net.network import Network, Share
 from recycle.runtime.recover.restore import gather
 from recycle.runtime.step.shared_sums import find_holders
@@ -59,6 +60,9 @@ class Connected(Living, Protocol):
     def network(self) -> Network:
         """Of the present view."""
 
+    def recover(self, error: ViewBroken) -> None:
+        """Enter the next view, and get as far there as the training code believes that this server is."""
+
 
 class ShardedOptimizer:
     """The shards of one server; it is KeptShards, and TakenOver.
@@ -89,7 +93,7 @@ class ShardedOptimizer:
         optimizer.step = self.step
         for chunk in model:
             # So the training code asks for whole parameters.
-            chunk.start_param_sync = chunk.disable_forward_pre_hook = lambda **_: self.complete()
+            chunk.start_param_sync = chunk.disable_forward_pre_hook = self._complete_in_any_view
         for own in find_distributed(optimizer):
             part = ShardOptimizers(own, self.count)
             self._parts.append(part)
@@ -147,6 +151,15 @@ class ShardedOptimizer:
             ViewBroken: a peer is gone.
         """
         self._gathers.wait()
+
+    def _complete_in_any_view(self, **_: Any) -> None:
+        """The training code is about to look at parameters."""
+        while True:
+            try:
+                self.complete()
+                return
+            except ViewBroken as error:
+                self._execution.recover(error)
 
     def connect(self, network: Network) -> None:
         """In a view in which shards are shared out, be ready to give parameters, and give those of the last step again.

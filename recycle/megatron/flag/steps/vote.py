@@ -191,8 +191,9 @@ class Vote:
         """Make the iteration after the present version again, or get into the next view."""
         assert self._repeated is not None, "nobody goes back but to what keepers have"
         execution, goal, undone = self._execution, self.newest + 1, self.undone
-        asked = execution.progress.after(self.newest)
-        apart = self._reruns.again(asked.iteration, execution.epoch)
+        progress = execution.progress
+        asked = progress.after(self.newest)
+        apart = self._reruns.again(asked.iteration, execution.epoch, progress.is_repeated(self.newest))
         with as_in_iteration(self._stages, asked.micro_batches), self._auxiliary.settled(), apart:
             self._zero_gradients()
             try:

@@ -63,6 +63,11 @@ class IterationProgress:
         """The iteration that leads on from a version; it was asked for."""
         return self._asked[version]
 
+    def is_repeated(self, version: int) -> bool:
+        """Whether the iteration that leads on from a version, which was asked for, was asked for once more after it."""
+        onward = self._asked.get(version + 1)
+        return onward is not None and onward.iteration == self._asked[version].iteration
+
     def iteration(self, version: int) -> int:
         """The number of the iteration that leads on from a version, for those who read of it.
 
