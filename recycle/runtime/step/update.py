@@ -239,7 +239,7 @@ class TorchUpdate:
         return Redo.NOTHING
 
     def attend(self) -> Redo:
-        """See Attending."""
+        """Take part in what takes all servers, where this one holds no chunk. Or it says that this cannot be."""
         self._start_reducing()
         self._finish_reducing()
         return self.step(None, last=True)
