@@ -79,7 +79,10 @@ class Transfer(Reduction, Protocol):
 
 
 class Several(list[Reduction]):
-    """Transfers and reductions that are waited for together, in their order; they are a Reduction."""
+    """Transfers and reductions that are waited for together, in their order; they are a Reduction.
+
+    Without any, it is over.
+    """
 
     def wait(self) -> None:
         """See Reduction."""
@@ -135,14 +138,7 @@ class Alone(Group):
 
     def start(self, kind: ReductionKind, tensor: torch.Tensor) -> Reduction:
         """See Group."""
-        return Done()
-
-
-class Done:
-    """A Reduction that is over."""
-
-    def wait(self) -> None:
-        """See Reduction."""
+        return Several()
 
 
 class Link(Protocol):
