@@ -24,11 +24,9 @@ from recycle.runtime.execute.stage import EarlySums, MicroBatch, PipelineStage, 
 from recycle.runtime.execute.transport import Transport, key_of
 from recycle.runtime.net.network import Network, Reduction, Transfer, confirm
 from recycle.runtime.net.peers import chunk_peers, peers_of_last
-from recycle.runtime.net.transfer_key import Carried, TransferKey
+from recycle.runtime.net.transfer_key import TransferKey
 
 FORWARD = (Op.F, Op.SEND_F, Op.RECV_F)
-NEEDS = {Op.F: Carried.OUTPUT, Op.I: Carried.GRADIENT}
-"""What is received for an instruction that needs one of this phase on another server."""
 
 
 class IterationReport(NamedTuple):
@@ -264,20 +262,17 @@ class Worker:
         Returns:
             It, and what is still to be waited for until it is surely there.
         """
-        chunk = instruction.stage
-        need = other_server_need(instruction.op, chunk, self._depth)
+        need = other_server_need(instruction.op, instruction.stage, self._depth)
         if need is None:
             return None, None
-        key = TransferKey(NEEDS[need.phase], instruction.home, instruction.micro_batch, min(chunk, need.stage))
+        key = key_of(Instruction(need.phase, need.stage, instruction.home, instruction.micro_batch))
         result = self._results.pop(key, None)
         return self._transport.take(key) if result is None else (result, None)
 
     def _keep(self, instruction: Instruction, result: torch.Tensor | None) -> None:
         """Keep a result until it is sent, or until its neighbour here takes it."""
         if result is not None:
-            chunk, home, number = instruction.stage, instruction.home, instruction.micro_batch
-            way = (Carried.OUTPUT, chunk) if instruction.op is Op.F else (Carried.GRADIENT, chunk - 1)
-            self._results[TransferKey(way[0], home, number, way[1])] = result
+            self._results[key_of(instruction)] = result
 
     def _count_memory(self) -> None:
         # Counted by what the stages really hold: their micro-batches by the rule's amounts, and not by a walk.
