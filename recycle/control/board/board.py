@@ -14,6 +14,7 @@ from recycle.control.board.failure_board import FailureBoard
 from recycle.control.board.heartbeat_board import BeatBoard
 from recycle.control.board.link_board import LinkBoard
 from recycle.control.board.note_board import NoteBoard
+from recycle.control.board.part import BoardPart
 from recycle.control.membership.messages import Death, Description, JoinRequest, MoveOrder, Opening, Pace, Verdict
 from recycle.control.membership.participant import Participant, participants_of
 from recycle.control.membership.view import Member, ServerRank, View
@@ -135,7 +136,7 @@ class Board:
         self._sealed.plain.delete_all(lambda key: keys.is_outlived(key, epoch, rest))
 
 
-class VerdictBoard:
+class VerdictBoard(BoardPart):
     """The verdicts of the run, of which the newest counts.
 
     Args:
@@ -143,7 +144,7 @@ class VerdictBoard:
     """
 
     def __init__(self, sealed: SealedStore) -> None:
-        self._sealed = sealed
+        super().__init__(sealed)
         # As it was found, and what it is. No older one is believed after it, and none is put in its place.
         self._read_last: tuple[bytes, Verdict] | None = None
 
@@ -263,15 +264,8 @@ class VerdictBoard:
         return newest
 
 
-class JoinBoard:
-    """Who asks to be admitted, and who serves it.
-
-    Args:
-        sealed: the store.
-    """
-
-    def __init__(self, sealed: SealedStore) -> None:
-        self._sealed = sealed
+class JoinBoard(BoardPart):
+    """Who asks to be admitted, and who serves it."""
 
     def new_incarnation(self, server: Server) -> int:
         """A number for a new life of a server, given to nobody else; they start from 1."""
@@ -379,15 +373,8 @@ class JoinBoard:
         return self._sealed.read(keys.offer(epoch, member, attempt, rank), bool, timeout) is True
 
 
-class PlanBoard:
-    """Plans that were made for a view.
-
-    Args:
-        sealed: the store.
-    """
-
-    def __init__(self, sealed: SealedStore) -> None:
-        self._sealed = sealed
+class PlanBoard(BoardPart):
+    """Plans that were made for a view."""
 
     def publish(self, epoch: int, author: Member, plan: bytes) -> None:
         """Offer a plan for an epoch, for the verdict that the same member is about to propose."""
@@ -398,15 +385,8 @@ class PlanBoard:
         return self._sealed.read(keys.plan(epoch, author), bytes)
 
 
-class PaceBoard:
-    """What is learnt of members: how fast they are in a view, and how often they have failed in the run.
-
-    Args:
-        sealed: the store.
-    """
-
-    def __init__(self, sealed: SealedStore) -> None:
-        self._sealed = sealed
+class PaceBoard(BoardPart):
+    """What is learnt of members: how fast they are in a view, and how often they have failed in the run."""
 
     def tell(self, pace: Pace) -> None:
         """Say it of one member, in place of what was said of it before."""

@@ -3,11 +3,12 @@
 import time
 
 from recycle.control.board import keys
+from recycle.control.board.part import BoardPart
 from recycle.control.membership.view import Member, View
 from recycle.control.store.sealed_store import STRANGE, SealedStore
 
 
-class EndBoard:
+class EndBoard(BoardPart):
     """Who has reached the end of training in an epoch, and whether all are told to end before it.
 
     Nobody leaves before all have, so whoever dies until then is missed by everybody, and nobody after it.
@@ -17,7 +18,7 @@ class EndBoard:
     """
 
     def __init__(self, sealed: SealedStore) -> None:
-        self._sealed = sealed
+        super().__init__(sealed)
         self._reached: tuple[int, set[Member]] = -1, set()
         self._said: str | None = None
 

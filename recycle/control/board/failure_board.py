@@ -3,22 +3,15 @@
 from collections.abc import Sequence
 
 from recycle.control.board import keys
+from recycle.control.board.part import BoardPart
 from recycle.control.membership.messages import Alarm, Death, Report, Verdict
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member
 from recycle.control.store.log import Log
-from recycle.control.store.sealed_store import SealedStore
 
 
-class FailureBoard:
-    """Alarms, what halted members hold, and who is dead.
-
-    Args:
-        sealed: the store.
-    """
-
-    def __init__(self, sealed: SealedStore) -> None:
-        self._sealed = sealed
+class FailureBoard(BoardPart):
+    """Alarms, what halted members hold, and who is dead."""
 
     def raise_alarm(self, epoch: int, cause: str, source: str, deaths: Sequence[Death] = ()) -> Alarm:
         """Raise the alarm of an epoch; gives the one that was raised first.

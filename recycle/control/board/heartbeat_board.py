@@ -6,10 +6,10 @@ from typing import NamedTuple
 import msgspec
 
 from recycle.control.board import keys
+from recycle.control.board.part import BoardPart
 from recycle.control.membership.messages import Address, Alarm, Number
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member
-from recycle.control.store.sealed_store import SealedStore
 
 
 class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,15 +38,8 @@ class Glance(NamedTuple):
     uncalled: Alarm | None
 
 
-class BeatBoard:
-    """Which host each member is on, and the hosts' signs of life.
-
-    Args:
-        sealed: the store.
-    """
-
-    def __init__(self, sealed: SealedStore) -> None:
-        self._sealed = sealed
+class BeatBoard(BoardPart):
+    """Which host each member is on, and the hosts' signs of life."""
 
     def settle(self, participant: Participant, host: str) -> None:
         """Say which host a member's rank is on."""

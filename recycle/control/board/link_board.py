@@ -6,11 +6,11 @@ from typing import Annotated
 import msgspec
 
 from recycle.control.board import keys
+from recycle.control.board.part import BoardPart
 from recycle.control.membership.messages import MemberName
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member
 from recycle.control.store.log import Log
-from recycle.control.store.sealed_store import SealedStore
 
 _Text = Annotated[str, msgspec.Meta(max_length=300)]
 
@@ -47,15 +47,8 @@ class Complaint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Member.parse(self.other)
 
 
-class LinkBoard:
-    """Where members are, and between which of them no data comes through.
-
-    Args:
-        sealed: the store.
-    """
-
-    def __init__(self, sealed: SealedStore) -> None:
-        self._sealed = sealed
+class LinkBoard(BoardPart):
+    """Where members are, and between which of them no data comes through."""
 
     def settle(self, participant: Participant, whereabouts: Whereabouts) -> None:
         """Say where a member's rank is."""

@@ -3,20 +3,14 @@
 from collections.abc import Mapping
 
 from recycle.control.board import keys
-from recycle.control.store.sealed_store import SealedStore
+from recycle.control.board.part import BoardPart
 
 
-class NoteBoard:
+class NoteBoard(BoardPart):
     """The notes of a run. All members know them, so each can put back what a stranger has taken away.
 
     A note may be large. So members look only whether one is wanted.
-
-    Args:
-        sealed: the store.
     """
-
-    def __init__(self, sealed: SealedStore) -> None:
-        self._sealed = sealed
 
     def tell(self, name: str, content: bytes) -> None:
         """Write a note."""

@@ -92,36 +92,26 @@ class Open(msgspec.Struct, frozen=True, tag="open"):
 
 
 class WaitKey(msgspec.Struct, frozen=True, tag="wait"):
-    """See Store."""
+    """See Store.
+
+    Attributes:
+        key: what is waited for.
+        timeout: in seconds.
+        is_bell: whether it is heard as a bell.
+    """
 
     key: Text
     timeout: Seconds
+    is_bell: bool = False
 
     @property
     def subject(self) -> tuple[str, int]:
         """What is waited for; whoever waits for the same has it at the same time."""
-        return self.key, -1
+        return self.key, -2 if self.is_bell else -1
 
     def wait(self, store: Store, seconds: float) -> tuple[bool, Result]:
         """Wait for a while; whether there is something, and what."""
-        found = store.wait(self.key, seconds)
-        return found is not None, found
-
-
-class Hear(msgspec.Struct, frozen=True, tag="hear"):
-    """See Store."""
-
-    key: Text
-    timeout: Seconds
-
-    @property
-    def subject(self) -> tuple[str, int]:
-        """See WaitKey."""
-        return self.key, -2
-
-    def wait(self, store: Store, seconds: float) -> tuple[bool, Result]:
-        """See WaitKey."""
-        found = store.hear(self.key, seconds)
+        found = (store.hear if self.is_bell else store.wait)(self.key, seconds)
         return found is not None, found
 
 
@@ -146,7 +136,7 @@ class WaitEntry(msgspec.Struct, frozen=True, tag="wait_entry"):
 Single = ReadLog | CompareSet | Add | Delete | Open
 """Requests that are carried out one by one, unless they are the same."""
 
-Waiting = WaitKey | Hear | WaitEntry
+Waiting = WaitKey | WaitEntry
 
 Request = Set | Append | Get | Single | Waiting
 

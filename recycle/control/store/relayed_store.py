@@ -11,7 +11,6 @@ from recycle.control.store.relay_requests import (
     CompareSet,
     Delete,
     Get,
-    Hear,
     Open,
     ReadLog,
     Request,
@@ -73,7 +72,7 @@ class RelayedStore(Store):
 
     def hear(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
-        found = self._ask(Hear(key, timeout), lambda store: store.hear(key, timeout), timeout)
+        found = self._ask(WaitKey(key, timeout, is_bell=True), lambda store: store.hear(key, timeout), timeout)
         assert found is None or isinstance(found, bytes)
         return found
 

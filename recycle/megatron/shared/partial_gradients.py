@@ -4,7 +4,8 @@ With sequence parallelism a norm, or a bias that is added after a sum, has seen 
 queries or keys has always seen the heads of its rank. Megatron sums them over the ranks when it finalizes gradients.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import torch
 from megatron.core.utils import get_model_config
@@ -16,41 +17,29 @@ OF_HEADS = ("q_layernorm", "k_layernorm")
 """What the modules are called whose parameters have seen the heads of their rank."""
 
 
-class PartialGradients:
-    """Sums them over the ranks of a server.
-
-    Args:
-        parameters: whose they are.
-        ranks: of the server.
-    """
-
-    def __init__(self, parameters: Sequence[torch.nn.Parameter], ranks: Group) -> None:
-        self._parameters = parameters
-        self._ranks = ranks
-
-    def reduce(self) -> None:
-        """Give every rank of the server the whole gradients.
-
-        Raises:
-            ViewBroken: somebody is gone.
-        """
-        gradients = [gradient_of(each) for each in self._parameters]
-        together = torch.cat([each.reshape(-1) for each in gradients])
-        self._ranks.sum(together)
-        totals = together.split_with_sizes([each.numel() for each in gradients])
-        for each, total in zip(gradients, totals, strict=True):
-            each.copy_(total.view_as(each))
-
-
-def partial_gradients(models: Iterable[torch.nn.Module], network: Network) -> PartialGradients | None:
-    """Those of a server; None where it has one rank, or no such parameter.
+def partial_gradients(models: Iterable[torch.nn.Module], network: Network) -> Callable[[], None] | None:
+    """Sums those of a server over its ranks; None where it has one rank, or no such parameter.
 
     Args:
         models: the chunks that the server holds.
         network: of the server.
     """
     parameters = [each for model in models for each in seen_in_parts(model)] if network.rank.size > 1 else []
-    return PartialGradients(parameters, network.ranks) if parameters else None
+    return partial(sum_over, network.ranks, parameters) if parameters else None
+
+
+def sum_over(ranks: Group, parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Give every rank of a server the whole gradients of some parameters.
+
+    Raises:
+        ViewBroken: somebody is gone.
+    """
+    gradients = [gradient_of(each) for each in parameters]
+    together = torch.cat([each.reshape(-1) for each in gradients])
+    ranks.sum(together)
+    totals = together.split_with_sizes([each.numel() for each in gradients])
+    for each, total in zip(gradients, totals, strict=True):
+        each.copy_(total.view_as(each))
 
 
 def seen_in_parts(model: torch.nn.Module) -> Iterator[torch.nn.Parameter]:

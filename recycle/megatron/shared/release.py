@@ -107,5 +107,4 @@ def parameters_of(hook: Hook) -> str:
         ) from error
     empty = inspect.Parameter.empty
     plain = [each.replace(annotation=empty, default=empty) for each in inspect.signature(function).parameters.values()]
-    signature = inspect.Signature([each.replace(default=empty) for each in plain])
-    return str(signature)[1:-1]
+    return str(inspect.Signature(plain))[1:-1]

@@ -12,7 +12,6 @@ from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.ties import Tie, tie_of
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
-from recycle.runtime.execute.bystander import Bystander
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.worker import IterationReport, Worker
@@ -45,7 +44,7 @@ class StageTraining:
         self, stages: Sequence[MegatronStage], chunks: Sequence[int], update: TorchUpdate, recorder: Recorder
     ) -> None:
         self.recorder = recorder
-        self._worker: Worker | Bystander | None = None
+        self._worker: Worker | None = None
         self._tie: Tie | None = None
         self._plan: Plan | None = None
         self._per_token = stages[0].config.calculate_per_token_loss
@@ -192,17 +191,11 @@ class StageTraining:
         live = live_holders(plan.job, frozenset(network.view.servers))
         models = [stage.model for stage in self._stages]
         self._tie = tie = tie_of(models, network, live[0], live[-1]) if models else None
-        parts = partial_gradients(models, network)
         peers = chunk_peers(plan.job, network)
         last = peers_of_last(plan.job, peers)
 
-        together: list[Callable[[], None]] = []
-        if parts is not None:
-            together.append(parts.reduce)
-        if tie is not None:
-            together.append(tie.reduce)
-        if after_reduction is not None:
-            together.append(after_reduction)
+        acts = (partial_gradients(models, network), None if tie is None else tie.reduce, after_reduction)
+        together = [each for each in acts if each is not None]
 
         def finish() -> None:
             for act in together:
@@ -210,11 +203,8 @@ class StageTraining:
 
         tokens = TokenTotal(network, live[-1], last and last.group, self._take_tokens) if self._per_token else None
         self.update.connect(network, peers, finish if together else None, tokens)
-        self._worker = (
-            Worker(plan, self._stages, self.update, network, self.recorder, hooks, notices)
-            if self._stages
-            else Bystander(self.update, network, notices)
-        )
+        attend = None if self._stages else self.update.attend
+        self._worker = Worker(plan, self._stages, self.update, network, self.recorder, hooks, notices, attend=attend)
 
     def tie_embeddings(self) -> None:
         """Where the last stage's head is the first stage's embedding, give it to both; before the first step."""
@@ -250,7 +240,7 @@ class StageTraining:
         return list(self.stages.values())
 
     @property
-    def _connected(self) -> Worker | Bystander:
+    def _connected(self) -> Worker:
         assert self._worker is not None, "it is in no view"
         return self._worker
 

@@ -167,12 +167,8 @@ def fill(buffer: torch.Tensor) -> None:
 
 
 def key_of(instruction: Instruction) -> TransferKey:
-    """What a transfer carries, as both of its ends know it."""
-    forward = instruction.op in (Op.SEND_F, Op.RECV_F)
-    lower = instruction.op in (Op.SEND_F, Op.RECV_B)
-    return TransferKey(
-        Carried.OUTPUT if forward else Carried.GRADIENT,
-        instruction.home,
-        instruction.micro_batch,
-        instruction.stage if lower else instruction.stage - 1,
-    )
+    """What a transfer carries, as both of its ends know it, and so does the instruction that computes it."""
+    op, stage = instruction.op, instruction.stage
+    carried = Carried.OUTPUT if op in (Op.F, Op.SEND_F, Op.RECV_F) else Carried.GRADIENT
+    boundary = stage if op in (Op.F, Op.SEND_F, Op.RECV_B) else stage - 1
+    return TransferKey(carried, instruction.home, instruction.micro_batch, boundary)

@@ -1,7 +1,7 @@
 """The worker: one server's part in a run, iteration by iteration."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -24,11 +24,9 @@ from recycle.runtime.execute.stage import EarlySums, MicroBatch, PipelineStage, 
 from recycle.runtime.execute.transport import Transport, key_of
 from recycle.runtime.net.network import Network, Reduction, Transfer, confirm
 from recycle.runtime.net.peers import chunk_peers, peers_of_last
-from recycle.runtime.net.transfer_key import Carried, TransferKey
+from recycle.runtime.net.transfer_key import TransferKey
 
 FORWARD = (Op.F, Op.SEND_F, Op.RECV_F)
-NEEDS = {Op.F: Carried.OUTPUT, Op.I: Carried.GRADIENT}
-"""What is received for an instruction that needs one of this phase on another server."""
 
 
 class IterationReport(NamedTuple):
@@ -56,6 +54,8 @@ class Worker:
         hooks: what is told of every instruction.
         notices: what servers tell each other in every reduction, if they do.
         early_sums: the update, if it sums parts of a chunk's gradients before all of them are there; then all peers do.
+        attend: on a server that holds no chunk, and so reduces and steps nothing: takes part in what takes all servers
+            at the end of an iteration, and is at the next version. Or it says that this cannot be. None elsewhere.
 
     Raises:
         RunError: the plan cannot run on these stages.
@@ -71,10 +71,12 @@ class Worker:
         hooks: Sequence[Hooks] = (),
         notices: NoticeExchange | None = None,
         early_sums: EarlySums | None = None,
+        attend: Callable[[], Redo] | None = None,
     ) -> None:
         server = network.server
         job = plan.job
         self._early_sums = early_sums
+        self._attend = attend
         self._early = bool(early_sums) or not job.standard
         self._whole = self._program = Program(require_program(plan, server, stages), self._early, network.one_queue)
         self._micro_batches = job.micro_batches
@@ -168,7 +170,12 @@ class Worker:
         left = [stage.held() for stage in self._stages.values()]
         assert not any(map(any, left)), f"left after the iteration: {left}"
         redo = self._update.validate()
-        if redo is Redo.NOTHING:
+        if redo is Redo.NOTHING and self._attend is not None:
+            # Servers keep step by what they send each other, and this one gets nothing: it waits for what all say.
+            if self._notices is not None:
+                self._notices.exchange()
+            redo = self._attend()
+        elif redo is Redo.NOTHING:
             self._executor.run(program.update)
             redo = self._redo
         else:
@@ -255,20 +262,17 @@ class Worker:
         Returns:
             It, and what is still to be waited for until it is surely there.
         """
-        chunk = instruction.stage
-        need = other_server_need(instruction.op, chunk, self._depth)
+        need = other_server_need(instruction.op, instruction.stage, self._depth)
         if need is None:
             return None, None
-        key = TransferKey(NEEDS[need.phase], instruction.home, instruction.micro_batch, min(chunk, need.stage))
+        key = key_of(Instruction(need.phase, need.stage, instruction.home, instruction.micro_batch))
         result = self._results.pop(key, None)
         return self._transport.take(key) if result is None else (result, None)
 
     def _keep(self, instruction: Instruction, result: torch.Tensor | None) -> None:
         """Keep a result until it is sent, or until its neighbour here takes it."""
         if result is not None:
-            chunk, home, number = instruction.stage, instruction.home, instruction.micro_batch
-            way = (Carried.OUTPUT, chunk) if instruction.op is Op.F else (Carried.GRADIENT, chunk - 1)
-            self._results[TransferKey(way[0], home, number, way[1])] = result
+            self._results[key_of(instruction)] = result
 
     def _count_memory(self) -> None:
         # Counted by what the stages really hold: their micro-batches by the rule's amounts, and not by a walk.

@@ -50,15 +50,14 @@ def connect(
         ConnectionLost: one of them did not come.
         ViewBroken: the check raised it.
     """
-    others = view.servers if partners is None else partners
-    network = GlooNetwork(store, view, server, options, rank, check, others)
+    others, look = view.servers if partners is None else partners, check or (lambda: None)
+    network = GlooNetwork(store, view, server, options, rank, look, others)
     if line is not None and rank.size > 1:
         network.line = line(network)
     if options.transport == "gloo":
         return network
     if options.transport == "staged":
         return StagedNetwork(network)
-    look = check or (lambda: None)
     library = NcclLibrary(torch.device("cuda", torch.cuda.current_device()), options.rebuild_timeout, look)
     made = Communicators(library, PrefixStore("nccl", store), options, look, plane_of(view, rank))
     return TwofoldNetwork(network, OrderedNetwork(made, view, server, rank, others))

@@ -27,7 +27,7 @@ class MeetingStore(Meeting):
     def set(self, key: str, value: str | bytes) -> None:
         """Store a value."""
         with self._lock:
-            self._store.set(key, _bytes(value))
+            self._store.write(key, _bytes(value))
 
     def get(self, key: str) -> bytes:
         """The value, as soon as there is one.

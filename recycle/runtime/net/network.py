@@ -79,7 +79,7 @@ class Transfer(Reduction, Protocol):
 
 
 class Several(list[Reduction], Transfer):
-    """Transfers and reductions that are waited for together, in their order."""
+    """Transfers and reductions that are waited for together, in their order; without any, it is over."""
 
     def wait(self) -> None:
         """See Transfer."""
@@ -135,14 +135,7 @@ class Alone(Group):
 
     def start(self, kind: ReductionKind, tensor: torch.Tensor) -> Reduction:
         """See Group."""
-        return Done()
-
-
-class Done:
-    """A Reduction that is over."""
-
-    def wait(self) -> None:
-        """See Reduction."""
+        return Several()
 
 
 class Link(Protocol):

@@ -37,7 +37,7 @@ class OwnWork(dist.Work):
         work: torch's own object.
         check: raises when no other rank will come any more; None where the wait cannot be interrupted.
         partners: what the other ranks are called.
-        finish: called when it is over.
+        finish: called one after the other when it is over.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class OwnWork(dist.Work):
         work: Work,
         check: Callable[[], None] | None,
         partners: Sequence[str],
-        finish: Callable[[], object],
+        finish: Sequence[Callable[[], None]],
     ) -> None:
         super().__init__()
         self._work = work
@@ -69,7 +69,8 @@ class OwnWork(dist.Work):
                 self._work.wait()
             else:
                 wait_in_slices(self._work, self._check, self._partners)
-            self._finish()
+            for act in self._finish:
+                act()
         return True
 
 
@@ -130,10 +131,13 @@ class OwnRanks:
                 # Of what is waited for at once, torch puts the wait into the stream itself, and returns nothing.
                 done: Work | None = start(*arguments, **keywords)
                 return finished(None) if done is None else done
-            begin = partial(_start_all_gather if name == "allgather" else _start, start, keywords)
-            inner, finish = self._through_host(name, arguments) if crosses else (arguments, _nothing)
-            work, spread = begin(*inner)
-            return OwnWork(work, None if name in BETWEEN_TWO else check, partners, lambda: (spread(), finish()))
+            finish: list[Callable[[], None]] = []
+            if crosses:
+                arguments = self._through_host(name, arguments, finish)
+            if name == "allgather":
+                arguments = _of_one_length(finish, *arguments)
+            work = start(*arguments, **keywords)
+            return OwnWork(work, None if name in BETWEEN_TWO else check, partners, finish)
 
     def _partners_among(self, numbers: tuple[int, ...]) -> list[str]:
         own = self._participant.rank
@@ -150,8 +154,8 @@ class OwnRanks:
             self._backends[kind, numbers] = make(PrefixStore(name, self._store()), place, len(numbers), self._options)
         return self._backends[kind, numbers]
 
-    def _through_host(self, name: str, arguments: Sequence[Any]) -> tuple[list[Any], Callable[[], None]]:
-        """The arguments in host memory, and what brings the results to where they belong."""
+    def _through_host(self, name: str, arguments: Sequence[Any], finish: list[Callable[[], None]]) -> list[Any]:
+        """The arguments in host memory; what brings the results to where they belong is added to what finishes."""
         results: list[tuple[torch.Tensor, torch.Tensor]] = []
 
         def on_host(given: Any, room: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -166,39 +170,29 @@ class OwnRanks:
         first = on_host(arguments[0], host_copy if name in IN_PLACE else room_in_host_memory)
         filled = [] if name == "send" else list(results)
 
-        def finish() -> None:
+        def bring() -> None:
             for tensor, host in filled:
                 tensor.detach().copy_(host, non_blocking=True)
 
-        return [first, *(on_host(each, host_copy) for each in arguments[1:])], finish
+        finish.append(bring)
+        return [first, *(on_host(each, host_copy) for each in arguments[1:])]
 
 
-def _nothing() -> None:
-    pass
-
-
-def _start(start: Callable[..., Work], keywords: Mapping[str, Any], *arguments: Any) -> tuple[Work, Callable[[], None]]:
-    return start(*arguments, **keywords), _nothing
-
-
-def _start_all_gather(
-    start: Callable[..., Work],
-    _: Mapping[str, Any],
-    outputs: list[list[torch.Tensor]],
-    inputs: list[torch.Tensor],
-    options: Any,
-) -> tuple[Work, Callable[[], None]]:
-    """Parts may have any lengths, as over NCCL, which all ranks know; gloo wants one."""
+def _of_one_length(
+    finish: list[Callable[[], None]], outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], options: Any
+) -> Sequence[Any]:
+    """What gathers parts: they may have any lengths, as over NCCL, which all ranks know; gloo wants one."""
     (mine,), (parts,) = inputs, outputs
     longest = max(each.numel() for each in parts)
     if all(each.numel() == longest for each in parts):
-        return start(outputs, inputs, options), _nothing
+        return outputs, inputs, options
     padded = mine.new_zeros(longest)
     padded[: mine.numel()] = mine.reshape(-1)
     found = [torch.empty_like(padded) for _ in parts]
 
-    def finish() -> None:
+    def take_parts() -> None:
         for part, each in zip(parts, found, strict=True):
             part.copy_(each[: part.numel()].view(part.shape))
 
-    return start([found], [padded], options), finish
+    finish.insert(0, take_parts)
+    return [found], [padded], options

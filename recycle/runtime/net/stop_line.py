@@ -104,10 +104,6 @@ class Line:
 NO_LINE = Line()
 
 
-def _nothing() -> None:
-    pass
-
-
 class StopLine(Line):
     """A Line of one of several ranks.
 

@@ -16,6 +16,7 @@ import torch
 from recycle.runtime.net.network import Network, Share
 from recycle.runtime.step.main_parameters import EVERYTHING, PRECISION, MainParameters
 from recycle.runtime.step.shared_sums import find_holders, spread
+from recycle.runtime.step.steps import PeerSteps
 from recycle.state.shards import Piece, cut_layers
 
 STEP, BOUND = "step", "bound"
@@ -35,7 +36,7 @@ class ShardRule(NamedTuple):
     shards: int
 
 
-class ShardSteps:
+class ShardSteps(PeerSteps):
     """Steps of the shards that a server holds; it is Sharded.
 
     Args:
@@ -51,14 +52,13 @@ class ShardSteps:
     """
 
     def __init__(self, main: MainParameters, optimizer: torch.optim.Optimizer, rule: ShardRule) -> None:
+        super().__init__(main, optimizer)
         self.count = rule.shards
         self.layers = rule.layers
         # Of the first version there is nothing to hold.
         self.held = self.before = frozenset(range(rule.shards))
-        self._main = main
         self._parameters = list(main)
         assert all(each.dtype == PRECISION for each in self._parameters), "main parameters are in full precision"
-        self._optimizer = optimizer
         assert sum(rule.layers) == len(self._parameters), f"{rule}, and there are {len(self._parameters)} parameters"
         following = iter(self._parameters)
         sizes = [[next(following).numel() for _ in range(length)] for length in rule.layers]

@@ -1,15 +1,24 @@
 """Who of a stage's peers steps what: all of them everything, or each of them its shards."""
 
-from typing import Protocol
-
 import torch
 
 from recycle.runtime.net.network import Network
 from recycle.runtime.step.main_parameters import MainParameters
 
 
-class PeerSteps(Protocol):
-    """How a server's part in an optimizer step is made, and what it holds of the optimizer's state for it."""
+class PeerSteps:
+    """How a server's part in an optimizer step is made, and what it holds of the optimizer's state for it.
+
+    These are of a server whose peers all hold all of their stage's state, and make the same steps.
+
+    Args:
+        main: what is stepped.
+        optimizer: of it.
+    """
+
+    def __init__(self, main: MainParameters, optimizer: torch.optim.Optimizer) -> None:
+        self._main = main
+        self._optimizer = optimizer
 
     def connect(self, network: Network) -> None:
         """Work with the peers of a view from now on."""
@@ -26,6 +35,7 @@ class PeerSteps(Protocol):
         Raises:
             ViewBroken: one of them is gone; the state is of no version then.
         """
+        self._main.step(self._optimizer, which)
 
     def undo(self) -> None:
         """The state is again what it was when the last step began."""
@@ -36,32 +46,3 @@ class PeerSteps(Protocol):
         Args:
             whole: whether that was the whole one, and not only what all peers hold.
         """
-
-
-class WholeSteps:
-    """Steps where all peers of a stage hold all of its state, and make the same steps.
-
-    Args:
-        main: what is stepped.
-        optimizer: of it.
-    """
-
-    def __init__(self, main: MainParameters, optimizer: torch.optim.Optimizer) -> None:
-        self._main = main
-        self._optimizer = optimizer
-
-    def connect(self, network: Network) -> None:
-        """See PeerSteps."""
-
-    def begin(self) -> None:
-        """See PeerSteps."""
-
-    def make(self, which: slice) -> None:
-        """See PeerSteps."""
-        self._main.step(self._optimizer, which)
-
-    def undo(self) -> None:
-        """See PeerSteps."""
-
-    def adopt(self, *, whole: bool) -> None:
-        """See PeerSteps."""

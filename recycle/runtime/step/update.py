@@ -17,7 +17,7 @@ from recycle.runtime.step.main_parameters import EVERYTHING, MainParameters
 from recycle.runtime.step.method import Method
 from recycle.runtime.step.optimizers import require_supported
 from recycle.runtime.step.shard_steps import ShardSteps
-from recycle.runtime.step.steps import PeerSteps, WholeSteps
+from recycle.runtime.step.steps import PeerSteps
 from recycle.runtime.step.validation import GradientVerdict, Speculation, Validation
 from recycle.runtime.step.versions import Versions
 
@@ -82,7 +82,7 @@ class TorchUpdate:
         self.sums = GradientSums(self.main, method.guesses, method.addends)
         self.feed = StepFeed()
         self.shards = None if method.shards is None else ShardSteps(self.main, self.optimizer, method.shards)
-        self._steps: PeerSteps = self.shards or WholeSteps(self.main, self.optimizer)
+        self._steps = self.shards or PeerSteps(self.main, self.optimizer)
         self._method = method
         self._pipelines = pipelines
         self._stages = stages
@@ -239,7 +239,7 @@ class TorchUpdate:
         return Redo.NOTHING
 
     def attend(self) -> Redo:
-        """See Attending."""
+        """Take part in what takes all servers, where this one holds no chunk. Or it says that this cannot be."""
         self._start_reducing()
         self._finish_reducing()
         return self.step(None, last=True)

@@ -48,7 +48,7 @@ def test_what_each_rank_has_a_part_of_is_summed_once_and_nothing_else(place, set
     parts = partial_gradients([model], SimpleNamespace(rank=SimpleNamespace(size=ranks), ranks=OtherRank()))
     assert (parts is not None) == bool(summed)
     if parts is not None:
-        parts.reduce()
+        parts()
     for number, name in enumerate(NAMES, 1):
         gradient = getattr(model.get_submodule(name).weight, place)
         assert gradient.tolist() == [[number * (11.0 if name in summed else 1.0)] * 2] * 2, name

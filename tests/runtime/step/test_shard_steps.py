@@ -14,7 +14,7 @@ from recycle.runtime.join.handover import receive_state, send_state
 from recycle.runtime.keep.layout import cut_by_shards, put_together, shard_of
 from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
-from recycle.runtime.net.network import Alone, Done
+from recycle.runtime.net.network import Alone, Several
 from recycle.runtime.recover.restore import gather, share_out
 from recycle.runtime.step import shard_steps
 from recycle.runtime.step.checkpoint import give_state, named_state, stage_state
@@ -157,7 +157,7 @@ def network_of_one():
     server, first = Server(1, 0), SimpleNamespace(is_first=True)
     network = SimpleNamespace(peers=Alone(), view=View.among([server]), server=server, rank=first)
     network.connect_shares = lambda _: None
-    network.start_spread = lambda *_: Done()
+    network.start_spread = lambda *_: Several()
     return network
 
 

@@ -25,7 +25,7 @@ WRITERS = ("_get_process", "schedule_async_call")
 
 
 class NoStream:
-    """A stream where there are none: everything happens at once."""
+    """A stream where there are none, and a moment of it, which is over: everything happens at once."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -36,25 +36,9 @@ class NoStream:
     def wait_event(self, event: Any) -> None:
         """Nothing to wait for."""
 
-    def record_event(self, event: Any = None) -> "NoEvent":
+    def record_event(self, event: Any = None) -> "NoStream":
         """A moment that is over."""
-        return event or NoEvent()
-
-    def synchronize(self) -> None:
-        """Nothing to wait for."""
-
-    def __enter__(self) -> "NoStream":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-class NoEvent:
-    """A moment of a stream, where there are none."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
+        return event or self
 
     def record(self, stream: Any = None) -> None:
         """It is over."""
@@ -64,6 +48,12 @@ class NoEvent:
 
     def synchronize(self) -> None:
         """Nothing to wait for."""
+
+    def __enter__(self) -> "NoStream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
 
 
 def train_on_cpu() -> tuple[str, ...]:
@@ -129,7 +119,7 @@ def _have_one_device() -> None:
     replace(torch.cuda, "stream", lambda stream: stream)
     # What is imported later has them in its annotations, so that they have to be classes.
     replace(torch.cuda, "Stream", NoStream)
-    replace(torch.cuda, "Event", NoEvent)
+    replace(torch.cuda, "Event", NoStream)
     replace(torch.cuda, "synchronize", lambda device=None: None)
     replace(torch.cuda, "memory_stats", lambda device=None: defaultdict(int))
 

@@ -116,7 +116,7 @@ class RejoinState:
     def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
         """See Versioned; who has gone on with its training code takes over model and optimizer alone."""
         arrives = self._arrive is not None
-        parts = {kind: _named(state, kind) for kind in self._parts}
+        parts = {kind: named(state, kind) for kind in self._parts}
         if REMEMBERED in state and arrives:
             parts[CODE] = unpack(step, state[REMEMBERED])
         for kind, part in self._parts.items():
@@ -129,5 +129,6 @@ class RejoinState:
         self._arrive = None
 
 
-def _named(state: Mapping[str, torch.Tensor], kind: str) -> dict[str, torch.Tensor]:
+def named(state: Mapping[str, torch.Tensor], kind: str) -> dict[str, torch.Tensor]:
+    """The part of a state whose names begin so, by what follows that."""
     return {name.removeprefix(kind): each for name, each in state.items() if name.startswith(kind)}

@@ -15,6 +15,7 @@ from megatron.core.rerun_state_machine import get_rerun_state_machine
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 
 from recycle.megatron.flag.data.script_data import Bookmark, ScriptData
+from recycle.megatron.flag.state.rejoin_state import named
 from recycle.megatron.flag.steps.auxiliary_losses import reported, take_over
 from recycle.runtime.device import own_device
 from recycle.runtime.errors import ConnectionLost
@@ -147,9 +148,9 @@ class TrainingCode:
         self.scheduler.load_state_dict(progress.scheduler)
         self.scheduler.step(0)
         self._data.open_at(progress.bookmarks)
-        totals = {name: each.to(own_device()) for name, each in _named(state, TOTAL).items()}
+        totals = {name: each.to(own_device()) for name, each in named(state, TOTAL).items()}
         self._brought = {**progress.counts, **totals}
-        take_over(_named(state, REPORTED))
+        take_over(named(state, REPORTED))
         for number, scaler in enumerate(self._scalers):
             if (found := state.get(f"{SCALE}{number}")) is not None:
                 scaler.load_state_dict({**progress.scales[number], SCALE: found})
@@ -160,7 +161,7 @@ class TrainingCode:
         # torch reads a generator's state from where its memory begins, and what came over lies in the middle of some.
         torch.set_rng_state(state[f"{RANDOM}torch"].clone())
         torch.cuda.set_rng_state(state[f"{RANDOM}cuda"].clone())
-        get_cuda_rng_tracker().set_states({name: each.clone() for name, each in _named(state, TRACKER).items()})
+        get_cuda_rng_tracker().set_states({name: each.clone() for name, each in named(state, TRACKER).items()})
 
     def log(self, training_log: Callable[..., Any]) -> Callable[..., Any]:
         """Megatron's ``training_log``, whose sums since the last line that it printed come back with a server."""
@@ -189,7 +190,3 @@ class TrainingCode:
         chained = getattr(self.optimizer, "chained_optimizers", [self.optimizer])
         scalers = [getattr(each, "grad_scaler", None) for each in chained]
         return [each for each in scalers if each is not None]
-
-
-def _named(state: Mapping[str, torch.Tensor], kind: str) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(kind): each for name, each in state.items() if name.startswith(kind)}

@@ -202,7 +202,7 @@ class Rendezvous:
         text = (
             absent(start, [rank for rank, each in enumerate(found) if each is None], within) + self._with_other_secret()
         )
-        self._reach().set("absent", text.encode())
+        self._reach().write("absent", text.encode())
         return text
 
     def _whom(self) -> str:
@@ -230,7 +230,7 @@ class Rendezvous:
             RunError: there is no run.
             ControlError: nobody answers.
         """
-        found = self._reach().get("admission")
+        found = self._reach().read("admission", bytes)
         self.is_late = found is not None and not read_welcome(found).refusal
         if found is None:
             self.greet()
@@ -291,7 +291,7 @@ class Rendezvous:
 
     def is_over(self) -> bool:
         """Whether all were let in already, as where the first process comes again."""
-        found = self._reach().get("admission")
+        found = self._reach().read("admission", bytes)
         return found is not None and not read_welcome(found).refusal
 
     def greet(self) -> None:
@@ -315,7 +315,7 @@ class Rendezvous:
                 f"process {start.rank} has come already, on {other.host}: where that is another job's, give this one a "
                 "MASTER_PORT of its own; where it has ended, start all again"
             )
-        self._reach().set(key, said)
+        self._reach().write(key, said)
 
     def agree_on_token(self, nonce: str = "") -> str:
         """The run's token, which all make of the secret and of what the first process tells here.
@@ -360,7 +360,7 @@ class Rendezvous:
             self.leave(1)
 
     def _write(self, key: str, content: object) -> None:
-        self._reach().set(key, msgspec.json.encode(content))
+        self._reach().write(key, msgspec.json.encode(content))
 
     def _wait(self, key: str, awaiting: WaitingNotice) -> bytes | None:
         store, deadline = self._reach(), time.monotonic() + self._patience
@@ -370,7 +370,7 @@ class Rendezvous:
             awaiting.look(self._whom)
             if time.monotonic() > deadline:
                 return None
-        return store.get(key)
+        return store.read(key, bytes)
 
     def _heed(self, store: SealedValues) -> None:
         """Look whether somebody has said that there is no run."""

@@ -30,7 +30,7 @@ class GlooNetwork(SharesOverLinks):
         server: which of them this rank belongs to.
         options: how they meet.
         rank: which of the server's.
-        check: raises when this view is over; None where views never end.
+        check: raises when this view is over.
         partners: whom this rank sends to or receives from.
 
     Raises:
@@ -44,7 +44,7 @@ class GlooNetwork(SharesOverLinks):
         server: Server,
         options: NetworkOptions,
         rank: ServerRank,
-        check: Callable[[], None] | None,
+        check: Callable[[], None],
         partners: Collection[Server],
     ) -> None:
         self.view = view
@@ -56,7 +56,7 @@ class GlooNetwork(SharesOverLinks):
         self.line: Line = NO_LINE
         self._store = PrefixStore(f"epoch/{view.epoch}/rank/{rank.number}", store)
         self._options = options
-        self._check = check or _nothing
+        self._check = check
         # Groups end with the network, whoever else has let go of them.
         self._groups: list[LazyGroup] = []
         self._named: dict[str, GlooGroup] = {}
@@ -119,7 +119,3 @@ class GlooNetwork(SharesOverLinks):
     def _connect(self, groups: Sequence[LazyGroup], patience: timedelta) -> None:
         self._groups += groups
         connect_groups(groups, patience, self._check)
-
-
-def _nothing() -> None:
-    """What is checked where views never end."""

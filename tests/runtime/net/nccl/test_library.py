@@ -19,7 +19,7 @@ from recycle.runtime.net.nccl.bindings import Call
 from recycle.runtime.net.nccl.communicators import OrderedLink
 from recycle.runtime.net.nccl.library import NcclLibrary
 from recycle.runtime.net.nccl.network import TwofoldGroup, TwofoldLink
-from recycle.runtime.net.network import Done, Link, NetworkOptions
+from recycle.runtime.net.network import Link, NetworkOptions, Several
 from recycle.runtime.net.transfer_key import STATE
 
 
@@ -136,7 +136,7 @@ class Named(Link):
 
     def send(self, tensor, _):
         self._given.append((self._name, int(tensor[0])))
-        return Done()
+        return Several()
 
     receive = send
 

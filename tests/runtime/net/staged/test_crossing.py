@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from recycle.runtime.net.network import Alone, Done
+from recycle.runtime.net.network import Alone, Several
 from recycle.runtime.net.staged.crossing import StagedGroup, StagedLink, is_on_device
 from recycle.runtime.net.transfer_key import STATE
 
@@ -17,7 +17,7 @@ class Carried:
 
     def send(self, tensor, _):
         self.given.append(tensor)
-        return Done()
+        return Several()
 
     def receive(self, tensor, _):
         self.given.append(tensor)
