@@ -1,10 +1,11 @@
 """A server that was killed comes back, in whatever stage and after whatever its training code has done before."""
 
 import random
+import re
 
 import pytest
 
-from harness.flag_runs import deaths, kill_in_turn, losses, nearly, needs_training, norms, returns, train
+from harness.flag_runs import deaths, kill, kill_in_turn, losses, nearly, needs_training, norms, returns, train
 from harness.undisturbed import trained_by_script
 
 pytestmark = [needs_training, pytest.mark.timeout(1200)]
@@ -89,3 +90,16 @@ def test_who_comes_back_after_an_iteration_that_was_made_again_or_skipped_change
     victim = random.randrange(4)
     survived = survive(dataset, pace, [victim], *CALM, *settings, apart=6, rejected=rejected, iterations=16)
     assert all_of(survived) == nearly_all(stock), victim
+
+
+@pytest.mark.long
+def test_a_stage_that_is_lost_around_a_rejected_iteration_comes_back_from_memory(dataset, pace):
+    """Its results may be rejected again when others, whose training code is past it, make it again."""
+    told, when = {"PACE": str(pace), "REJECT": "6"}, random.uniform(0, 0.5)
+    script = "rejecting_gpt.py"
+    stock = train(dataset, *CALM, iterations=16, script=script, told=told)
+    watch = kill([(0, 5, when), (1, 5, when)])
+    settings = (*CALM, *ON, *KEPT)
+    survived = train(dataset, *settings, iterations=16, script=script, told=told, watch=watch, patience=PATIENCE)
+    assert set(re.findall(r"(W\d_\d) was killed by signal 9", survived.output)) == {"W0_0", "W1_0"}, when
+    assert all_of(survived) == nearly_all(stock), when
