@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 PAGES = {
     "README.md": "index.md",
+    "SECURITY.md": "reference/security.md",
     "CHANGELOG.md": "reference/changes.md",
     "patches/README.md": "reference/patches.md",
 }

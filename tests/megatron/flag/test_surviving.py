@@ -8,7 +8,9 @@ from inspect import signature
 from uuid import uuid4
 
 import pytest
+import torch
 from megatron.core.num_microbatches_calculator import init_num_microbatches_calculator
+from torch.utils._pytree import tree_leaves
 
 from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
@@ -275,6 +277,33 @@ def test_who_was_killed_comes_back_and_is_a_full_member(dataset, tmp_path, monke
     del resumed["trained", whole + 2]
     assert resumed == {key: stock[key] for key in resumed}
     assert ("trained", long) in resumed
+
+
+@pytest.mark.long
+def test_a_death_is_repeated_to_the_bit_from_the_checkpoint_before_it(dataset, tmp_path, monkeypatch):
+    """By the same catalogue, the same server dies in the same iteration, at another moment of it."""
+    job = paper_job(pipelines=4, stages=2, micro_batches=2)
+    make_catalogue(tmp_path / "plans.zip", job, Mode(optimizer="global"), 1, QUICK, "lowered", lambda *_: None)
+
+    def died(forward, *arguments):
+        """What the last checkpoint of each stage holds."""
+        folder = tmp_path / f"killed-{forward}"
+        monkeypatch.setenv("ACCIDENTS", f"5:forward:{forward}")
+        settings = (*ON, "--recycle-catalogue", tmp_path / "plans.zip", *TO_FILE, folder, *arguments)
+        survived = train(dataset, *settings, ranks=8, iterations=LENGTH, script="accident_prone_gpt.py")
+        assert deaths(survived) == ["W1_1"]
+        files = sorted(folder.glob(f"iter_{LENGTH:07}/*/*.pt"))
+        assert len(files) == 2
+        states = [torch.load(each, weights_only=False) for each in files]
+        leaves = tree_leaves([(each["model"], each["optimizer"]) for each in states])
+        return [each for each in leaves if isinstance(each, torch.Tensor)]
+
+    # In the sixth iteration, which has two of this server's forward passes.
+    first = died(11)
+    (tmp_path / "killed-11" / "latest_checkpointed_iteration.txt").write_text("4")
+    again = died(4, *FROM_FILE, tmp_path / "killed-11")
+    assert len(first) == len(again) > 100
+    assert all(map(torch.equal, first, again))
 
 
 @pytest.mark.long
