@@ -34,12 +34,19 @@ def job_file(folder: Path, **keys: object) -> Path:
 
 
 def placed_job(
-    form: str, pipelines: int = 2, servers: int = 2, micro_batches: int = 4, limit: int = 4, latency: int = 0
+    form: str,
+    pipelines: int = 2,
+    servers: int = 2,
+    micro_batches: int = 4,
+    limit: int = 4,
+    latency: int = 0,
+    costs: tuple[int, int, int] = (1, 1, 1),
+    optimizer: int = 1,
 ) -> Job:
-    """Servers of several chunks, by the short form of their placement; F, I, W and the optimizer take a slot each."""
+    """Servers of several chunks, by the short form of their placement, and what F, I and W of each chunk take."""
     placement = parse_placement(form, servers)
     count = sum(map(len, placement))
-    stages = (Stage(1, 1, 1, 1, 0, 1, 0, limit),) * count
+    stages = (Stage(*costs, optimizer, 0, 1, 0, limit),) * count
     return Job(pipelines, micro_batches, stages, (latency,) * (count - 1), "placed", placement=placement)
 
 

@@ -85,6 +85,30 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return call
 
 
+@pytest.fixture
+def ran(run: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
+    """The same of what has to end well; gives standard output."""
+
+    def call(*arguments: object) -> str:
+        status, out, err = run(*arguments)
+        assert status == 0, out + err
+        return out
+
+    return call
+
+
+@pytest.fixture
+def refused(run: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
+    """The same of what cannot be used; gives the one line that says so."""
+
+    def call(*arguments: object) -> str:
+        status, out, err = run(*arguments)
+        assert (status, out, err.count("\n")) == (2, "", 1), out + err
+        return err
+
+    return call
+
+
 @pytest.fixture(scope="session")
 def shared_runs(tmp_path_factory: pytest.TempPathFactory) -> SharedRuns:
     """Runs that are made once for all workers."""

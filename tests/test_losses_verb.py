@@ -54,9 +54,8 @@ def test_runs_without_a_common_iteration_end_with_status_1(run, tmp_path):
     assert len(err.splitlines()) == 1
 
 
-def test_a_directory_without_losses_is_one_line(run, tmp_path):
-    status, _, err = run("show", write(tmp_path / "run", [view(0, FOUR, 0)], 0), "--losses", tmp_path / "a.svg")
-    assert status == 2
+def test_a_directory_without_losses_is_one_line(run, refused, tmp_path):
+    err = refused("show", write(tmp_path / "run", [view(0, FOUR, 0)], 0), "--losses", tmp_path / "a.svg")
     assert "no losses here" in err
     assert len(err.splitlines()) == 1
     assert not (tmp_path / "a.svg").exists()

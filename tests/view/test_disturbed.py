@@ -159,10 +159,8 @@ def test_what_was_interrupted_is_not_compared(subject):
     assert (dict(comparison.changes), comparison.missing) == ({}, 0)
 
 
-def test_the_terminal_says_what_happened_in_the_run(run, folder):
-    status, out, _ = run("show", folder)
-    assert status == 0
-    assert out.splitlines()[-11:] == [
+def test_the_terminal_says_what_happened_in_the_run(ran, folder):
+    assert ran("show", folder).splitlines()[-11:] == [
         "W1_2 died: was killed by signal 9 (SIGKILL), noticed by its agent",
         "view 1: 11 of 12 servers, planned throughput 80% of before (100% of fault-free 1F1B), "
         "from the catalogue; iteration 2 is made again; each hour costs 12 min as planned until servers return",
@@ -181,11 +179,9 @@ def test_the_terminal_says_what_happened_in_the_run(run, folder):
     ]
 
 
-def test_who_writes_a_page_reads_where_it_is_and_a_summary(run, folder, tmp_path):
+def test_who_writes_a_page_reads_where_it_is_and_a_summary(ran, folder, tmp_path):
     page = tmp_path / "run.html"
-    status, out, _ = run("show", folder, "--html", page)
-    assert status == 0
-    assert out.splitlines() == [
+    assert ran("show", folder, "--html", page).splitlines() == [
         f"written to {page}",
         "1 failure, 1 rejoin, 1 iteration made again",
         "recovered in 6 ms median, 6 ms worst: detect 1, agree 2, rebuild 2, restore 1, start 1",
