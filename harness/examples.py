@@ -1,7 +1,7 @@
 """The worked example, and plans made quickly for tests."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,8 +9,10 @@ import msgspec
 from recycle.job import Job, Server, Stage
 from recycle.jobfile import encode_job, load_job
 from recycle.placement import PlacedPipeline, PlacedServer, parse_placement
+from recycle.plan.clock import run_clock
+from recycle.plan.instruction import Instruction
 from recycle.plan.mode import Mode
-from recycle.plan.plan import Form, Plan
+from recycle.plan.plan import Form, Plan, Provenance
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
 
@@ -75,6 +77,26 @@ def paper_job(
         latency=(0,) * (stages - 1),
         name="paper",
     )
+
+
+def programs_of(rows: Mapping[str, str]) -> dict[Server, tuple[Instruction, ...]]:
+    """Programs of servers, by their names, from the texts of their instructions."""
+    return {Server.parse(name): tuple(map(Instruction.parse, row.split())) for name, row in rows.items()}
+
+
+def plan_of(
+    job: Job,
+    failed: Iterable[Server],
+    mode: Mode,
+    programs: Mapping[Server, Sequence[Instruction]],
+    form: Form = "compute",
+) -> Plan:
+    """A plan of some programs, its figures by the clock."""
+    clock = run_clock(job, mode, programs)
+    lists = {server: tuple(program) for server, program in programs.items()}
+    provenance = Provenance("test", 0, "none", "nobody", "bounded")
+    figures = (clock.makespan, clock.period, 0, clock.period)
+    return Plan(job, job.dead_servers(failed), {}, mode, form, *figures, provenance, lists)
 
 
 def paper_plan(form: Form = "lowered", failed: Sequence[Server] = DEAD, **changes: int) -> Plan:
