@@ -5,11 +5,11 @@ import socket
 import subprocess
 import sys
 
-import msgspec
 import pytest
 
+from harness.recordings import write_events
 from recycle.record.processes import Processes
-from recycle.record.recording import FORMAT, VERSION, Line, ProcessLine, RunLine
+from recycle.record.recording import FORMAT, VERSION, ProcessLine, RunLine
 
 TITLED = "import setproctitle, time, sys; setproctitle.setproctitle(sys.argv[1]); print(flush=True); time.sleep(600)"
 
@@ -30,11 +30,8 @@ def process():
 
 
 def record(folder, name, pid, host=None):
-    (folder / "events").mkdir(parents=True, exist_ok=True)
-    lines: list[Line] = [RunLine(FORMAT, VERSION, "run", "us", "measured")]
-    lines.append(ProcessLine(name, pid, host or socket.gethostname()))
-    encoded = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
-    (folder / "events" / f"{name}.jsonl").write_bytes(encoded)
+    head = RunLine(FORMAT, VERSION, "run", "us", "measured")
+    write_events(folder, {name: [head, ProcessLine(name, pid, host or socket.gethostname())]})
 
 
 def test_the_newest_process_of_a_server_is_killed_and_nobody_else(run, refused, process, tmp_path):

@@ -1,8 +1,8 @@
 from xml.etree import ElementTree as Xml
 
-import msgspec
 import pytest
 
+from harness.recordings import write_events
 from recycle.record.recording import ViewLine
 from tests.record.test_history import FOUR, HEAD, death, view
 from tests.record.test_totals import iteration
@@ -10,8 +10,7 @@ from tests.record.test_totals import iteration
 
 def write(folder, views, steps, shift=0.0):
     """A run: who is in each view and where it begins, and the loss of each step."""
-    events = folder / "events"
-    events.mkdir(parents=True)
+
     files = {server: [HEAD] for server in FOUR} | {"launcher": [HEAD, *views]}
     changes = [line for line in views if isinstance(line, ViewLine)]
     for number, line in enumerate(changes):
@@ -20,8 +19,7 @@ def write(folder, views, steps, shift=0.0):
             for server in line.servers:
                 losses = [5.0 - step, 5.0 - step + shift] if server[-1] == "1" else []
                 files[server].append(iteration(server, step, losses, epoch=line.epoch))
-    for name, lines in files.items():
-        (events / f"{name}.jsonl").write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    write_events(folder, files)
     return folder
 
 
