@@ -99,5 +99,9 @@ def plan_of(
     return Plan(job, job.dead_servers(failed), {}, mode, form, *figures, provenance, lists)
 
 
+def plan_around(job: Job, *failed: str, mode: Mode = Mode()) -> Plan:  # noqa: B008 - immutable
+    return make_plan(job, [Server.parse(each) for each in failed], mode, QUICK)
+
+
 def paper_plan(form: Form = "lowered", failed: Sequence[Server] = DEAD, **changes: int) -> Plan:
     return make_plan(paper_job(**changes), failed, Mode(), QUICK, form)

@@ -4,7 +4,7 @@ import gc
 import os
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -115,6 +115,14 @@ def shared_runs(tmp_path_factory: pytest.TempPathFactory) -> SharedRuns:
     folder = tmp_path_factory.getbasetemp()
     # Each worker has a folder of its own in that of the session.
     return SharedRuns((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "shared")
+
+
+@pytest.fixture(scope="module")
+def short_text() -> Iterator[None]:
+    """Runs that are given no text read a short one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
+        yield
 
 
 @pytest.fixture
