@@ -1,9 +1,8 @@
 """Members without a training: real machine, board and gathering, over a store that counts what is asked of it."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 from recycle.control.board.board import Board
 from recycle.control.membership.durations import Durations
@@ -47,111 +46,34 @@ class Cost(NamedTuple):
 
 
 class CountingStore:
-    """A Store that counts what is asked of another one.
+    """A Store that counts what is asked of another one, whatever that is.
 
     Args:
         store: which.
+
+    Attributes:
+        requests: how many there were.
+        read: bytes of what was answered.
+        view: bytes of these that were read under the key of the newest verdict.
     """
 
-    forgets = True
-
     def __init__(self, store: Store) -> None:
-        self.requests = self.read = self.view = 0
+        self.clear()
         self._store = store
 
-    def set(self, key: str, value: bytes) -> None:
-        """See Store."""
-        self.requests += 1
-        self._store.set(key, value)
+    def __getattr__(self, name: str) -> Any:
+        asked = getattr(self._store, name)
+        if not callable(asked):
+            return asked
 
-    def set_many(self, values: Mapping[str, bytes]) -> None:
-        """See Store."""
-        self.requests += 1
-        self._store.set_many(values)
+        def count(*given: Any) -> Any:
+            found = asked(*given)
+            self.requests += 1
+            self.read += _size(found)
+            self.view += _size(found) if given[0] == "view" else 0
+            return found
 
-    def get(self, key: str) -> bytes | None:
-        """See Store."""
-        found = self._store.get(key)
-        self._count(key, found)
-        return found
-
-    def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """See Store."""
-        self.requests += 1
-        found = self._store.get_many(keys)
-        self.read += sum(len(each or b"") for each in found)
-        return found
-
-    def peek(self, keys: Sequence[str]) -> list[bytes | None]:
-        """See Store."""
-        self.requests += 1
-        found = self._store.peek(keys)
-        self.read += sum(len(each or b"") for each in found)
-        return found
-
-    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        """See Store."""
-        found = self._store.compare_set(key, expected, desired)
-        self._count(key, found)
-        return found
-
-    def keep_first(self, values: Mapping[str, bytes]) -> list[bytes]:
-        """See Store."""
-        self.requests += 1
-        found = self._store.keep_first(values)
-        self.read += sum(map(len, found))
-        return found
-
-    def exchange(self, values: Mapping[str, bytes], keys: Sequence[str]) -> list[bytes | None]:
-        """See Store."""
-        self.requests += 1
-        found = self._store.exchange(values, keys)
-        self.read += sum(len(each or b"") for each in found)
-        return found
-
-    def wait(self, key: str, timeout: float) -> bytes | None:
-        """See Store."""
-        found = self._store.wait(key, timeout)
-        self._count(key, found)
-        return found
-
-    def hear(self, key: str, timeout: float) -> bytes | None:
-        """See Store."""
-        found = self._store.hear(key, timeout)
-        self._count(key, found)
-        return found
-
-    def add(self, key: str, amount: int) -> int:
-        """See Store."""
-        self.requests += 1
-        return self._store.add(key, amount)
-
-    def append(self, log: str, *entries: bytes) -> None:
-        """See Store."""
-        self.requests += 1
-        self._store.append(log, *entries)
-
-    def entries(self, log: str, after: int) -> Entries:
-        """See Store."""
-        self.requests += 1
-        entries = self._store.entries(log, after)
-        self.read += sum(len(entry) for _, entry in entries.found)
-        return entries
-
-    def wait_entry(self, log: str, after: int, timeout: float) -> bool:
-        """See Store."""
-        self.requests += 1
-        return self._store.wait_entry(log, after, timeout)
-
-    def delete(self, key: str) -> None:
-        """See Store."""
-        self.requests += 1
-        self._store.delete(key)
-
-    def delete_all(self, outlived: Callable[[str], bool]) -> None:
-        """See Store."""
-        self.requests += 1
-        self._store.delete_all(outlived)
+        return count
 
     def clone(self) -> Self:
         """See Store."""
@@ -161,11 +83,17 @@ class CountingStore:
         """Count from 0."""
         self.requests = self.read = self.view = 0
 
-    def _count(self, key: str, found: bytes | None) -> None:
-        self.requests += 1
-        self.read += len(found or b"")
-        if key == "view":
-            self.view += len(found or b"")
+
+def _size(found: object) -> int:
+    """Bytes of an answer of a store: of a value, of several, or of entries."""
+    match found:
+        case bytes():
+            return len(found)
+        case list():
+            return sum(len(each or b"") for each in found)
+        case Entries():
+            return sum(len(entry) for _, entry in found.found)
+    return 0
 
 
 class BareMember:

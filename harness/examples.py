@@ -1,7 +1,7 @@
 """The worked example, and plans made quickly for tests."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,8 +9,10 @@ import msgspec
 from recycle.job import Job, Server, Stage
 from recycle.jobfile import encode_job, load_job
 from recycle.placement import PlacedPipeline, PlacedServer, parse_placement
+from recycle.plan.clock import run_clock
+from recycle.plan.instruction import Instruction
 from recycle.plan.mode import Mode
-from recycle.plan.plan import Form, Plan
+from recycle.plan.plan import Form, Plan, Provenance
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
 
@@ -34,12 +36,19 @@ def job_file(folder: Path, **keys: object) -> Path:
 
 
 def placed_job(
-    form: str, pipelines: int = 2, servers: int = 2, micro_batches: int = 4, limit: int = 4, latency: int = 0
+    form: str,
+    pipelines: int = 2,
+    servers: int = 2,
+    micro_batches: int = 4,
+    limit: int = 4,
+    latency: int = 0,
+    costs: tuple[int, int, int] = (1, 1, 1),
+    optimizer: int = 1,
 ) -> Job:
-    """Servers of several chunks, by the short form of their placement; F, I, W and the optimizer take a slot each."""
+    """Servers of several chunks, by the short form of their placement, and what F, I and W of each chunk take."""
     placement = parse_placement(form, servers)
     count = sum(map(len, placement))
-    stages = (Stage(1, 1, 1, 1, 0, 1, 0, limit),) * count
+    stages = (Stage(*costs, optimizer, 0, 1, 0, limit),) * count
     return Job(pipelines, micro_batches, stages, (latency,) * (count - 1), "placed", placement=placement)
 
 
@@ -68,6 +77,30 @@ def paper_job(
         latency=(0,) * (stages - 1),
         name="paper",
     )
+
+
+def programs_of(rows: Mapping[str, str]) -> dict[Server, tuple[Instruction, ...]]:
+    """Programs of servers, by their names, from the texts of their instructions."""
+    return {Server.parse(name): tuple(map(Instruction.parse, row.split())) for name, row in rows.items()}
+
+
+def plan_of(
+    job: Job,
+    failed: Iterable[Server],
+    mode: Mode,
+    programs: Mapping[Server, Sequence[Instruction]],
+    form: Form = "compute",
+) -> Plan:
+    """A plan of some programs, its figures by the clock."""
+    clock = run_clock(job, mode, programs)
+    lists = {server: tuple(program) for server, program in programs.items()}
+    provenance = Provenance("test", 0, "none", "nobody", "bounded")
+    figures = (clock.makespan, clock.period, 0, clock.period)
+    return Plan(job, job.dead_servers(failed), {}, mode, form, *figures, provenance, lists)
+
+
+def plan_around(job: Job, *failed: str, mode: Mode = Mode()) -> Plan:  # noqa: B008 - immutable
+    return make_plan(job, [Server.parse(each) for each in failed], mode, QUICK)
 
 
 def paper_plan(form: Form = "lowered", failed: Sequence[Server] = DEAD, **changes: int) -> Plan:

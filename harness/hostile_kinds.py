@@ -69,16 +69,8 @@ class Launchers(Kind):
     """The command that has started the run gets a signal, alone or with all of its processes."""
 
     choices = (
-        "INT",
-        "TERM",
-        "HUP",
-        "KILL",
-        "STOP",
-        "INT to all",
-        "HUP to all",
-        "STOP to all",
-        "INT twice",
-        "TERM twice",
+        *("INT", "TERM", "HUP", "KILL", "STOP"),
+        *("INT to all", "HUP to all", "STOP to all", "INT twice", "TERM twice"),
     )
 
     def strike(self, scene: Scene) -> None:

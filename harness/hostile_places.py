@@ -65,9 +65,6 @@ class Files(Kind):
         else:
             place.unlink()
 
-    def allowed(self, choice: str, *, killed: bool) -> Collection[str]:
-        return (TRAINED,)
-
 
 class Disks(Kind):
     """The disk of the run's folder, or of temporary files, is full."""

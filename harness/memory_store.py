@@ -47,10 +47,7 @@ class MemoryStore:
         with self._changing() as values:
             return [values.get(key) for key in keys]
 
-    def peek(self, keys: Sequence[str]) -> list[bytes | None]:
-        """See Store."""
-        with self._changing() as values:
-            return [values.get(key) for key in keys]
+    peek = get_many
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """See Store."""

@@ -4,7 +4,7 @@ import gc
 import os
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -85,12 +85,44 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return call
 
 
+@pytest.fixture
+def ran(run: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
+    """The same of what has to end well; gives standard output."""
+
+    def call(*arguments: object) -> str:
+        status, out, err = run(*arguments)
+        assert status == 0, out + err
+        return out
+
+    return call
+
+
+@pytest.fixture
+def refused(run: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
+    """The same of what cannot be used; gives the one line that says so."""
+
+    def call(*arguments: object) -> str:
+        status, out, err = run(*arguments)
+        assert (status, out, err.count("\n")) == (2, "", 1), out + err
+        return err
+
+    return call
+
+
 @pytest.fixture(scope="session")
 def shared_runs(tmp_path_factory: pytest.TempPathFactory) -> SharedRuns:
     """Runs that are made once for all workers."""
     folder = tmp_path_factory.getbasetemp()
     # Each worker has a folder of its own in that of the session.
     return SharedRuns((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "shared")
+
+
+@pytest.fixture(scope="module")
+def short_text() -> Iterator[None]:
+    """Runs that are given no text read a short one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
+        yield
 
 
 @pytest.fixture

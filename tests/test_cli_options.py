@@ -153,14 +153,11 @@ def test_what_a_branch_does_not_read_it_refuses_with_the_remedy(run, files, bran
         (("--svg", "a.svg", "--losses", "a.svg"), "a.svg"),
     ],
 )
-def test_two_things_that_go_to_one_place_are_refused(run, files, words, place):
-    status, out, err = run("show", files["whole"], *words)
-    assert (status, out) == (2, "")
+def test_two_things_that_go_to_one_place_are_refused(refused, files, words, place):
+    err = refused("show", files["whole"], *words)
     assert err == f"recycle: {place}: two options write there; leave one of them out, or give it another file\n"
 
 
-def test_a_plan_on_standard_output_has_no_report_there(run, files):
+def test_a_plan_on_standard_output_has_no_report_there(refused, files):
     for words in ((files["job"], "--moves", 1), ("--catalogue", files["catalogue"])):
-        status, out, err = run("plan", *words, "-o", "-", "--json")
-        assert (status, out) == (2, "")
-        assert "--json: -o - takes no account of it; leave it out" in err
+        assert "--json: -o - takes no account of it; leave it out" in refused("plan", *words, "-o", "-", "--json")

@@ -29,9 +29,8 @@ GROWING = ("--rampup-batch-size",)
 EXTERNAL = ("--dataloader-type", "external")
 
 
-def test_a_job_that_works_is_planned_and_its_failures_are_priced(run):
-    status, out, _ = run("doctor", "torchrun", "--nnodes", "3", "--nproc_per_node", "8", *GOOD, "--bf16", "--seed", "7")
-    assert status == 0
+def test_a_job_that_works_is_planned_and_its_failures_are_priced(ran):
+    out = ran("doctor", "torchrun", "--nnodes", "3", "--nproc_per_node", "8", *GOOD, "--bf16", "--seed", "7")
     assert "3 pipelines x 4 stages x 6 micro-batches; 2 ranks per server, 24 in all" in out
     assert "tied embeddings; bf16; gradient clipping at 1; dropout" in out
     assert "refused" not in out
@@ -76,10 +75,9 @@ def test_what_decides_is_said_for_programs(run):
     assert report["unprotected"] == "with one pipeline there are no peers"
 
 
-def test_what_changes_no_result_is_left_out_and_not_refused(run):
+def test_what_changes_no_result_is_left_out_and_not_refused(run, ran):
     words = (*GOOD, "--delay-wgrad-compute", "--num-distributed-optimizer-instances", 2)
-    status, out, _ = run("doctor", "--ranks", 24, *words, "--use-distributed-optimizer")
-    assert status == 0
+    out = ran("doctor", "--ranks", 24, *words, "--use-distributed-optimizer")
     assert "left out   --delay-wgrad-compute: a plan says when" in out
     assert "left out   --num-distributed-optimizer-instances: peers hold each shard twice as it is" in out
     assert "unread" not in out
@@ -88,11 +86,9 @@ def test_what_changes_no_result_is_left_out_and_not_refused(run):
     assert report["unread"] == []
 
 
-def test_batches_that_grow_are_planned_for(run):
+def test_batches_that_grow_are_planned_for(run, ran):
     words = ("doctor", "--ranks", 24, *GOOD, *GROWING, 6, 6, 100)
-    status, out, _ = run(*words)
-    assert status == 0
-    assert "batches that grow from 2 to 6 micro-batches per pipeline" in " ".join(out.split())
+    assert "batches that grow from 2 to 6 micro-batches per pipeline" in " ".join(ran(*words).split())
     assert json.loads(run("doctor", "--json", *words[1:])[1])["plan"]["growth"] == [2, 4, 6]
     report = json.loads(run("doctor", "--json", "--megatron", "0.18.2", *words[1:])[1])
     assert report["runs"] is True
@@ -100,32 +96,26 @@ def test_batches_that_grow_are_planned_for(run):
     assert [each["word"] for each in report["ignored"]] == ["--rampup-batch-size"]
 
 
-def test_with_experts_a_server_is_their_whole_group(run):
+def test_with_experts_a_server_is_their_whole_group(ran, refused):
     experts = ("--num-experts", "6", "--expert-model-parallel-size", "3", "--sequence-parallel")
-    status, out, _ = run("doctor", "--ranks", 48, *GOOD, *experts)
-    assert status == 0
+    out = ran("doctor", "--ranks", 48, *GOOD, *experts)
     assert "2 pipelines x 4 stages x 3 micro-batches; 6 ranks per server, 48 in all" in out
     assert "experts among 6 ranks, which are lost together, of 3 of Megatron's 6 pipelines" in " ".join(out.split())
-    status, _, err = run("doctor", "--ranks", 32, *GOOD, *experts)
-    assert status == 2
+    err = refused("doctor", "--ranks", 32, *GOOD, *experts)
     assert "32 ranks are no multiple of 24, the 6 that compute together with their experts" in err
 
 
-def test_what_nobody_has_run_is_said_and_its_ranks_are_one_server(run):
+def test_what_nobody_has_run_is_said_and_its_ranks_are_one_server(run, ran):
     words = ("--context-parallel-size", 3, "--cp-comm-type", "p2p", "--transformer-impl", "transformer_engine")
-    status, out, _ = run("doctor", "--ranks", 48, *GOOD, *words)
-    assert status == 0
+    out = ran("doctor", "--ranks", 48, *GOOD, *words)
     assert "2 pipelines x 4 stages x 9 micro-batches; 6 ranks per server, 48 in all" in out
     assert "read only  --context-parallel-size: its layers need CUDA" in out
     (found,) = json.loads(run("doctor", "--json", "--ranks", 48, *GOOD, *words)[1])["read_only"]
     assert found["flag"] == "--context-parallel-size"
     eight_bits = ("--fp8-format", "hybrid", "--fp8-recipe", "tensorwise", *words[-2:])
-    status, out, _ = run("doctor", "--ranks", 24, *GOOD, *eight_bits)
-    assert status == 0
-    assert "read only  --fp8-format: its layers need CUDA" in out
+    assert "read only  --fp8-format: its layers need CUDA" in ran("doctor", "--ranks", 24, *GOOD, *eight_bits)
     flexible = ("--num-experts", 4, "--expert-model-parallel-size", 2, "--sequence-parallel")
-    status, out, _ = run("doctor", "--ranks", 48, *GOOD, *flexible, "--moe-token-dispatcher-type", "flex")
-    assert status == 0
+    out = ran("doctor", "--ranks", 48, *GOOD, *flexible, "--moe-token-dispatcher-type", "flex")
     assert "read only  --moe-token-dispatcher-type: DeepEP and HybridEP need CUDA" in out
 
 
@@ -137,9 +127,8 @@ def test_what_nobody_has_run_is_said_and_its_ranks_are_one_server(run):
         ("--pipeline-model-parallel-layout", "Et|(tt|)*6L"),
     ],
 )
-def test_virtual_stages_are_counted_and_planned(run, words):
-    status, out, _ = run("doctor", "--ranks", 24, *GOOD, *words)
-    assert status == 0
+def test_virtual_stages_are_counted_and_planned(run, ran, words):
+    out = ran("doctor", "--ranks", 24, *GOOD, *words)
     assert "3 pipelines x 4 stages of 2 virtual ones each x 6 micro-batches" in out
     assert "a plan in the place of Megatron's interleaved schedule" in " ".join(out.split())
     (refused,) = json.loads(run("doctor", "--json", "--ranks", 24, *GOOD, *words, "--recycle-stagger")[1])["refused"]
@@ -249,23 +238,19 @@ def test_what_torchrun_would_complete_or_refuse_is_an_error(run, option):
     assert f"unread     {option}: did you mean --n" in out
 
 
-def test_a_misspelt_option_of_the_doctor_is_no_part_of_the_job(run):
-    status, _, err = run("doctor", "--rank", 24, *GOOD)
-    assert status == 2
-    assert "No such option '--rank'" in err
+def test_a_misspelt_option_of_the_doctor_is_no_part_of_the_job(refused):
+    assert "No such option '--rank'" in refused("doctor", "--rank", 24, *GOOD)
 
 
-def test_a_job_that_is_too_large_is_refused_before_its_servers_are_listed(run, monkeypatch):
+def test_a_job_that_is_too_large_is_refused_before_its_servers_are_listed(refused, monkeypatch):
     monkeypatch.setattr(Job, "dead_servers", lambda *_: pytest.fail("servers are listed"))
     words = ("--num-layers", 4, "--pipeline-model-parallel-size", 2, "--micro-batch-size", 1)
-    status, _, err = run("doctor", "--ranks", 8, "pretrain_gpt.py", *words, "--global-batch-size", 10**8)
-    assert status == 2
+    err = refused("doctor", "--ranks", 8, "pretrain_gpt.py", *words, "--global-batch-size", 10**8)
     assert "4 pipelines x 2 stages x 25000000 micro-batches are 600000000 tasks" in err
 
 
-def test_a_release_that_is_not_known_is_refused(run):
-    status, _, err = run("doctor", "--megatron", "0.1", "--ranks", 24, *GOOD)
-    assert status == 2
+def test_a_release_that_is_not_known_is_refused(refused):
+    err = refused("doctor", "--megatron", "0.1", "--ranks", 24, *GOOD)
     assert "Megatron 0.1: the options of 0.16.1, 0.17.1, 0.18.0, 0.18.2, 0.19.0, 0.19.1, 0.19.2 are known" in err
 
 
@@ -334,10 +319,9 @@ def test_what_is_refused_is_said_with_a_reason(run, arguments, reason):
     assert reason in line
 
 
-def test_a_job_is_judged_on_the_machines_that_it_is_for(run):
+def test_a_job_is_judged_on_the_machines_that_it_is_for(run, ran):
     on_gpus = [each for each in GOOD if each not in ("--distributed-backend", "gloo")]
-    status, out, _ = run("doctor", "--ranks", 24, *on_gpus)
-    assert status == 0
+    out = ran("doctor", "--ranks", 24, *on_gpus)
     assert "runs       yes" in out
     assert "refused" not in out
     status, out, _ = run("doctor", "--ranks", 24, *on_gpus, "--use-sharp")
@@ -345,14 +329,12 @@ def test_a_job_is_judged_on_the_machines_that_it_is_for(run):
     assert "--use-sharp: each view makes its own communicators" in out
 
 
-def test_a_job_that_is_told_to_train_on_cpus_is_one_over_gloo(run):
+def test_a_job_that_is_told_to_train_on_cpus_is_one_over_gloo(run, refused):
     bare = [each for each in GOOD[1:] if each not in ("--distributed-backend", "gloo")]
     words = ("torchrun", "--nproc-per-node", 24, "-m", "recycle.megatron", "--on-cpu", "pretrain_gpt.py", *bare)
     report = json.loads(run("doctor", "--json", *words)[1])
     assert (report["runs"], report["untried_on_gpus"]) == (True, [])
-    status, _, err = run("doctor", *words, "--distributed-backend", "nccl")
-    assert status == 2
-    assert "it needs CUDA, and --on-cpu is given" in err
+    assert "it needs CUDA, and --on-cpu is given" in refused("doctor", *words, "--distributed-backend", "nccl")
 
 
 @pytest.mark.parametrize(
@@ -553,9 +535,8 @@ def test_what_prevents_a_split_backward_pass_is_said_and_planned_for(run):
         (["--ranks", "24", *GOOD, "--micro-batch-size", "two"], "--micro-batch-size: invalid int value: 'two'"),
     ],
 )
-def test_what_cannot_be_read_is_one_line(run, arguments, message):
-    status, _, err = run("doctor", *arguments)
-    assert status == 2
+def test_what_cannot_be_read_is_one_line(refused, arguments, message):
+    err = refused("doctor", *arguments)
     assert message in err
     assert err.count("\n") == 1
 
@@ -567,21 +548,21 @@ def catalogue(path, mode):
     return path
 
 
-def test_a_catalogue_gives_its_own_figures_and_must_fit(run, tmp_path):
+def test_a_catalogue_gives_its_own_figures_and_must_fit(run, ran, refused, tmp_path):
     path = catalogue(tmp_path / "plans.zip", Mode("split", "global"))
-    status, out, _ = run("doctor", "--ranks", 24, *GOOD, "--recycle-catalogue", path)
-    assert status == 0
+    out = ran("doctor", "--ranks", 24, *GOOD, "--recycle-catalogue", path)
     assert "ms" in out
     assert "equally long" not in out
     out = " ".join(run("doctor", "--ranks", 24, "--ranks-per-host", 4, *GOOD, "--recycle-catalogue", path)[1].split())
     assert "2 servers die with a host; the catalogue has no plan for 6 hosts: make it with --failures 2" in out
-    status, _, err = run("doctor", "--ranks", 16, *GOOD, "--global-batch-size", 8, "--recycle-catalogue", path)
-    assert "its plans are for 3 pipelines x 4 stages x 6 micro-batches, and training has 2 pipelines" in err
-    status, _, err = run("doctor", "--ranks", 24, *FUSED, "--recycle-catalogue", path)
-    assert "its plans split the backward pass, but gradient_accumulation_fusion is on" in err
     staggered = catalogue(tmp_path / "staggered.zip", Mode())
-    status, _, err = run("doctor", "--ranks", 24, *GOOD, "--recycle-catalogue", staggered)
-    assert "make the catalogue with --optimizer global" in err
+    other_size = ("--global-batch-size", 8, "--recycle-catalogue", path)
+    for ranks, words, message in (
+        (16, (*GOOD, *other_size), "are for 3 pipelines x 4 stages x 6 micro-batches, and training has 2 pipelines"),
+        (24, (*FUSED, "--recycle-catalogue", path), "split the backward pass, but gradient_accumulation_fusion is on"),
+        (24, (*GOOD, "--recycle-catalogue", staggered), "make the catalogue with --optimizer global"),
+    ):
+        assert message in refused("doctor", "--ranks", ranks, *words)
 
 
 def test_neither_torch_nor_a_solver_is_imported():
@@ -595,7 +576,5 @@ def test_neither_torch_nor_a_solver_is_imported():
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_without_a_command_line_it_is_said_what_is_missing(run):
-    status, out, err = run("doctor")
-    assert (status, out) == (2, "")
-    assert err == "recycle: Missing argument 'COMMAND...'. (recycle doctor --help says more)\n"
+def test_without_a_command_line_it_is_said_what_is_missing(refused):
+    assert refused("doctor") == "recycle: Missing argument 'COMMAND...'. (recycle doctor --help says more)\n"

@@ -9,10 +9,10 @@ import sys
 import time
 from contextlib import suppress
 
-import msgspec
 import pytest
 
 from harness.forked import TRAINER
+from harness.recordings import write_events
 from harness.started import TRAIN, Started, wait_until
 from recycle.cli.verbs import VERBS
 from recycle.plan.document import save_plan
@@ -67,8 +67,7 @@ def large(shared_runs):
             ProcessLine("W0_0", os.getpid(), socket.gethostname()),
         ]
         lines += itertools.repeat(SpanLine("W0_0", "compute", "0F0.0", 0.0, 1.0, 0), 100_000)
-        (folder / "events").mkdir()
-        (folder / "events" / "W0_0.jsonl").write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        write_events(folder, {"W0_0": lines})
 
     return shared_runs.run("a plan and a recording that take seconds to read", make, type(None)).folder
 

@@ -5,11 +5,11 @@ import socket
 import subprocess
 import sys
 
-import msgspec
 import pytest
 
+from harness.recordings import write_events
 from recycle.record.processes import Processes
-from recycle.record.recording import FORMAT, VERSION, Line, ProcessLine, RunLine
+from recycle.record.recording import FORMAT, VERSION, ProcessLine, RunLine
 
 TITLED = "import setproctitle, time, sys; setproctitle.setproctitle(sys.argv[1]); print(flush=True); time.sleep(600)"
 
@@ -30,14 +30,11 @@ def process():
 
 
 def record(folder, name, pid, host=None):
-    (folder / "events").mkdir(parents=True, exist_ok=True)
-    lines: list[Line] = [RunLine(FORMAT, VERSION, "run", "us", "measured")]
-    lines.append(ProcessLine(name, pid, host or socket.gethostname()))
-    encoded = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
-    (folder / "events" / f"{name}.jsonl").write_bytes(encoded)
+    head = RunLine(FORMAT, VERSION, "run", "us", "measured")
+    write_events(folder, {name: [head, ProcessLine(name, pid, host or socket.gethostname())]})
 
 
-def test_the_newest_process_of_a_server_is_killed_and_nobody_else(run, process, tmp_path):
+def test_the_newest_process_of_a_server_is_killed_and_nobody_else(run, refused, process, tmp_path):
     first, newest, other, stranger = (process("recycle: W1_2") for _ in range(4))
     record(tmp_path / "run", "W1_2", first.pid)
     record(tmp_path / "run", "W1_2#1", newest.pid)
@@ -47,9 +44,7 @@ def test_the_newest_process_of_a_server_is_killed_and_nobody_else(run, process, 
     assert (status, out) == (0, f"W1_2 is killed: process {newest.pid}\n")
     assert newest.wait(60) == -9
     assert [each.poll() for each in (first, other, stranger)] == [None] * 3
-    status, _, err = run("kill", tmp_path / "run", "W1_2")
-    assert status == 2
-    assert f"W1_2 is not running: its process {newest.pid} has ended" in err
+    assert f"W1_2 is not running: its process {newest.pid} has ended" in refused("kill", tmp_path / "run", "W1_2")
 
 
 def test_several_are_asked_to_leave_or_none_is(run, process, tmp_path):
@@ -74,17 +69,13 @@ def test_whose_number_is_another_programs_by_now_is_not_killed(run, process, tmp
     ("servers", "message"),
     [("W9_9", "W9_9 is no server of this run"), ("W1-2", "server 'W1-2'"), ("W0_0", "W0_0 runs on far: kill it there")],
 )
-def test_what_cannot_be_killed_is_a_line(run, tmp_path, servers, message):
+def test_what_cannot_be_killed_is_a_line(refused, tmp_path, servers, message):
     record(tmp_path, "W0_0", os.getpid(), "far")
-    status, _, err = run("kill", tmp_path, servers)
-    assert (status, err.count("\n")) == (2, 1)
-    assert message in err
+    assert message in refused("kill", tmp_path, servers)
 
 
-def test_a_folder_that_is_no_run_is_a_line(run, tmp_path):
-    status, _, err = run("kill", tmp_path, "W0_0")
-    assert status == 2
-    assert "there is no run here" in err
+def test_a_folder_that_is_no_run_is_a_line(refused, tmp_path):
+    assert "there is no run here" in refused("kill", tmp_path, "W0_0")
 
 
 def test_an_older_life_that_is_read_later_is_not_the_newest():

@@ -11,13 +11,14 @@ from harness.ports import free_port
 from harness.started import TRAIN, Started, by_hand, wait_until
 from recycle.control.store.tcp_store import TorchStore, listen, serve
 
+SMALL = ("train", "--stages", "2", "--pipelines", "2", "--micro-batches", "2")
+
 
 def test_the_processes_that_it_starts_are_the_servers(tmp_path):
     program = tmp_path / "main.py"
     program.write_text("from recycle.cli import main\nmain()\n")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", str(program)]
-    size = ["--stages", "2", "--pipelines", "2", "--micro-batches", "2", "--dead", "W1_0"]
-    run = ["train", *size, "--iterations", "2", "--evaluate-every", "2", "-o", str(tmp_path / "run")]
+    run = [*SMALL, "--dead", "W1_0", "--iterations", "2", "--evaluate-every", "2", "-o", str(tmp_path / "run")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     result = subprocess.run([*command, *run], capture_output=True, text=True, env=environment, check=False)
     assert result.returncode == 0, result.stderr
@@ -30,7 +31,7 @@ def test_the_processes_that_it_starts_are_the_servers(tmp_path):
 
 
 def test_another_number_of_processes_is_refused(tmp_path):
-    words = ["train", "--stages", "2", "--pipelines", "2", "--micro-batches", "2", "--dead", "W1_0"]
+    words = [*SMALL, "--dead", "W1_0"]
     alone = by_hand(0, 2, "127.0.0.1", free_port())
     first = Started([*TRAIN, *words, "-o", str(tmp_path / "run")], None, alone, TRAINER)
     assert first.ended() == 2, first.output
@@ -41,8 +42,7 @@ def test_another_number_of_processes_is_refused(tmp_path):
 def test_a_port_that_is_taken_is_one_line(tmp_path):
     with listen() as taken:
         variables = by_hand(0, 4, "127.0.0.1", taken.getsockname()[1])
-        size = ["--stages", "2", "--pipelines", "2", "--micro-batches", "2"]
-        first = Started([*TRAIN, "train", *size, "-o", str(tmp_path / "run")], None, variables, TRAINER)
+        first = Started([*TRAIN, *SMALL, "-o", str(tmp_path / "run")], None, variables, TRAINER)
         assert first.ended() == 2, first.output
     address = f"127.0.0.1:{variables['MASTER_PORT']}"
     said = f"recycle: store address {address} cannot be used: Address already in use"
@@ -56,7 +56,7 @@ def test_who_waits_says_in_one_line_that_the_first_process_is_lost(tmp_path):
         port = listener.getsockname()[1]
         first = get_context("fork").Process(target=serve_alone, args=(listener,))
         first.start()
-    words = ["train", "--stages", "2", "--pipelines", "2", "--micro-batches", "2", "-o", str(tmp_path / "run")]
+    words = [*SMALL, "-o", str(tmp_path / "run")]
     other = Started([*TRAIN, *words], None, by_hand(1, 4, "127.0.0.1", port), TRAINER)
     store = TorchStore("127.0.0.1", port, prefix="recycle/0/start")
     wait_until(lambda: store.get("hello/1"))

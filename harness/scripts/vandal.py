@@ -14,7 +14,8 @@ from datetime import timedelta
 
 from torch.distributed import DistError, TCPStore
 
-NOBODY = 65534
+from harness.strangers import become_stranger
+
 MANY = 100
 """Strikes after which it says how many there were."""
 
@@ -90,9 +91,7 @@ def say(text: str) -> None:
 def main(host: str, port: int, seed: int) -> None:
     """Strike until told to end, or the store is gone."""
     if os.geteuid() == 0:
-        os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
+        become_stranger()
     ends: list[int] = []
     turns: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ends.append(number))

@@ -12,6 +12,7 @@ from harness.etcd import etcd, missing
 from harness.memory_store import MemoryStore
 from harness.relays import relays
 from harness.started import wait_until
+from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_store import EtcdStore
 from recycle.control.store.relay_requests import door_of
@@ -48,11 +49,8 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
         with relays({door: lambda: EtcdStore(keys)}):
             yield RelayedStore(door, lambda: EtcdStore(keys))
         return
-    listener = listen()
-    host, port = listener.getsockname()
-    server = serve(listener)
-    yield TorchStore(host, port)
-    del server
+    server = serve(listen())
+    yield TorchStore(LOOPBACK, server.port)
 
 
 @pytest.fixture

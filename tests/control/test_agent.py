@@ -103,11 +103,8 @@ def run(served_apart) -> Iterator[Run]:
 def test_a_killed_worker_is_reported_and_the_alarm_raised(run: Run) -> None:
     run.start(FIRST)
     send_signal(run.workers[FIRST], signal.SIGKILL)
-    alarm = run.board.failures.wait_alarm(0, 120)
-    assert alarm is not None
-    assert alarm.cause == "W0_0#0 was killed by signal 9 (SIGKILL)"
+    assert run.board.failures.wait_alarm(0, 120).cause == "W0_0#0 was killed by signal 9 (SIGKILL)"
     death = run.board.failures.death(FIRST)
-    assert death is not None
     assert (death.reason, death.noticed) == ("was killed by signal 9 (SIGKILL)", "agent")
     assert run.ended(FIRST) == signal.SIGKILL
 
@@ -157,10 +154,8 @@ def test_who_was_started_again_and_is_not_let_in_before_the_end_of_the_run_ends_
 def test_a_worker_of_the_view_that_ends_is_reported_whatever_it_says(run: Run, status: int) -> None:
     run.start(FIRST, lambda: status)
     assert run.ended(FIRST) == status
-    death, alarm = run.board.failures.death(FIRST), run.board.failures.alarm(0)
-    assert death is not None
-    assert death.reason == f"ended with status {status}"
-    assert alarm is not None
+    assert run.board.failures.death(FIRST).reason == f"ended with status {status}"
+    assert run.board.failures.alarm(0) is not None
 
 
 def test_a_worker_that_raises_ends_with_status_1(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
@@ -169,9 +164,7 @@ def test_a_worker_that_raises_ends_with_status_1(run: Run, capfd: pytest.Capture
 
     run.start(FIRST, fail)
     assert run.ended(FIRST) == 1
-    death = run.board.failures.death(FIRST)
-    assert death is not None
-    assert death.reason == "ended with status 1"
+    assert run.board.failures.death(FIRST).reason == "ended with status 1"
     assert "this is what happened" in capfd.readouterr().err
 
 

@@ -50,9 +50,7 @@ def test_what_is_written_is_read_by_another_connection(store: Store, board: Boar
     assert read(other, 2) == [report, death]
     assert read(other, 1) == []
     assert other.failures.death(B) == death
-    alarm = other.failures.alarm(2)
-    assert alarm is not None
-    assert (alarm.epoch, alarm.cause, alarm.source) == (2, "cause", "source")
+    assert other.failures.alarm(2) == Alarm(2, "source", "cause")
     assert other.plans.find(2, A) == b"\0plan\xff"
     assert other.plans.find(2, B) is None
 

@@ -1,7 +1,9 @@
 """Speakers of several hosts, which share a store, and hear each other directly or not; time is told to them."""
 
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -125,11 +127,17 @@ class Run:
         self.hosts = [Host(number, store, wires, spares=spares) for number in range(HOSTS)]
         self.board = Board(store, TOKEN)
 
-    def go_on(self, seconds: float) -> None:
+    def go_on(self, seconds: float, attack: Callable[[], object] = lambda: None) -> None:
+        """Let time pass; a stranger attacks right before each host's beat."""
         for _ in range(int(seconds / BEAT)):
             self.now += BEAT
             for host in self.hosts:
+                attack()
                 host.beat(self.now)
+
+    def hang_store(self, hangs: bool) -> None:
+        for host in self.hosts:
+            host.store_hangs = hangs
 
     @property
     def dead(self) -> set[Member]:
@@ -148,10 +156,9 @@ def wires() -> Wires:
 
 @pytest.fixture(params=["they tell the store", "they hail each other", "they do both"])
 def run(store: MemoryStore, wires: Wires, request: pytest.FixtureRequest) -> Iterator[Run]:
-    run = Run(store, None if request.param == "they tell the store" else wires, spares=request.param != "they do both")
-    yield run
-    for host in run.hosts:
-        host.close()
+    wired = None if request.param == "they tell the store" else wires
+    with closed_after(Run(store, wired, spares=request.param != "they do both")) as run:
+        yield run
 
 
 @pytest.fixture
@@ -161,17 +168,21 @@ def begun(run: Run) -> Run:
 
 @pytest.fixture
 def direct_run(store: MemoryStore, wires: Wires) -> Iterator[Run]:
-    run = begin(Run(store, wires))
-    run.go_on(3)
+    with closed_after(begin(Run(store, wires), 5)) as run:
+        yield run
+
+
+def begin(run: Run, seconds: float = 2) -> Run:
+    run.board.verdicts.propose(Verdict(0, tuple(map(str, MEMBERS)), 0))
+    run.go_on(seconds)
+    return run
+
+
+@contextmanager
+def closed_after(run: Run) -> Iterator[Run]:
     yield run
     for host in run.hosts:
         host.close()
-
-
-def begin(run: Run) -> Run:
-    run.board.verdicts.propose(Verdict(0, tuple(map(str, MEMBERS)), 0))
-    run.go_on(2)
-    return run
 
 
 def require_missed(run: Run, number: int, seconds: float) -> None:
@@ -189,9 +200,8 @@ def test_a_host_that_dies_is_missed_with_all_its_servers_and_nobody_else_is(begu
     assert begun.dead == set()
     begun.go_on(1.5)
     assert begun.dead == set(begun.hosts[2].members)
-    death, alarm = begun.board.failures.death(begun.hosts[2].members[0]), begun.board.failures.alarm(0)
-    assert death is not None
-    assert alarm is not None
+    death = begun.board.failures.death(begun.hosts[2].members[0])
+    assert begun.board.failures.alarm(0) is not None
     assert (death.noticed, death.reason) == ("heartbeat", "has given no sign of life for 3.5 s")
 
 
@@ -265,21 +275,15 @@ def test_older_signs_that_a_stranger_puts_back_let_no_host_seem_dead_and_none_al
 
 @pytest.fixture(params=["they spare the store", "they do not"])
 def hailing(store: MemoryStore, wires: Wires, request: pytest.FixtureRequest) -> Iterator[Run]:
-    run = begin(Run(store, wires, spares=request.param == "they spare the store"))
-    run.go_on(3)
-    yield run
-    for host in run.hosts:
-        host.close()
+    with closed_after(begin(Run(store, wires, spares=request.param == "they spare the store"), 5)) as run:
+        yield run
 
 
 @pytest.fixture
 def asking(store: MemoryStore, wires: Wires) -> Iterator[Run]:
     """They hail each other, and look at the store in every beat."""
-    run = begin(Run(store, wires, spares=False))
-    run.go_on(3)
-    yield run
-    for host in run.hosts:
-        host.close()
+    with closed_after(begin(Run(store, wires, spares=False), 5)) as run:
+        yield run
 
 
 @pytest.mark.parametrize("attack", ["newest", "older", "deleted"])
@@ -290,24 +294,17 @@ def test_whose_signs_a_stranger_undoes_is_alive_as_long_as_it_answers(
     if attack == "older":
         hailing.go_on(5)
 
-    def go_on(beats: int) -> None:
-        for _ in range(beats):
-            hailing.now += BEAT
-            for host in hailing.hosts:
-                if attack == "deleted":
-                    store.delete_all(frozen.__contains__)
-                else:
-                    store.set_many(frozen)
-                host.beat(hailing.now)
+    def undo() -> None:
+        store.delete_all(frozen.__contains__) if attack == "deleted" else store.set_many(frozen)
 
-    go_on(60)
+    hailing.go_on(60 * BEAT, undo)
     assert hailing.dead == set()
     told = capsys.readouterr().err.count("The host answers directly, and counts as alive")
     assert told in (0, HOSTS), "once each"
     hailing.hosts[1].is_alive = False
-    go_on(5)
+    hailing.go_on(5 * BEAT, undo)
     assert hailing.dead == set()
-    go_on(3)
+    hailing.go_on(3 * BEAT, undo)
     assert hailing.dead == set(hailing.hosts[1].members)
 
 
@@ -315,20 +312,13 @@ def test_whose_signs_a_stranger_deletes_before_any_host_has_read_one_has_to_answ
     run: Run, store: MemoryStore
 ) -> None:
     run.board.verdicts.propose(Verdict(0, tuple(map(str, MEMBERS)), 0))
-
-    def go_on(seconds: float) -> None:
-        for _ in range(int(seconds / BEAT)):
-            run.now += BEAT
-            for each in run.hosts:
-                store.delete(keys.beat(run.hosts[1].name))
-                each.beat(run.now)
-
-    go_on(DURATIONS.answer - 1)
+    delete = partial(store.delete, keys.beat(run.hosts[1].name))
+    run.go_on(DURATIONS.answer - 1, delete)
     assert run.board.failures.alarm(0) is None
-    go_on(3)
+    run.go_on(3, delete)
     assert run.board.failures.alarm(0) is not None
     run.board.verdicts.propose(Verdict(1, tuple(map(str, MEMBERS)), 0))
-    go_on(2 * DURATIONS.answer)
+    run.go_on(2 * DURATIONS.answer, delete)
     assert run.dead == set()
     assert run.board.failures.alarm(1) is None
 
@@ -342,8 +332,7 @@ def test_who_answers_and_does_not_reach_the_store_is_missed_soon_where_all_look_
 @pytest.mark.parametrize("seconds", [2.0, 5.0, 30.0])
 def test_while_a_store_hangs_that_all_look_at_nobody_is_missed_who_lives(asking: Run, seconds: float) -> None:
     for hangs in (True, False):
-        for host in asking.hosts:
-            host.store_hangs = hangs
+        asking.hang_store(hangs)
         asking.go_on(seconds)
     assert asking.dead == set()
 
@@ -387,9 +376,7 @@ def test_members_of_a_view_who_were_never_anywhere_have_to_answer_an_alarm(run: 
     assert run.board.failures.alarm(0) is None
     run.go_on(32)
     assert run.dead == set()
-    alarm = run.board.failures.alarm(0)
-    assert alarm is not None
-    assert str(run.hosts[3].members[0]) in alarm.cause
+    assert str(run.hosts[3].members[0]) in run.board.failures.alarm(0).cause
 
 
 def test_whose_host_a_stranger_deletes_is_not_dead(begun: Run, store: MemoryStore) -> None:
@@ -476,12 +463,10 @@ def test_who_does_not_reach_the_store_is_missed_though_it_is_alive(direct_run: R
 
 def test_while_the_store_hangs_hosts_hear_each_other_and_miss_who_is_lost_then(direct_run: Run) -> None:
     """Its pause is nobody's silence, and delays the notice of nobody."""
-    for host in direct_run.hosts:
-        host.store_hangs = True
+    direct_run.hang_store(True)
     direct_run.hosts[2].is_alive = False
     direct_run.go_on(2.5)
-    for host in direct_run.hosts:
-        host.store_hangs = False
+    direct_run.hang_store(False)
     direct_run.go_on(1)
     assert direct_run.dead == set(direct_run.hosts[2].members)
 

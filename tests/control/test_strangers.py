@@ -41,6 +41,11 @@ def board(store: MemoryStore) -> Board:
     return Board(store, TOKEN)
 
 
+def spoil(store: Store, key: str, content: bytes | None) -> None:
+    """Do what a stranger does to a key: write something, or take it away."""
+    store.delete(key) if content is None else store.set(key, content)
+
+
 def verdict(epoch: int) -> Verdict:
     return Verdict(epoch, (str(A), str(B)), epoch)
 
@@ -48,15 +53,11 @@ def verdict(epoch: int) -> Verdict:
 @pytest.mark.parametrize("attack", ["deleted", "garbage", "older"])
 def test_the_newest_verdict_is_put_back_by_who_has_read_it(store: MemoryStore, board: Board, attack: str) -> None:
     board.verdicts.propose(verdict(3))
-    older = store.get(keys.VIEW)
-    assert older is not None
+    contents = {"deleted": None, "garbage": b"garbage", "older": store.get(keys.VIEW)}
     reader = Board(store.clone(), TOKEN)
     board.verdicts.propose(verdict(4))
     assert reader.verdicts.newest() == verdict(4)
-    if attack == "deleted":
-        store.delete(keys.VIEW)
-    else:
-        store.set(keys.VIEW, older if attack == "older" else b"garbage")
+    spoil(store, keys.VIEW, contents[attack])
     assert reader.verdicts.newest() == verdict(4)
     assert Board(store.clone(), TOKEN).verdicts.newest() == verdict(4)
 
@@ -65,12 +66,8 @@ def test_the_newest_verdict_is_put_back_by_who_has_read_it(store: MemoryStore, b
 def test_an_epoch_has_one_verdict_for_all_who_have_read_it(store: MemoryStore, board: Board, attack: str) -> None:
     board.verdicts.propose(verdict(3))
     older = store.get(keys.VIEW)
-    assert older is not None
     board.verdicts.propose(verdict(4))
-    if attack == "deleted":
-        store.delete(keys.VIEW)
-    else:
-        store.set(keys.VIEW, older)
+    spoil(store, keys.VIEW, None if attack == "deleted" else older)
     assert board.verdicts.propose(Verdict(4, (str(A),), 1)) == verdict(4)
     assert board.verdicts.propose(verdict(5)) == verdict(5)
 
@@ -79,17 +76,13 @@ def test_no_number_is_given_again_to_who_has_died_or_is_in_the_view(store: Memor
     server = A.server
     assert board.joining.new_incarnation(server) == 1
     first = store.get(keys.incarnation(server))
-    assert first is not None
     assert board.joining.new_incarnation(server) == 2
     board.failures.publish_death(Death(str(Member(server, 2)), "died", "agent", 0.0))
     store.set(keys.incarnation(server), first)
     assert board.joining.new_incarnation(server) == 3
     board.verdicts.propose(Verdict(3, (str(Member(server, 3)),), 0))
     for attack in (first, b"garbage", b"99", None):
-        if attack is None:
-            store.delete(keys.incarnation(server))
-        else:
-            store.set(keys.incarnation(server), attack)
+        spoil(store, keys.incarnation(server), attack)
         assert board.joining.new_incarnation(server) == 4
 
 
@@ -105,10 +98,7 @@ def test_a_stranger_says_neither_that_the_end_is_reached_nor_that_it_is_not(stor
     one, other = Board(store.clone(), TOKEN), Board(store.clone(), TOKEN)
     one.end.reach(VIEW, A)
     for attack in (b"garbage", None):
-        if attack is None:
-            store.delete(keys.finished(3, A))
-        else:
-            store.set(keys.finished(3, A), attack)
+        spoil(store, keys.finished(3, A), attack)
         assert not one.end.wait(VIEW, 0.01)
     other.end.reach(VIEW, B)
     assert one.end.wait(VIEW, 0.01)
@@ -122,10 +112,7 @@ def test_what_lasts_is_put_back_unless_all_of_it_is_gone(store: MemoryStore, boa
     probe = StoreProbe(1.0)
     probe.require(board)
     for key, attack in itertools.product((keys.RUN, keys.OPENING), (b"garbage", None)):
-        if attack is None:
-            store.delete(key)
-        else:
-            store.set(key, attack)
+        spoil(store, key, attack)
         probe.require(board)
         assert board.description() == description
         assert board.verdicts.opening() == opening
@@ -148,10 +135,9 @@ def test_notes_are_put_back_once_they_are_missed(store: MemoryStore, board: Boar
         board.notes.tell(name, content)
     probe = StoreProbe(1.0)
     probe.notes = notes
-    missing = itertools.product((b"garbage", None), (b"garbage", None), notes)
-    for attack, on_asking, name in missing:
-        for key, value in ((keys.note(name), attack), (keys.WANTED, on_asking)):
-            store.delete(key) if value is None else store.set(key, value)
+    for attack, on_asking, name in itertools.product((b"garbage", None), (b"garbage", None), notes):
+        spoil(store, keys.note(name), attack)
+        spoil(store, keys.WANTED, on_asking)
         probe.require(board)
         assert board.notes.read(name) is None, "nobody has asked"
         board.notes.ask()

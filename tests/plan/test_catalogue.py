@@ -23,6 +23,10 @@ def make(path, job=JOB, failures=2, watch=lambda *_: None, workers=0):
     return path
 
 
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
 @pytest.fixture(scope="module")
 def catalogue_file(tmp_path_factory):
     return make(tmp_path_factory.mktemp("catalogue") / "catalogue.zip")
@@ -91,12 +95,8 @@ def test_the_same_job_makes_the_same_bytes(catalogue_file, tmp_path):
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch, catalogue_file):
     path = tmp_path / "catalogue.zip"
 
-    def interrupt(done, total, entry):
-        if done == 5:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        make(path, watch=interrupt)
+        make(path, watch=lambda done, *_: done == 5 and interrupt())
     assert not path.exists()
     planned = []
     real = making.make_plan
@@ -118,9 +118,6 @@ def test_processes_make_the_same_catalogue(tmp_path, catalogue_file):
 def test_an_interrupt_ends_the_processes_and_keeps_their_plans(tmp_path, catalogue_file):
     path = tmp_path / "catalogue.zip"
 
-    def interrupt(done, total, entry):
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         make(path, watch=interrupt, workers=2)
     assert not multiprocessing.active_children()
@@ -130,9 +127,6 @@ def test_an_interrupt_ends_the_processes_and_keeps_their_plans(tmp_path, catalog
 
 def test_another_jobs_interrupted_run_is_not_mixed_in(tmp_path):
     path = tmp_path / "catalogue.zip"
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         make(path, watch=interrupt)
@@ -160,28 +154,30 @@ def test_what_it_did_not_make_stays_where_it_is(tmp_path, kind):
 
 
 def test_damaged_files_are_refused(tmp_path, catalogue_file):
-    content = catalogue_file.read_bytes()
     path = tmp_path / "bad.zip"
+
+    def refused(message):
+        with pytest.raises(PlanFileError, match=message):
+            Catalogue(path)
+
+    def write(**members):
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+
+    content = catalogue_file.read_bytes()
     path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(PlanFileError, match="no catalogue, or it is cut short"):
-        Catalogue(path)
+    refused("no catalogue, or it is cut short")
     path.write_text("{}")
-    with pytest.raises(PlanFileError, match="no catalogue"):
-        Catalogue(path)
+    refused("no catalogue")
     with pytest.raises(UserError, match="cannot be read"):
         Catalogue(tmp_path / "none.zip")
     with zipfile.ZipFile(catalogue_file) as archive:
-        index = json.loads(archive.read("index.json"))
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("index.json", json.dumps({**index, "version": 9}))
-    with pytest.raises(PlanFileError, match="version 9 of the recycle catalogue format"):
-        Catalogue(path)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("index.json", json.dumps(index))
-    with pytest.raises(PlanFileError, match="no catalogue"):
-        Catalogue(path)
-    with zipfile.ZipFile(catalogue_file) as whole, zipfile.ZipFile(path, "w") as archive:
-        for name in ("index.json", "references"):
-            archive.writestr(name, whole.read(name))
+        index, references = archive.read("index.json"), archive.read("references")
+    write(**{"index.json": json.dumps({**json.loads(index), "version": 9})})
+    refused("version 9 of the recycle catalogue format")
+    write(**{"index.json": index})
+    refused("no catalogue")
+    write(**{"index.json": index, "references": references})
     with pytest.raises(PlanFileError, match=r"plans/0-0-0-0 is damaged"):
         Catalogue(path).look_up([])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.examples import QUICK, paper_job, paper_plan
+from harness.examples import QUICK, paper_job, paper_plan, plan_of, programs_of
 from recycle.job import Job, Server, Stage
 from recycle.plan.batch import first_of_each
 from recycle.plan.checker import check_plan, rows_around
@@ -48,20 +48,7 @@ def swap(first, second):
 
 def assemble(problem, compute, form="lowered"):
     lists = lower(problem.job, run_clock(problem.job, problem.mode, compute))[1] if form == "lowered" else compute
-    clock = run_clock(problem.job, problem.mode, lists)
-    return Plan(
-        job=problem.job,
-        dead=problem.dead,
-        roles={},
-        mode=problem.mode,
-        form=form,
-        makespan=clock.makespan,
-        period=clock.period,
-        bound=0,
-        baseline=0,
-        provenance=Provenance("test", 0, "", "", "bounded"),
-        programs={server: tuple(program) for server, program in lists.items()},
-    )
+    return msgspec.structs.replace(plan_of(problem.job, problem.dead, problem.mode, lists, form), baseline=0)
 
 
 @given(scheduled(), st.sampled_from(["lowered", "compute"]))
@@ -217,11 +204,8 @@ def test_a_deadlock_names_who_waits_for_whom():
         "W0_1": "1RECV_F0.0<W0_0 1F0.0 1I0.0 1SEND_B0.0>W0_0 1W0.0 1REDUCE 1STEP",
         "W1_1": "1RECV_F1.0<W1_0 1F1.0 1I1.0 1SEND_B1.0>W1_0 1W1.0 1REDUCE 1STEP",
     }
-    programs = {
-        Server.parse(name): tuple(Instruction.parse(text) for text in row.split()) for name, row in rows.items()
-    }
-    provenance = Provenance("test", 0, "", "", "bounded")
-    plan = Plan(job, job.dead_servers(()), {}, Mode(), "lowered", 5, 8, 8, 8, provenance, programs)
+    plan = plan_of(job, (), Mode(), programs_of(rows), "lowered")
+    assert (plan.makespan, plan.period) == (5, 8)
     assert check_plan(plan) == ()
     crossed = edit(plan, "W0_0", swap("0SEND_F0.0>W0_1", "0RECV_B0.0<W0_1"))
     violation = only(crossed, "deadlock", "0RECV_B0.0<W0_1 waits for ever: W0_1 is at 1RECV_F0.0<W0_0")
@@ -232,12 +216,8 @@ def test_a_compute_plan_can_deadlock_too():
     # Stage 0 wants the gradient of 0.0 before it forwards 0.1, and stage 1 forwards 0.1 before it returns it.
     job = paper_job(pipelines=1, stages=2, micro_batches=2)
     rows = {"W0_0": "0F0.0 0I0.0 0W0.0 0F0.1 0I0.1 0W0.1", "W0_1": "1F0.0 1F0.1 1I0.0 1W0.0 1I0.1 1W0.1"}
-    programs = {
-        Server.parse(name): tuple(Instruction.parse(text) for text in row.split()) for name, row in rows.items()
-    }
-    plan = Plan(
-        job, job.dead_servers(()), {}, Mode(), "compute", 0, 0, 0, 0, Provenance("test", 0, "", "", "bounded"), programs
-    )
+    provenance = Provenance("test", 0, "", "", "bounded")
+    plan = Plan(job, job.dead_servers(()), {}, Mode(), "compute", 0, 0, 0, 0, provenance, programs_of(rows))
     only(plan, "deadlock", "0I0.0 waits for ever")
 
 

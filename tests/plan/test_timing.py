@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 
-from harness.examples import paper_job
+from harness.examples import paper_job, programs_of
 from recycle.job import Job, Server, Stage
 from recycle.plan.clock import activity_network, duration, run_clock
 from recycle.plan.dependency import dependencies
@@ -107,8 +107,8 @@ def test_the_times_keep_every_rule_of_the_period(case):
 
 def test_a_period_worked_out_by_hand():
     job = paper_job(pipelines=1, stages=2, micro_batches=2)
-    rows = ["0F0.0 0F0.1 0I0.0 0W0.0 0I0.1 0W0.1", "1F0.0 1I0.0 1W0.0 1F0.1 1I0.1 1W0.1"]
-    programs = {Server(0, stage): [Instruction.parse(text) for text in row.split()] for stage, row in enumerate(rows)}
+    rows = {"W0_0": "0F0.0 0F0.1 0I0.0 0W0.0 0I0.1 0W0.1", "W0_1": "1F0.0 1I0.0 1W0.0 1F0.1 1I0.1 1W0.1"}
+    programs = programs_of(rows)
     # Stage 0 waits for the gradients of stage 1 until 3 and 6, ends at 8 and steps until 11; the window of stage 1 runs
     # from 1 to 10.
     clock = run_clock(job, Mode(), programs)
@@ -118,18 +118,15 @@ def test_a_period_worked_out_by_hand():
     # Where stage 1 waits for its last forward, its own window is the shorter one still.
     assert clock.start[Server(0, 1)] == [1, 2, 3, 4, 5, 6]
     shortest = Job(1, 1, (Stage(1, 0, 0, 0, 0, held=1, released_at_input_gradient=0, limit=1),), ())
-    alone = {Server(0, 0): [Instruction.parse(text) for text in ("0F0.0", "0I0.0", "0W0.0")]}
-    assert run_clock(shortest, Mode(), alone).period == 1
+    assert run_clock(shortest, Mode(), programs_of({"W0_0": "0F0.0 0I0.0 0W0.0"})).period == 1
 
 
 def test_a_cycle_of_waits_is_a_deadlock():
     job = paper_job(pipelines=2, stages=2, micro_batches=1)
     rows = {"W0_0": "0F0.0 0B0.0", "W1_0": "0F1.0 0B1.0", "W0_1": "1F1.0 1B1.0 1F0.0 1B0.0"}
-    programs = {Server.parse(name): [Instruction.parse(text) for text in row.split()] for name, row in rows.items()}
-    assert run_clock(job, Mode("fused"), programs).period > 0
-    programs[Server(0, 0)].reverse()
+    assert run_clock(job, Mode("fused"), programs_of(rows)).period > 0
     with pytest.raises(Deadlock):
-        run_clock(job, Mode("fused"), programs)
+        run_clock(job, Mode("fused"), programs_of(rows | {"W0_0": "0B0.0 0F0.0"}))
 
 
 def test_a_network_has_a_node_per_compute_instruction():

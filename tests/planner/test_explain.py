@@ -4,14 +4,13 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from harness.examples import QUICK, paper_job, paper_plan
+from harness.examples import QUICK, paper_job, paper_plan, plan_of
 from recycle.job import Server
 from recycle.plan.mode import Mode
 from recycle.planner.explain import ARGUMENTS, explain
 from recycle.planner.make import make_plan
 from recycle.planner.model.bounds import Rule
 from tests.strategies import scheduled
-from tests.view.samples import plan_of
 
 
 def test_without_a_failure_there_is_no_cost():
@@ -66,8 +65,7 @@ def test_a_plan_above_its_bound_says_so():
 @given(scheduled())
 def test_any_legal_plan_is_explained(made):
     problem, programs = made
-    lists = {server: tuple(each) for server, each in programs.items()}
-    explanation = explain(plan_of(problem.job, problem.dead, problem.mode, lists))
+    explanation = explain(plan_of(problem.job, problem.dead, problem.mode, programs))
     assert explanation.bound.startswith("Stage ")
 
 

@@ -57,6 +57,13 @@ def test_an_explanation_ends_with_the_decision(run, tmp_path):
     assert report["placement"]["moves"] is True
 
 
+def running(form, **shape):
+    """The placement that a run begins with, its first plan, and what weighs moves by speed in it."""
+    home = with_own_layout(placed_job(form, **shape))
+    first = make_plan(home, (), Mode(), QUICK)
+    return home, first, ChunkMover(first, OF_A_CLUSTER, by_speed=True)
+
+
 def situation_of(plan, home, shares=None):
     return Situation(plan, home, 1.0, 10**6, Seen(), shares or {})
 
@@ -128,9 +135,7 @@ def weigh_twice(mover, situation):
 
 
 def test_a_slow_server_gets_fewer_layers_and_its_own_again_when_it_is_as_fast_as_before():
-    home = with_own_layout(placed_job("consecutive:2", pipelines=3, servers=2, micro_batches=12, limit=24))
-    first = make_plan(home, (), Mode(), QUICK)
-    mover = ChunkMover(first, OF_A_CLUSTER, by_speed=True)
+    home, first, mover = running("consecutive:2", pipelines=3, servers=2, micro_batches=12, limit=24)
     # What clocks and neighbours do is no reason, nor what does not amount to a whole slot, nor what is seen only once.
     for share in (0.95, 0.8, 0.8, 1.0, 0.5, 1.0, 0.5):
         assert mover.weigh(situation_of(first, home, shown(home, W1_1=share))) is None
@@ -152,9 +157,7 @@ def test_a_slow_server_gets_fewer_layers_and_its_own_again_when_it_is_as_fast_as
 
 
 def test_a_server_that_is_too_slow_to_help_is_left_out_until_a_death_needs_it():
-    home = with_own_layout(placed_job("standard", pipelines=2, servers=2, micro_batches=8, limit=16))
-    first = make_plan(home, (), Mode(), QUICK)
-    mover = ChunkMover(first, OF_A_CLUSTER, by_speed=True)
+    home, first, mover = running("standard", pipelines=2, servers=2, micro_batches=8, limit=16)
     found = weigh_twice(mover, situation_of(first, home, shown(home, W1_1=0.2)))
     assert found.line.startswith("W1_1 computes at 20% of its peers' speed; move layers, which gains ")
     assert found.line.endswith("; W1_1 is too slow to help, and is left out")
@@ -182,9 +185,7 @@ def test_a_server_that_is_too_slow_to_help_is_left_out_until_a_death_needs_it():
 
 
 def test_who_is_left_out_is_tried_again_after_ever_longer_times():
-    home = with_own_layout(placed_job("standard", pipelines=2, servers=2, micro_batches=8, limit=16))
-    first = make_plan(home, (), Mode(), QUICK)
-    mover = ChunkMover(first, OF_A_CLUSTER, by_speed=True)
+    home, first, mover = running("standard", pipelines=2, servers=2, micro_batches=8, limit=16)
     moved = weigh_twice(mover, situation_of(first, home, shown(home, W1_1=0.2))).plan
     others = {server: 1.0 for server in home.servers() if server != Server(1, 1)}
 
@@ -219,9 +220,7 @@ def at_speed(job, server, speed):
 
 
 def test_a_slow_server_with_one_chunk_gets_fewer_micro_batches_and_nothing_is_copied():
-    home = with_own_layout(placed_job("standard", pipelines=3, servers=2, micro_batches=6, limit=8))
-    first = make_plan(home, (), Mode(), QUICK)
-    mover = ChunkMover(first, OF_A_CLUSTER, by_speed=True)
+    home, first, mover = running("standard", pipelines=3, servers=2, micro_batches=6, limit=8)
     found = weigh_twice(mover, situation_of(first, home, shown(home, W1_1=0.5)))
     assert "; share out micro-batches anew, which gains " in found.line
     job = found.plan.job
@@ -231,11 +230,10 @@ def test_a_slow_server_with_one_chunk_gets_fewer_micro_batches_and_nothing_is_co
 
 
 def test_a_death_beside_a_slow_server_is_weighed_with_its_speed():
-    home = with_own_layout(placed_job("consecutive:2", pipelines=3, servers=3, micro_batches=12, limit=24))
-    first = make_plan(home, (), Mode(), QUICK)
+    home, _, mover = running("consecutive:2", pipelines=3, servers=3, micro_batches=12, limit=24)
     known = at_speed(home, Server(1, 1), 50)
     around = make_plan(known, (Server(1, 2),), Mode(), QUICK)
-    found = ChunkMover(first, OF_A_CLUSTER, by_speed=True).weigh(situation_of(around, home))
+    found = mover.weigh(situation_of(around, home))
     servers = found.plan.job.layout[1].servers
     assert [server.speed for server in servers] == [100, 50, 100]
     # Of equal ones, W1_1 would have had one more.

@@ -7,6 +7,7 @@ from recycle.job import Server
 from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
 from recycle.planner.make import Effort, make_plan
+from recycle.planner.model.problem import make_problem
 from recycle.planner.model.stopping import MaxMoves
 
 FUSED = Mode("fused", "global")
@@ -40,10 +41,14 @@ TABLE = [
 ]
 
 
+def table_problem(failed, mode, limit, released):
+    servers = [Server.parse(name) for name in failed.split(",") if name]
+    return make_problem(paper_job(limit=limit, released=released), servers, mode)
+
+
 @pytest.mark.parametrize(("failed", "mode", "limit", "released", "expected"), TABLE)
 def test_the_fast_planner_reaches_every_number(failed, mode, limit, released, expected):
-    servers = [Server.parse(name) for name in failed.split(",") if name]
-    effort = Effort((MaxMoves(400_000),), "400000 moves")
-    plan = make_plan(paper_job(limit=limit, released=released), servers, mode, effort)
+    problem = table_problem(failed, mode, limit, released)
+    plan = make_plan(problem.job, problem.dead, mode, Effort((MaxMoves(400_000),), "400000 moves"))
     assert check_plan(plan) == ()
     assert (plan.period if mode is STAGGERED else plan.makespan) == expected

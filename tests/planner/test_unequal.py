@@ -1,7 +1,5 @@
 """Plans for pipelines that are not alike: of unequal depth, with servers of other speeds, unequal micro-batches."""
 
-import csv
-import io
 import re
 
 import pytest
@@ -11,13 +9,12 @@ from hypothesis import strategies as st
 from harness.examples import QUICK
 from harness.least_value import least_value
 from recycle.errors import JobError, NoPlanError
-from recycle.holding import holders, placed, with_own_layout
+from recycle.holding import with_own_layout
 from recycle.job import Job, Server, Stage
 from recycle.jobfile import encode_job, load_job
 from recycle.placement import PlacedPipeline, PlacedServer
 from recycle.plan.checker import check_plan
 from recycle.plan.document import decode_plan, encode_plan
-from recycle.plan.export import export_csv
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.anneal.search import search
@@ -28,6 +25,7 @@ from recycle.planner.make import make_plan
 from recycle.planner.model.bounds import breakdown, lower_bound, period
 from recycle.planner.model.problem import make_problem
 from recycle.planner.model.stopping import MaxMoves
+from tests.planner.rows import judge_rows
 from tests.strategies import jobs, modes, placed_jobs, some_dead, unequal_jobs
 
 EFFORT = [MaxMoves(300)]
@@ -38,39 +36,6 @@ def unequal_job(latency=0, slow=100):
     short = PlacedPipeline(4, (PlacedServer((0, 1), 8), PlacedServer((2, 3), 8)))
     long = PlacedPipeline(3, (PlacedServer((0,), 4), PlacedServer((1, 2), 8, slow), PlacedServer((3,), 4)))
     return Job(2, 4, (Stage(2, 3, 2, 1, 1, 1, 0, 8),) * 4, (latency,) * 3, layout=(short, long))
-
-
-def judge_rows(plan):
-    """Judge a plan from its exported rows alone, with the job's costs: every rule written here once more."""
-    job, rows = plan.job, list(csv.DictReader(io.StringIO(export_csv(plan))))
-    where, end, order = {}, {}, {}
-    for row in rows:
-        server, chunk = Server.parse(row["server"]), int(row["chunk"])
-        unit = int(row["home"]), int(row["micro_batch"])
-        assert chunk in placed(job, server).chunks
-        stage = job.stages[chunk]
-        cost = {"F": [stage.forward], "I": [stage.input_gradient], "W": [stage.weight_gradient]}
-        cost["B"] = cost["I"] + cost["W"]
-        speed = placed(job, server).speed
-        assert int(row["end"]) - int(row["start"]) == sum(-(-each * 100 // speed) for each in cost[row["op"]])
-        for phase in ("I", "W") if row["op"] == "B" else (row["op"],):
-            assert (phase, chunk, unit) not in end, "twice"
-            end[phase, chunk, unit] = int(row["end"])
-            where[phase, chunk, unit] = server, int(row["start"])
-        order.setdefault(server, []).append((int(row["start"]), int(row["end"])))
-    units = {(home, number) for home, load in enumerate(job.loads) for number in range(load)}
-    assert set(end) == {(op, chunk, unit) for op in "FIW" for chunk in range(len(job.stages)) for unit in units}
-    for (op, chunk, unit), (server, start) in where.items():
-        needs = {"F": [("F", chunk - 1)], "I": [("F", chunk), ("I", chunk + 1)], "W": [("F", chunk)]}[op]
-        for other, of in needs:
-            if 0 <= of < len(job.stages):
-                far = where[other, of, unit][0] != server
-                assert end[other, of, unit] + (job.latency[min(chunk, of)] if far else 0) <= start
-        assert where["F", chunk, unit][0] == server
-        home = holders(job)[chunk][unit[0]]
-        assert server == home or home in plan.dead or plan.mode.routing == "free"
-    for spans in order.values():
-        assert all(first[1] <= second[0] for first, second in zip(sorted(spans), sorted(spans)[1:], strict=False))
 
 
 @given(st.data(), st.sampled_from((Mode(), Mode("fused", "global", "home"), Mode("split", "staggered", "free"))))

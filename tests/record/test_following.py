@@ -1,6 +1,7 @@
 import msgspec
 import pytest
 
+from harness.recordings import encode_lines
 from recycle.errors import PlanFileError
 from recycle.record.following import RecordingFollower
 from recycle.record.reading import load_lines
@@ -14,7 +15,7 @@ def said(text):
 
 
 def append(path, *lines, cut=0):
-    content = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    content = encode_lines(lines)
     with path.open("ab") as file:
         file.write(content[: len(content) - cut])
     return content[len(content) - cut :]

@@ -1,8 +1,8 @@
 from contextlib import closing
 
-import msgspec
 import pytest
 
+from harness.recordings import write_events
 from recycle.record.history import Change, History, ViewRecovery, load_history, next_epoch
 from recycle.record.recording import DeathLine, InstantLine, IterationLine, RecoveryLine, RunLine, ViewLine
 from recycle.record.reporting import EventFile
@@ -121,14 +121,11 @@ def test_servers_that_are_dead_from_the_start_count():
 
 
 def test_the_history_of_a_run_is_read_from_its_files(tmp_path):
-    (tmp_path / "events").mkdir()
     parts = {"launcher": [line for line in KILLED if isinstance(line, ViewLine | DeathLine)]}
     for line in KILLED:
         if not isinstance(line, ViewLine):
             parts.setdefault(line.server, []).append(line)
-    for name, lines in parts.items():
-        content = b"".join(msgspec.json.encode(line) + b"\n" for line in [HEAD, *lines])
-        (tmp_path / "events" / f"{name}.jsonl").write_bytes(content)
+    write_events(tmp_path, {name: [HEAD, *lines] for name, lines in parts.items()})
     assert load_history(tmp_path).changes == told(KILLED)[0].changes
 
 

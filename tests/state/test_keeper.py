@@ -61,13 +61,17 @@ def token():
     return new_token()
 
 
+def begin(token, linger=600.0):
+    """A keeper in a process of its own."""
+    with listen(token) as listener:
+        process = FORK.Process(target=serve, args=([listener], token, LIMIT, linger), daemon=True)
+        process.start()
+    return process
+
+
 @pytest.fixture
 def process(token):
-    """A keeper in a process of its own."""
-    listener = listen(token)
-    process = FORK.Process(target=serve, args=([listener], token, LIMIT), daemon=True)
-    process.start()
-    listener.close()
+    process = begin(token)
     yield process
     process.kill()
     process.join()
@@ -205,8 +209,7 @@ def test_a_copy_that_has_changed_is_found_out_and_dropped(token, monkeypatch):
         return found
 
     monkeypatch.setattr(Shelf, "find", find_spoiled)
-    listener = listen(token)
-    with listener:
+    with listen(token) as listener:
         threading.Thread(target=serve, args=([listener], token, LIMIT), daemon=True).start()
         client = KeeperClient(HERE, token, "here")
         for number in range(2):
@@ -259,10 +262,7 @@ def test_the_connection_to_a_keeper_that_was_killed_is_not_used_for_the_next_one
     put(client, part(), content())
     process.kill()
     process.join()
-    listener = listen(token)
-    other = FORK.Process(target=serve, args=([listener], token, LIMIT), daemon=True)
-    other.start()
-    listener.close()
+    other = begin(token)
     data = content(seed=1)
     put(client, part(), data)
     assert get(client, part()) == (b"head", data)
@@ -308,21 +308,16 @@ def test_another_start_may_keep_more_and_never_less(client):
 
 
 def test_it_ends_when_it_is_told_to_or_nobody_is_there_any_more(token):
-    def begin(linger):
-        with listen(token) as listener:
-            process = FORK.Process(target=serve, args=([listener], token, LIMIT, linger), daemon=True)
-            process.start()
-        return process
 
     client = KeeperClient(HERE, token, "here")
-    process = begin(600.0)
+    process = begin(token)
     # Whoever holds it does not keep it from ending when all is over.
     channel = client.hold(0)
     client.dismiss()
     process.join(120)
     assert process.exitcode == 0
     channel.close()
-    process = begin(3.0)
+    process = begin(token, 3.0)
     channel = client.hold(0)
     process.join(5)
     assert process.exitcode is None

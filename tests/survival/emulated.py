@@ -276,6 +276,7 @@ class Scenario:
         late: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self.folder = folder
+        self.given = faults
         self.faults = Faults(faults)
         self.iterations = iterations if until is None else MOST
         self.mode = mode
@@ -317,6 +318,14 @@ class Scenario:
         self._require_nobody_left()
         require_plain(error, *map(str, events))
         return self._result(events, error)
+
+    def survive(self, *survivors: str) -> Result:
+        """Run it: all that is to go wrong does, and these members come to the end; see Result.require_kept."""
+        result = self.run()
+        result.require_fired(*self.given)
+        result.require_doomed(*self.dooms)
+        result.require_kept(*survivors, iterations=self.iterations if self.until is None else None)
+        return result
 
     def signal(self, member: str, number: int) -> None:
         """Send a signal to a worker."""

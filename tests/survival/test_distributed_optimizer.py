@@ -17,7 +17,7 @@ from recycle.plan.instruction import Op
 from recycle.runtime.checkpoint_folders import folder_of
 from recycle.runtime.step.checkpoint import read_stage
 from recycle.state.redundancy import Redundancy
-from tests.survival.trained import JOB, Trained, fault, short_text
+from tests.survival.trained import JOB, MODEL, Trained, fault
 
 CONTEXT = get_context("fork")
 
@@ -25,19 +25,13 @@ SAVED = 7
 """The iterations before the first checkpoint of a run that makes one before its end."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _short_text():
-    with short_text():
-        yield
+pytestmark = pytest.mark.usefixtures("short_text")
 
 
 class Exact(Trained):
     """A run whose sums do not depend on who is alive."""
 
-    @staticmethod
-    def describe(folder, iterations, changes=(), **options):
-        run = Trained.describe(folder, iterations, **options)
-        return msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, exact=True, **dict(changes)))
+    model = msgspec.structs.replace(MODEL, exact=True)
 
     @property
     def states(self):

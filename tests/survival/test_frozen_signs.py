@@ -8,14 +8,13 @@ import time
 import pytest
 
 from harness.hosts import hosts, missing
-from harness.started import TRAIN, by_hand, wait_until
+from harness.started import TRAIN, by_hand, small_run, wait_until
 from recycle.control.membership.durations import Durations
 
 WHY_NOT = missing()
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(400)]
 
-MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
-SIZE = ("--pipelines", "2", "--stages", "1", "--micro-batches", "2", "--iterations", "200000")
+
 DURATIONS = Durations()
 ANSWERS = "The host answers directly, and counts as alive"
 
@@ -27,8 +26,7 @@ def three():
 
 
 def test_a_host_whose_signs_are_undone_is_not_dead_and_its_death_is_noticed_as_soon_as_without(three, start, tmp_path):
-    (tmp_path / "model.toml").write_text(MODEL)
-    words = [*TRAIN, "train", *SIZE, "--model", str(tmp_path / "model.toml"), "-o", str(tmp_path / "run")]
+    words = [*TRAIN, *small_run(tmp_path / "run", 2, 1, 200_000)]
     ranks = [start(words, host, by_hand(rank, 2, "host1", 29500)) for rank, host in enumerate(three[:2])]
     ranks[0].wait_for("iteration 5/")
     freezer = start([sys.executable, "-m", "harness.scripts.freezer", "host1", "29500"], three[2])

@@ -19,7 +19,7 @@ from recycle.plan.instruction import Op
 from recycle.record.recording import IterationLine, ViewLine
 from recycle.runtime.recover.plans import Planning
 from tests.survival.emulated import Once
-from tests.survival.trained import MODEL, Trained, fault, make
+from tests.survival.trained import MODEL, Trained, fault
 
 ITERATIONS = 12
 KILL = fault(Kind.KILL, "W1_0", 2, Op.F)
@@ -70,7 +70,7 @@ def test_the_command_brings_a_server_back(tmp_path, reference, text, monkeypatch
     ]
     assert processes[0].wait(120) == 0
     with pytest.raises(ControlError, match=r"join.json: .*no run is going on here"):
-        join_run(run.run, None, Planning(make))
+        join_run(run.run, None, Planning(Trained.make))
 
 
 def test_who_does_not_belong_is_refused(tmp_path, text, monkeypatch):
@@ -82,7 +82,7 @@ def test_who_does_not_belong_is_refused(tmp_path, text, monkeypatch):
 
         def attempt(run, server=None):
             with pytest.raises(UserError) as error:
-                join_run(run, server, Planning(make))
+                join_run(run, server, Planning(Trained.make))
             refused.append(str(error.value))
 
         attempt(run)

@@ -15,8 +15,7 @@ from recycle.plan.instruction import Op
 from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.keep.snapshot import Snapshot
 from recycle.state.redundancy import Redundancy
-from tests.survival import trained
-from tests.survival.trained import Trained, fault, short_text
+from tests.survival.trained import MODEL, Trained, fault
 
 ONE = Redundancy.parse("copies=1")
 SAVED = 8
@@ -24,13 +23,13 @@ SAVED = 8
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _short_text_and_no_disk():
+def _short_text_and_no_disk(short_text):
     def read(*_):
         raise AssertionError("a checkpoint is read")
 
-    with short_text() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("recycle.megatron.gpt.recut.read_stage", read)
-        patch.setattr(trained, "MODEL", msgspec.structs.replace(trained.MODEL, exact=True))
+        patch.setattr(Trained, "model", msgspec.structs.replace(MODEL, exact=True))
         yield
 
 

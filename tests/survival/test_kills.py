@@ -29,9 +29,7 @@ KILLS = {
 @pytest.mark.parametrize(("mode", "kills"), KILLS.values(), ids=KILLS)
 def test_a_kill_before_any_instruction_is_survived(tmp_path, mode, kills):
     faults = [kill(*each) for each in kills]
-    result = Scenario(tmp_path, *faults, mode=mode).run()
-    result.require_fired(*faults)
-    result.require_kept(*lives(*(server for server, _, _ in kills)), iterations=12)
+    result = Scenario(tmp_path, *faults, mode=mode).survive(*lives(*(server for server, _, _ in kills)))
     assert [each.epoch for each in result.views] == list(range(len(kills) + 1)), result.story
     for (server, step, _), view in zip(kills, result.views[1:], strict=True):
         assert server not in view.servers
@@ -46,9 +44,7 @@ def test_a_kill_before_any_instruction_is_survived(tmp_path, mode, kills):
 @pytest.mark.parametrize(("first", "last"), [("W0_0", "W1_1"), ("W1_1", "W0_0")])
 def test_the_first_and_the_last_iteration_are_no_exception_nor_is_the_leader(tmp_path, first, last):
     faults = kill(first, 0, Op.F), kill(last, 11, Op.STEP)
-    result = Scenario(tmp_path, *faults).run()
-    result.require_fired(*faults)
-    result.require_kept(*lives(first, last), iterations=12)
+    Scenario(tmp_path, *faults).survive(*lives(first, last))
 
 
 def test_a_fault_that_did_not_happen_is_told(tmp_path):
@@ -75,17 +71,13 @@ def test_a_fault_that_did_not_happen_is_told(tmp_path):
     ids=str,
 )
 def test_there_is_no_moment_before_the_first_or_after_the_last_iteration(tmp_path, doom):
-    result = Scenario(tmp_path, dooms=[doom]).run()
-    result.require_doomed(doom)
-    result.require_kept(*lives(doom.member[:4]), iterations=12)
+    Scenario(tmp_path, dooms=[doom]).survive(*lives(doom.member[:4]))
 
 
 @pytest.mark.parametrize("dead", [("W0_1", "W1_1"), ("W0_0", "W2_1"), ("W1_0", "W1_1")], ids=" ".join)
 def test_two_at_once(tmp_path, dead):
     fault = Fault(Kind.KILL, tuple(map(Server.parse, dead)), at=0.05)
-    result = Scenario(tmp_path, fault, until=settled(*dead)).run()
-    result.require_fired(fault)
-    result.require_kept(*lives(*dead))
+    result = Scenario(tmp_path, fault, until=settled(*dead)).survive(*lives(*dead))
     assert set(result.deaths) == {f"{each}#0" for each in dead}
 
 
@@ -103,11 +95,7 @@ def test_two_at_once(tmp_path, dead):
     ids=str,
 )
 def test_a_second_one_during_the_recovery_from_the_first(tmp_path, doom):
-    fault = kill("W2_1", 3, Op.F)
-    result = Scenario(tmp_path, fault, dooms=[doom]).run()
-    result.require_fired(fault)
-    result.require_doomed(doom)
-    result.require_kept(*lives("W2_1", doom.member[:4]), iterations=12)
+    Scenario(tmp_path, kill("W2_1", 3, Op.F), dooms=[doom]).survive(*lives("W2_1", doom.member[:4]))
 
 
 def test_a_stage_without_servers_ends_a_run_without_checkpoints(tmp_path):

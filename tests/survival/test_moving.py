@@ -13,7 +13,6 @@ from recycle.holding import with_own_layout
 from recycle.job import Server
 from recycle.megatron.gpt.held_chunks import HeldChunks
 from recycle.megatron.gpt.recut import shard
-from recycle.megatron.gpt.run import Run
 from recycle.placing.decision import OF_A_CLUSTER
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
@@ -21,27 +20,23 @@ from recycle.planner.moving import ChunkMover
 from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.recover import pacing
 from recycle.runtime.step.checkpoint import read_stage
-from tests.survival.emulated import DURATIONS
-from tests.survival.trained import MODEL, Trained, fault, short_text
+from tests.survival.trained import MODEL, Trained, fault
 
 JOB = with_own_layout(placed_job("consecutive:2", pipelines=3, servers=2, micro_batches=4, limit=8))
+PLAN = make_plan(JOB, (), Mode(), QUICK)
 ITERATIONS, BACK = 26, 14
-
-
-def make(dead):
-    return make_plan(JOB, dead, Mode(), QUICK)
 
 
 class Moved(Trained):
     """Runs of three pipelines of two servers, which hold two of the model's four layers each."""
 
-    make = staticmethod(make)
-    mover = ChunkMover(make(()), OF_A_CLUSTER)
+    job = JOB
+    model = msgspec.structs.replace(MODEL, layers=4, exact=True)
+    mover = ChunkMover(PLAN, OF_A_CLUSTER)
 
-    @staticmethod
-    def describe(folder, iterations, **options):
-        model = msgspec.structs.replace(MODEL, layers=4, exact=True)
-        return Run(make(()), model, iterations, folder, durations=DURATIONS, outlook=OF_A_CLUSTER, **options)
+    @classmethod
+    def describe(cls, folder, iterations, **options):
+        return super().describe(folder, iterations, outlook=OF_A_CLUSTER, **options)
 
     def parameters(self):
         """All that the last checkpoint holds of each chunk."""
@@ -58,14 +53,11 @@ class Moved(Trained):
             assert all(bool((mine[name] == other[name]).all()) for name in mine), self.story
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _short_text():
-    with short_text():
-        yield
+pytestmark = pytest.mark.usefixtures("short_text")
 
 
 @pytest.fixture(scope="module")
-def reference(shared_runs, _short_text):
+def reference(shared_runs, short_text):
     return Moved.undisturbed(shared_runs, iterations=ITERATIONS)
 
 
@@ -136,7 +128,7 @@ def test_a_death_in_the_middle_of_a_move_is_one_as_any_other(tmp_path, reference
 class Slowed(Moved):
     """The same, where slow servers have fewer layers and micro-batches, or none."""
 
-    mover = ChunkMover(make(()), OF_A_CLUSTER, by_speed=True)
+    mover = ChunkMover(PLAN, OF_A_CLUSTER, by_speed=True)
 
 
 @pytest.fixture

@@ -25,10 +25,7 @@ def fault(kind, step=3, server=VICTIM, **fields):
 def test_a_hung_worker_is_noticed_by_its_missing_heartbeat(tmp_path, monkeypatch):
     monkeypatch.setattr(quiet_watch, "FIRST", 0.2)
     monkeypatch.setattr(quiet_watch, "LONGER", 0)
-    stop = fault(Kind.STOP)
-    result = Scenario(tmp_path, stop, durations=IMPATIENT).run()
-    result.require_fired(stop)
-    result.require_kept(*lives("W1_0"), iterations=12)
+    result = Scenario(tmp_path, fault(Kind.STOP), durations=IMPATIENT).survive(*lives("W1_0"))
     assert result.deaths[NAME].noticed == "heartbeat"
     assert result.deaths[NAME].reason.startswith("has given no sign of life for")
     # Whoever looks on hears of it before.
@@ -44,51 +41,40 @@ def test_who_wakes_up_after_it_was_declared_dead_leaves_by_itself(tmp_path):
     def fenced(event):
         return others_go_on(event) and (tmp_path / "ends" / NAME).exists()
 
-    stop = fault(Kind.STOP)
-    scenario = Scenario(tmp_path, stop, until=fenced, on_event=wake, durations=IMPATIENT)
-    result = scenario.run()
-    result.require_fired(stop)
-    result.require_kept(*lives("W1_0"))
+    scenario = Scenario(tmp_path, fault(Kind.STOP), until=fenced, on_event=wake, durations=IMPATIENT)
+    result = scenario.survive(*lives("W1_0"))
     assert [each.epoch for each in result.views] == [0, 1]
     assert result.ends[NAME][0] == FENCED
     assert any(text.startswith(f"{NAME} ") for text in result.texts("end"))
 
 
 def test_a_short_sleep_harms_nobody(tmp_path):
-    stop = fault(Kind.STOP, duration=0.5)
-    result = Scenario(tmp_path, stop).run()
-    result.require_fired(stop)
-    result.require_kept(*lives(), iterations=12)
+    result = Scenario(tmp_path, fault(Kind.STOP, duration=0.5)).survive(*lives())
     assert [each.epoch for each in result.views] == [0]
 
 
 def test_a_slow_server_is_not_declared_dead(tmp_path):
-    slow = fault(Kind.SLOW, factor=5.0)
-    result = Scenario(tmp_path, slow, iterations=8).run()
-    result.require_fired(slow)
-    result.require_kept(*lives(), iterations=8)
+    result = Scenario(tmp_path, fault(Kind.SLOW, factor=5.0), iterations=8).survive(*lives())
     assert result.deaths == {}
 
 
 @pytest.mark.long
 def test_one_instruction_may_last_longer_than_the_silence_that_means_death(tmp_path):
-    result = Scenario(tmp_path, iterations=8, busy=NAME, durations=IMPATIENT).run()
-    result.require_kept(*lives(), iterations=8)
+    result = Scenario(tmp_path, iterations=8, busy=NAME, durations=IMPATIENT).survive(*lives())
     assert [each.epoch for each in result.views] == [0]
 
 
 @pytest.mark.long
 def test_a_start_that_takes_longer_than_silence_is_waited_for(tmp_path):
-    result = Scenario(tmp_path, iterations=4, late={"W0_0#0": 1.5 * IMPATIENT.silence}, durations=IMPATIENT).run()
-    result.require_kept(*lives(), iterations=4)
+    late = {"W0_0#0": 1.5 * IMPATIENT.silence}
+    result = Scenario(tmp_path, iterations=4, late=late, durations=IMPATIENT).survive(*lives())
     assert [each.epoch for each in result.views] == [0]
     assert result.deaths == {}
 
 
 def test_who_does_not_come_in_time_is_declared_dead_by_name_and_the_others_begin(tmp_path):
     durations = msgspec.structs.replace(IMPATIENT, start=8.0)
-    result = Scenario(tmp_path, iterations=4, late={NAME: 600.0}, durations=durations).run()
-    result.require_kept(*lives("W1_0"), iterations=4)
+    result = Scenario(tmp_path, iterations=4, late={NAME: 600.0}, durations=durations).survive(*lives("W1_0"))
     assert [(each.epoch, len(each.servers)) for each in result.views] == [(0, 5)]
     assert (result.deaths[NAME].reason, result.deaths[NAME].noticed) == ("did not announce itself for 8 s", "answer")
 
@@ -96,9 +82,7 @@ def test_who_does_not_come_in_time_is_declared_dead_by_name_and_the_others_begin
 @pytest.mark.parametrize("dead", [("W1_0",), ("W1_0", "W1_1")], ids=["agent", "host"])
 def test_a_worker_dies_with_its_agent_and_a_host_with_all_of_its_servers(tmp_path, dead):
     killed = Fault(Kind.AGENT_KILL, tuple(map(Server.parse, dead)), step=3)
-    result = Scenario(tmp_path, killed, until=settled(*dead), durations=IMPATIENT).run()
-    result.require_fired(killed)
-    result.require_kept(*lives(*dead))
+    result = Scenario(tmp_path, killed, until=settled(*dead), durations=IMPATIENT).survive(*lives(*dead))
     assert set(result.deaths) == {f"{each}#0" for each in dead}
 
 
@@ -110,18 +94,12 @@ def test_a_worker_dies_with_its_agent_and_a_host_with_all_of_its_servers(tmp_pat
     ],
 )
 def test_a_worker_that_ends_by_itself_is_as_dead_as_one_that_was_killed(tmp_path, kind, status):
-    ends = fault(kind)
-    result = Scenario(tmp_path, ends).run()
-    result.require_fired(ends)
-    result.require_kept(*lives("W1_0"), iterations=12)
+    result = Scenario(tmp_path, fault(kind)).survive(*lives("W1_0"))
     assert result.deaths[NAME].reason == f"ended with status {status}"
 
 
 def test_after_cut_connections_all_go_on_together(tmp_path):
-    cut = fault(Kind.DISCONNECT)
-    result = Scenario(tmp_path, cut).run()
-    result.require_fired(cut)
-    result.require_kept(*lives(), iterations=12)
+    result = Scenario(tmp_path, fault(Kind.DISCONNECT)).survive(*lives())
     assert [(each.epoch, len(each.servers)) for each in result.views] == [(0, 6), (1, 6)]
     assert re.fullmatch(r"the connection to W\d_\d( or W\d_\d)? was closed", result.views[1].cause)
     assert result.deaths == {}
@@ -153,9 +131,7 @@ def test_training_goes_on_without_the_store_and_is_safe_again_with_the_next(tmp_
     loss = Fault(Kind.STORE_LOSS, step=3)
     heard = Heard(BACK, len(EVERYBODY), lambda: scenario.signal(NAME, signal.SIGKILL))
     scenario = Scenario(tmp_path, loss, until=settled("W1_0"), on_event=heard, durations=IMPATIENT)
-    result = scenario.run()
-    result.require_fired(loss)
-    result.require_kept(*lives("W1_0"))
+    result = scenario.survive(*lives("W1_0"))
     kinds = [each.text[: len(LOST)] if isinstance(each, InstantLine) else type(each).__name__ for each in result.events]
     lost, back = len(kinds) - kinds[::-1].index(LOST), kinds.index(BACK[: len(LOST)])
     assert "IterationLine" in kinds[lost:back]
@@ -183,19 +159,12 @@ def rejoin(server=VICTIM, kill=3, join=6):
 def test_who_is_to_come_back_while_the_store_is_lost_comes_back_with_it(tmp_path):
     kill, join = rejoin(kill=3, join=7)
     loss = Fault(Kind.STORE_LOSS, step=6)
-    scenario = Scenario(tmp_path, kill, loss, join, until=settled(epoch=2), durations=IMPATIENT)
-    result = scenario.run()
-    result.require_fired(kill, loss, join)
-    result.require_kept(*lives(W1_0=1))
+    result = Scenario(tmp_path, kill, loss, join, until=settled(epoch=2), durations=IMPATIENT).survive(*lives(W1_0=1))
     assert "the store is lost: W1_0 is started again when it is back" in result.texts("warning")
 
 
 def test_a_replacement_is_let_in_and_all_is_as_before(tmp_path):
-    faults = rejoin()
-    scenario = Scenario(tmp_path, *faults, until=settled(epoch=2))
-    result = scenario.run()
-    result.require_fired(*faults)
-    result.require_kept(*lives(W1_0=1))
+    result = Scenario(tmp_path, *rejoin(), until=settled(epoch=2)).survive(*lives(W1_0=1))
     first, without, last = result.views
     assert (without.joined, last.joined) == ([], ["W1_0"])
     assert (last.period, last.throughput) == (first.period, first.throughput)
@@ -212,12 +181,8 @@ def test_a_replacement_is_let_in_and_all_is_as_before(tmp_path):
     ids=str,
 )
 def test_a_failure_while_a_server_is_let_in(tmp_path, doom):
-    faults = rejoin()
     dead = doom.member[:4]
-    result = Scenario(tmp_path, *faults, dooms=[doom], until=settled(dead, epoch=2)).run()
-    result.require_fired(*faults)
-    result.require_doomed(doom)
-    result.require_kept(*lives(dead, W1_0=1))
+    Scenario(tmp_path, *rejoin(), dooms=[doom], until=settled(dead, epoch=2)).survive(*lives(dead, W1_0=1))
 
 
 @pytest.mark.parametrize(
@@ -225,14 +190,10 @@ def test_a_failure_while_a_server_is_let_in(tmp_path, doom):
 )
 def test_a_joiner_that_dies_is_no_loss(tmp_path, place):
     doom = Doom("W1_0#1", place, 2 if place == "connect" else -1)
-    faults = rejoin()
 
     others_go_on = settled("W1_0")
 
     def over(event):
         return others_go_on(event) and (tmp_path / "doomed").exists()
 
-    result = Scenario(tmp_path, *faults, dooms=[doom], until=over).run()
-    result.require_fired(*faults)
-    result.require_doomed(doom)
-    result.require_kept(*lives("W1_0"))
+    Scenario(tmp_path, *rejoin(), dooms=[doom], until=over).survive(*lives("W1_0"))

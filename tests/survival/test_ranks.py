@@ -10,26 +10,22 @@ import pytest
 from harness.digests import data_digests
 from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
-from harness.examples import QUICK, paper_job
+from harness.examples import paper_job
 from harness.ports import free_port
 from harness.processes import send_signal
 from harness.started import TRAIN, by_hand, wait_until
 from harness.waiting import ForReturn, wait_between
 from recycle.faults.menu import Kind
 from recycle.job import Server
-from recycle.megatron.gpt.run import Run
 from recycle.plan.instruction import Op
-from recycle.plan.mode import Mode
-from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine
 from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.net.own_ranks import OwnRanks
 from recycle.state.redundancy import Redundancy
-from tests.survival.emulated import DURATIONS
-from tests.survival.trained import MODEL, Trained, fault, short_text
+from tests.survival.trained import MODEL, Trained, fault
 
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
-CLIPPED = msgspec.structs.replace(MODEL, clip=0.5)
+
 SAVED = 8
 """The iterations before the first checkpoint, which is not the last."""
 
@@ -37,20 +33,11 @@ SAVED = 8
 class SplitRun(Trained):
     """A run whose servers have two ranks each."""
 
-    @staticmethod
-    def make(dead):
-        return make_plan(JOB, dead, Mode(), QUICK)
-
-    @staticmethod
-    def describe(folder, iterations, changes=(), **options):
-        model = msgspec.structs.replace(CLIPPED, tensor_parallel=2, **dict(changes))
-        return Run(SplitRun.make(()), model, iterations, folder, durations=DURATIONS, **options)
+    job = JOB
+    model = msgspec.structs.replace(MODEL, clip=0.5, tensor_parallel=2)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _short_text():
-    with short_text():
-        yield
+pytestmark = pytest.mark.usefixtures("short_text")
 
 
 @pytest.fixture(scope="module")

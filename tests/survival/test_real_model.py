@@ -18,13 +18,9 @@ from recycle.plan.instruction import Op
 from recycle.record.recording import DeathLine, EvaluationLine, IterationLine
 from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.errors import ConnectionLost
-from tests.survival.trained import ITERATIONS, SAME, Trained, fault, short_text
+from tests.survival.trained import ITERATIONS, SAME, Trained, fault
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _short_text():
-    with short_text():
-        yield
+pytestmark = pytest.mark.usefixtures("short_text")
 
 
 @pytest.fixture(scope="module")

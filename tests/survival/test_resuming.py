@@ -10,7 +10,7 @@ from recycle.megatron.gpt.server import GptServer
 from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.launch.meet.keepers import is_kept
 from recycle.state.redundancy import Redundancy
-from tests.survival.trained import Trained, short_text
+from tests.survival.trained import Trained
 
 SHARDS = "distributed_optimizer = true\n"
 KEEP = ("--keep-in-memory", "copies=1")
@@ -62,12 +62,11 @@ def test_a_start_that_is_refused_leaves_copies_to_one_that_is_not(tmp_path, star
     assert not is_kept(last_token(folder))
 
 
-def test_a_start_that_fails_before_an_iteration_ends_the_keeper_that_it_has_started(tmp_path, monkeypatch):
+def test_a_start_that_fails_before_an_iteration_ends_the_keeper_that_it_has_started(tmp_path, monkeypatch, short_text):
     def fail(*_):
         raise ValueError("no step can be made")
 
     monkeypatch.setattr(GptServer, "iterate", fail)
-    with short_text():
-        run = Trained(tmp_path / "run", redundancy=Redundancy.parse("copies=1"))
+    run = Trained(tmp_path / "run", redundancy=Redundancy.parse("copies=1"))
     assert "checkpoint" in run.error, run.story
     assert not is_kept(last_token(tmp_path / "run"))

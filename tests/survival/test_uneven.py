@@ -3,41 +3,25 @@
 import msgspec
 import pytest
 
-from harness.examples import QUICK, uneven_job
+from harness.examples import uneven_job
 from harness.waiting import ForReturn, wait_between
 from recycle.faults.menu import Kind
 from recycle.job import Server
-from recycle.megatron.gpt.run import Run
 from recycle.plan.instruction import Op
-from recycle.plan.mode import Mode
-from recycle.planner.make import make_plan
 from recycle.record.recording import DeathLine
-from tests.survival.emulated import DURATIONS
-from tests.survival.trained import MODEL, Trained, fault, short_text
+from tests.survival.trained import MODEL, Trained, fault
 
-JOB = uneven_job()
 ITERATIONS = 12
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _short_text():
-    with short_text():
-        yield
-
-
-def make(dead):
-    return make_plan(JOB, dead, Mode(), QUICK)
+pytestmark = pytest.mark.usefixtures("short_text")
 
 
 class Uneven(Trained):
     """Runs of two pipelines, of two servers and of three."""
 
-    make = staticmethod(make)
-
-    @staticmethod
-    def describe(folder, iterations, **options):
-        model = msgspec.structs.replace(MODEL, layers=4, exact=True)
-        return Run(make(()), model, iterations, folder, durations=DURATIONS, **options)
+    job = uneven_job()
+    model = msgspec.structs.replace(MODEL, layers=4, exact=True)
 
 
 def test_a_server_dies_and_comes_back_with_the_state_of_all_its_peers(tmp_path, monkeypatch):

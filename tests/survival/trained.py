@@ -1,7 +1,6 @@
 """Runs of a small GPT with dropout, and their losses."""
 
 import hashlib
-from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 
@@ -34,18 +33,6 @@ ITERATIONS = 12
 SAME = 1e-5
 
 
-@contextmanager
-def short_text():
-    """Within the block, runs that are given no text read a short one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
-        yield patch
-
-
-def make(failed):
-    return make_plan(JOB, failed, Mode(), QUICK)
-
-
 class Left(msgspec.Struct):
     """What a run has told, and its error."""
 
@@ -54,9 +41,16 @@ class Left(msgspec.Struct):
 
 
 class Trained:
-    """A run of the model, to its end or to its error."""
+    """A run of a model, to its end or to its error.
 
-    make = staticmethod(make)
+    Attributes:
+        job: what is trained.
+        model: its model.
+        mover: see train.
+    """
+
+    job = JOB
+    model = MODEL
     mover: Mover | None = None
 
     def __init__(self, folder, *faults, on_event=lambda _: None, iterations=ITERATIONS, **options):
@@ -90,16 +84,18 @@ class Trained:
         settings = (cls.__module__, cls.__qualname__, text, cls.describe(Path(), iterations, **options))
         left, folder = runs.run(settings, make, Left)
         found = cls.__new__(cls)
-        found.run, found.events, found.error = (
-            cls.describe(folder / "run", iterations, **options),
-            left.events,
-            left.error,
-        )
+        found.run = cls.describe(folder / "run", iterations, **options)
+        found.events, found.error = left.events, left.error
         return found
 
-    @staticmethod
-    def describe(folder, iterations, durations=DURATIONS, **options):
-        return Run(make(()), MODEL, iterations, folder, durations=durations, **options)
+    @classmethod
+    def make(cls, failed):
+        return make_plan(cls.job, failed, Mode(), QUICK)
+
+    @classmethod
+    def describe(cls, folder, iterations, changes=(), durations=DURATIONS, **options):
+        model = msgspec.structs.replace(cls.model, **dict(changes))
+        return Run(cls.make(()), model, iterations, folder, durations=durations, **options)
 
     @property
     def story(self):

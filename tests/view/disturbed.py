@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from harness.examples import paper_plan
+from harness.recordings import write_events
 from recycle.job import Server
 from recycle.record.planned import timeline
 from recycle.record.recording import AbandonedLine, DeathLine, IterationLine, RecoveryLine, RunLine, ViewLine
@@ -73,9 +74,6 @@ def write_disturbed(folder: Path) -> Path:
     make(whole, 3, 2, REJOIN + 4000)
     pause(around, 1, 1, (DEATH + 900, VIEW, VIEW + 1500, VIEW + 2200, RESUMED, RESUMED + 32_000))
     pause(around, 2, 3, (REJOIN - 1000, REJOIN, REJOIN + 2500, REJOIN + 3000, REJOIN + 4000, REJOIN + 34_000))
-    (folder / "events").mkdir(parents=True)
     head = RunLine("recycle run", 1, "paper, trained", "us", "measured")
-    for stem, lines in files.items():
-        content = b"".join(msgspec.json.encode(line) + b"\n" for line in [head, *lines])
-        (folder / "events" / f"{stem}.jsonl").write_bytes(content)
+    write_events(folder, {stem: [head, *lines] for stem, lines in files.items()})
     return folder

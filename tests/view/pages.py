@@ -44,9 +44,7 @@ def move_to(browser, label, time):
 
 
 def press(browser, *keys):
-    from selenium.webdriver.common.by import By
-
-    browser.find_element(By.ID, "plot").send_keys(*keys)
+    browser.find_element("id", "plot").send_keys(*keys)
 
 
 def tip(browser):
@@ -58,9 +56,8 @@ def tip(browser):
 def colours(browser, element="plot"):
     """How often each colour is on the screen, from a screenshot."""
     image = pytest.importorskip("PIL.Image")
-    from selenium.webdriver.common.by import By
 
-    picture = image.open(io.BytesIO(browser.find_element(By.ID, element).screenshot_as_png)).convert("RGB")
+    picture = image.open(io.BytesIO(browser.find_element("id", element).screenshot_as_png)).convert("RGB")
     return {colour: count for count, colour in picture.getcolors(1 << 24)}
 
 

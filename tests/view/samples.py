@@ -6,9 +6,7 @@ import msgspec
 
 from harness.examples import QUICK
 from recycle.job import Job, Server, Stage
-from recycle.plan.clock import run_clock
 from recycle.plan.mode import Mode
-from recycle.plan.plan import Plan, Provenance
 from recycle.planner.make import make_plan
 from recycle.record.planned import timeline
 from recycle.view.chart import make_chart
@@ -21,26 +19,7 @@ from recycle.view.terminal import draw as draw_terminal
 from recycle.view.terminal import listing
 from recycle.view.trace import encode
 
-PROVENANCE = Provenance("test", 0, "none", "nobody", "bounded")
 SCRIPT = '<script>alert("&")</script>'
-
-
-def plan_of(job, failed, mode, programs):
-    """A plan around compute programs, its figures by the clock."""
-    clock = run_clock(job, mode, programs)
-    return Plan(
-        job,
-        job.dead_servers(failed),
-        {},
-        mode,
-        "compute",
-        clock.makespan,
-        clock.period,
-        0,
-        clock.period,
-        PROVENANCE,
-        programs,
-    )
 
 
 def small(pipelines=1, stages=1, micro_batches=1, failed=(), name="small", latency=0, **costs):

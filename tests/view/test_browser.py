@@ -31,9 +31,7 @@ def shown(open_page, plan):
 
 
 def test_the_head_and_the_first_drawing(shown, plan):
-    from selenium.webdriver.common.by import By
-
-    head = shown.find_element(By.ID, "head").text
+    head = shown.find_element("id", "head").text
     for text in ("period", "30 slots", "bound", "gap", "throughput", "bubble", "W1_2"):
         assert text in head
     seen = colours(shown)
@@ -51,9 +49,7 @@ def test_every_stage_says_when_it_takes_which_iteration(open_page, plan):
 
 
 def test_the_legend_has_the_signs_of_the_page(shown):
-    from selenium.webdriver.common.by import By
-
-    legend = shown.find_element(By.ID, "legend").text
+    legend = shown.find_element("id", "legend").text
     assert "re-routed" in legend
     assert "dead server" in legend
     assert "a new view" not in legend
@@ -82,15 +78,13 @@ def test_a_click_follows_a_micro_batch_and_escape_lets_it_go(shown):
 
 
 def test_switches_take_instructions_away_and_bring_others(shown):
-    from selenium.webdriver.common.by import By
-
     before = colours(shown)
-    shown.find_element(By.NAME, "STEP").click()
+    shown.find_element("name", "STEP").click()
     settle(shown)
     assert colours(shown).get(STEP, 0) < before[STEP] / 10
-    shown.find_element(By.NAME, "STEP").click()
+    shown.find_element("name", "STEP").click()
     for name in ("transfers", "memory"):
-        shown.find_element(By.ID, name).click()
+        shown.find_element("id", name).click()
         settle(shown)
         after = colours(shown)
         assert after != before
@@ -98,12 +92,11 @@ def test_switches_take_instructions_away_and_bring_others(shown):
 
 
 def test_grouping_moves_the_rows(shown):
-    from selenium.webdriver.common.by import By
     from selenium.webdriver.support.select import Select
 
     before = shown.execute_script("return [schedule.place('3F0.0').y, schedule.place('0F2.0').y]")
     assert before[0] > before[1]
-    Select(shown.find_element(By.ID, "grouping")).select_by_value("pipeline")
+    Select(shown.find_element("id", "grouping")).select_by_value("pipeline")
     settle(shown)
     after = shown.execute_script("return [schedule.place('3F0.0').y, schedule.place('0F2.0').y]")
     assert after[0] < after[1]
@@ -122,23 +115,15 @@ def test_idle_time_says_what_ends_it(open_page):
 
 
 def test_the_critical_path_is_what_the_end_waited_for(open_page):
-    from selenium.webdriver.common.by import By
-
     two = small(stages=2, forward=5)
     shown = open_page(Panel("plan", chart_of(two), timeline(two)))
     assert CRITICAL not in colours(shown)
-    shown.find_element(By.ID, "critical").click()
+    shown.find_element("id", "critical").click()
     settle(shown)
     assert colours(shown)[CRITICAL] > 300
-    assert "critical path" in shown.find_element(By.ID, "legend").text
-    assert shown.execute_script("return schedule.critical()") == [
-        "0F0.0",
-        "1F0.0",
-        "1I0.0",
-        "0B0.0",
-        "0REDUCE",
-        "0STEP",
-    ]
+    assert "critical path" in shown.find_element("id", "legend").text
+    path = shown.execute_script("return schedule.critical()")
+    assert path == ["0F0.0", "1F0.0", "1I0.0", "0B0.0", "0REDUCE", "0STEP"]
 
 
 def test_memory_has_a_lane_with_its_limit(shown):
@@ -155,23 +140,20 @@ def test_memory_has_a_lane_with_its_limit(shown):
 
 
 def test_a_search_goes_to_a_server_an_instruction_or_a_micro_batch(shown):
-    from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 
-    field = shown.find_element(By.ID, "search")
-    said = shown.find_element(By.ID, "found")
+    field = shown.find_element("id", "search")
+    said = shown.find_element("id", "found")
     field.send_keys("2F1.3")
     assert tip(shown).startswith("2F1.3 on W0_2")
     assert said.text == "on W0_2"
     field.clear()
     field.send_keys("w2_3")
     assert tip(shown).startswith("3F2.0 on W2_3")
-    field.clear()
-    field.send_keys("W1_2")
-    assert said.text == "dead"
-    field.clear()
-    field.send_keys("9.9")
-    assert said.text == "not here"
+    for text, found in (("W1_2", "dead"), ("9.9", "not here")):
+        field.clear()
+        field.send_keys(text)
+        assert said.text == found
     field.clear()
     whole = colours(shown)[FORWARD]
     field.send_keys("1.3", Keys.ENTER)
@@ -202,12 +184,11 @@ def test_the_tip_follows_what_comes_under_the_pointer(shown):
 
 
 def test_the_address_has_the_view(shown):
-    from selenium.webdriver.common.by import By
     from selenium.webdriver.support.wait import WebDriverWait
 
     move(shown, "2F1.3", click=True)
     press(shown, "+", "+", "c")
-    shown.find_element(By.NAME, "W").click()
+    shown.find_element("name", "W").click()
     settle(shown)
     where = "const {x, y, width} = schedule.place('2F1.3'); return [x, y, width].map(Math.round)"
     place = shown.execute_script(where)
@@ -216,8 +197,8 @@ def test_the_address_has_the_view(shown):
     shown.get("about:blank")
     shown.get(address)
     assert shown.execute_script(where) == place
-    assert not shown.find_element(By.NAME, "W").is_selected()
-    assert shown.find_element(By.ID, "critical").is_selected()
+    assert not shown.find_element("name", "W").is_selected()
+    assert shown.find_element("id", "critical").is_selected()
 
 
 def test_what_is_seen_can_be_saved(shown):
@@ -240,10 +221,9 @@ def test_what_is_seen_can_be_saved(shown):
 def test_wheel_keys_and_drag_zoom_and_pan(shown):
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
-    from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 
-    plot = shown.find_element(By.ID, "plot")
+    plot = shown.find_element("id", "plot")
     place = "return schedule.place('2F1.3')"
     fitted = shown.execute_script(place)
     ActionChains(shown).scroll_from_origin(ScrollOrigin.from_element(plot), 0, -400).perform()
@@ -283,22 +263,19 @@ def test_keys_go_from_box_to_box_and_follow(shown):
 
 def test_an_illegal_plan_says_so_and_marks_the_box(open_page, plan):
     import msgspec
-    from selenium.webdriver.common.by import By
 
     server = Server(0, 1)
     program = plan.programs[server]
     wrong = msgspec.structs.replace(plan, programs={**plan.programs, server: (program[1], *program)})
     subject = subject_of(wrong, "wrong")
     shown = open_page(Panel("wrong", make_chart(subject, subject.timeline), subject.timeline))
-    assert "ILLEGAL" in shown.find_element(By.ID, "head").text
+    assert "ILLEGAL" in shown.find_element("id", "head").text
     assert colours(shown).get((0xD0, 0, 0), 0) > 20
 
 
 def test_names_from_files_stay_text(open_page):
-    from selenium.webdriver.common.by import By
-
     shown = open_page(Panel("x", chart_of(small(name=SCRIPT)), timeline(small(name=SCRIPT))))
-    assert SCRIPT in shown.find_element(By.ID, "head").text
+    assert SCRIPT in shown.find_element("id", "head").text
     assert shown.title.startswith(SCRIPT)
 
 
@@ -316,11 +293,10 @@ def test_many_boxes_are_painted_as_pixels(open_page):
 @pytest.mark.long
 def test_groups_of_too_many_servers_are_folded_and_the_dead_are_named(open_page):
     from selenium.webdriver.common.action_chains import ActionChains
-    from selenium.webdriver.common.by import By
 
     many = small(pipelines=48, stages=4, micro_batches=24, failed=(DEAD,))
     shown = open_page(Panel("many", chart_of(many), timeline(many)))
-    assert shown.find_element(By.ID, "folded").is_selected()
+    assert shown.find_element("id", "folded").is_selected()
     seen = colours(shown)
     assert seen[FORWARD] > 1000
     # The work of W1_2, in the colour of pipeline 1.

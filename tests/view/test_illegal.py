@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.examples import QUICK, paper_plan, placed_job
+from harness.examples import QUICK, paper_plan, placed_job, plan_of
 from recycle.holding import own_layout, with_layout
 from recycle.job import Server
 from recycle.placement import PlacedPipeline, PlacedServer
@@ -15,7 +15,7 @@ from recycle.planner.make import make_plan
 from recycle.view.subject import subject_of
 from recycle.view.terminal import listing
 from tests.strategies import scheduled
-from tests.view.samples import all_views, figure, plan_of
+from tests.view.samples import all_views, figure
 
 
 def at(plan, server, change):
@@ -121,7 +121,7 @@ def test_it_is_drawn_as_a_figure(plan):
 @given(scheduled(), st.data())
 def test_any_plan_is_drawn_with_or_without_a_random_fault(made, data):
     problem, programs = made
-    plan = plan_of(problem.job, problem.dead, problem.mode, {server: tuple(each) for server, each in programs.items()})
+    plan = plan_of(problem.job, problem.dead, problem.mode, programs)
     all_views(subject_of(plan, "legal"))
     server = data.draw(st.sampled_from(sorted(plan.programs)))
     program = list(plan.programs[server])

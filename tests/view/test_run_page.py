@@ -77,21 +77,19 @@ def test_a_death_a_recovery_and_a_rejoin_are_seen_and_say_what_they_were(open_pa
 
 
 def test_a_run_has_its_loss_its_throughput_and_its_story(open_page, tmp_path):
-    from selenium.webdriver.common.by import By
-
     subject = load_subject(write_disturbed(tmp_path / "run"))
     [panel] = make_panels([subject], "stage")
     shown = open_page(panel)
     texts = written(shown)
     assert {"loss", "throughput", "4", "1"} <= set(texts)
-    summary = shown.find_element(By.CSS_SELECTOR, "details.events summary")
+    summary = shown.find_element("css selector", "details.events summary")
     assert summary.text.startswith("1 failure, 1 rejoin, 1 iteration made again; recovered in 6 ms")
     summary.click()
     settle(shown)
-    events = shown.find_element(By.CSS_SELECTOR, "details.events ol").text
+    events = shown.find_element("css selector", "details.events ol").text
     assert "50 msW1_2 died: was killed by signal 9 (SIGKILL), noticed by its agent" in events
     before = shown.execute_script("return schedule.place('2F1.3', 0, 1)")
-    shown.find_elements(By.CSS_SELECTOR, "details.events button")[0].click()
+    shown.find_elements("css selector", "details.events button")[0].click()
     settle(shown)
     after = shown.execute_script("return schedule.place('2F1.3', 0, 1)")
     assert after["width"] >= before["width"]
@@ -110,8 +108,6 @@ def test_an_iteration_that_is_made_again_is_apart_from_what_was_left_of_it(open_
 
 
 def test_work_that_a_death_made_void_is_called_so_and_not_idle(open_page, tmp_path):
-    from selenium.webdriver.common.by import By
-
     subject = load_subject(write_disturbed(tmp_path / "run"))
     line = without_last_words(subject.timeline)
     chart = make_chart(subject, line)
@@ -127,7 +123,7 @@ def test_work_that_a_death_made_void_is_called_so_and_not_idle(open_page, tmp_pa
     move_to(shown, "W0_0", sum(gap) / 2)
     assert "the view ended: what it would have done next" in tip(shown)
     assert "memory or the order" not in tip(shown)
-    assert "void: made again after a failure" in shown.find_element(By.ID, "legend").text
+    assert "void: made again after a failure" in shown.find_element("id", "legend").text
 
 
 def test_dark_theme(tmp_path):

@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from urllib.parse import urlsplit
 
 import pytest
@@ -31,19 +31,23 @@ def server():
         yield one
 
 
-def get(server, path, host=None):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=120)
-    connection.request("GET", path, headers={} if host is None else {"Host": host})
-    answer = connection.getresponse()
-    content = answer.read()
-    connection.close()
+def ask(server, path, **headers):
+    """The answer, and its content."""
+    with closing(http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=120)) as connection:
+        connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        return answer, answer.read()
+
+
+def get(server, path, **headers):
+    answer, content = ask(server, path, **headers)
     return answer.status, content
 
 
 def test_an_address_is_answered_with_what_it_asks(server):
     assert get(server, "/?what=more") == (200, b"asked more")
-    assert get(server, "/", f"localhost:{server.server_port}") == (200, b"asked nothing")
-    assert get(server, "/", f"{socket.gethostname()}:{server.server_port}")[0] == 200
+    assert get(server, "/", Host=f"localhost:{server.server_port}") == (200, b"asked nothing")
+    assert get(server, "/", Host=f"{socket.gethostname()}:{server.server_port}")[0] == 200
     assert get(server, "/elsewhere")[0] == 404
 
 
@@ -55,7 +59,7 @@ def test_what_a_user_should_know_is_an_answer(server):
 
 @pytest.mark.parametrize("host", ["example.org", "example.org:80", "", "127.0.0.1.example.org", "[example"])
 def test_a_page_of_somebody_else_reads_nothing(server, host):
-    status, content = get(server, "/", host)
+    status, content = get(server, "/", Host=host)
     assert status == 403
     assert b"asked" not in content
     assert b"Open http://localhost:" in content
@@ -77,15 +81,6 @@ def open_server(monkeypatch):
         yield one
 
 
-def answer_of(server, path, **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=120)
-    connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
-    answer = connection.getresponse()
-    answer.read()
-    connection.close()
-    return answer
-
-
 def test_at_an_address_that_others_reach_only_who_has_all_of_it_can_look(open_server):
     prefix = urlsplit(open_server.url).path.rstrip("/")
     assert len(prefix) > 16
@@ -97,7 +92,7 @@ def test_at_an_address_that_others_reach_only_who_has_all_of_it_can_look(open_se
 def test_every_answer_has_the_same_headers_and_a_page_its_own_scripts_alone(open_server):
     prefix = urlsplit(open_server.url).path.rstrip("/")
     for path in (f"{prefix}/", f"{prefix}/none", "/elsewhere", f"{prefix}/page"):
-        answer = answer_of(open_server, path)
+        answer, _ = ask(open_server, path)
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["Referrer-Policy"] == "no-referrer"
         assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
@@ -110,8 +105,8 @@ def test_every_answer_has_the_same_headers_and_a_page_its_own_scripts_alone(open
 
 @pytest.mark.parametrize(("site", "status"), [("same-origin", 200), ("none", 200), ("cross-site", 403)])
 def test_another_site_may_lead_to_the_page_and_ask_nothing(server, site, status):
-    assert answer_of(server, "/none", Sec_Fetch_Site=site).status == status
-    assert answer_of(server, "/", Sec_Fetch_Site=site).status == 200
+    assert get(server, "/none", Sec_Fetch_Site=site)[0] == status
+    assert get(server, "/", Sec_Fetch_Site=site)[0] == 200
 
 
 def test_who_connects_and_says_nothing_keeps_nobody_out(server, monkeypatch):

@@ -28,6 +28,19 @@ def whole(tmp_path):
     return files
 
 
+@pytest.fixture
+def planned(tmp_path):
+    """The folder of a run that has its plan."""
+    save_plan(paper_plan(failed=()), tmp_path / "plan.json")
+    return tmp_path
+
+
+def look(run):
+    """Its state, as it is now."""
+    run.look()
+    return run.state()
+
+
 def write(folder, files, share):
     """As much of each file as there would be when a run has come so far."""
     (folder / "events").mkdir(parents=True, exist_ok=True)
@@ -40,24 +53,21 @@ def watched(folder, files, *shares):
     states = []
     for share in shares:
         write(folder, files, share)
-        run.look()
-        states.append(run.state())
+        states.append(look(run))
     return run, states
 
 
 def test_before_anything_is_written_nothing_is_said(tmp_path):
     run = WatchedRun(tmp_path)
-    run.look()
-    state = run.state()
+    state = look(run)
     assert (state.step, state.loss, state.servers, state.events) == (0, None, (), ())
     assert run.panel().chart.end == 0
 
 
 @pytest.mark.parametrize("shares", [(1,), (0.1, 0.3, 0.5, 0.9, 1), (0.02, 0.6, 1)])
-def test_in_the_end_the_figures_are_those_of_the_recordings(tmp_path, whole, shares):
-    save_plan(paper_plan(failed=()), tmp_path / "plan.json")
-    run, states = watched(tmp_path, whole, *shares)
-    totals = load_totals(tmp_path)
+def test_in_the_end_the_figures_are_those_of_the_recordings(planned, whole, shares):
+    run, states = watched(planned, whole, *shares)
+    totals = load_totals(planned)
     last = states[-1]
     assert last.step == 4
     assert last.losses == tuple(total.loss for total in totals)
@@ -90,32 +100,27 @@ def test_events_have_clock_times_if_recordings_agree_on_them(tmp_path, whole, ze
 
 def test_what_has_not_changed_has_the_same_version(tmp_path, whole):
     run, (state,) = watched(tmp_path, whole, 0.5)
-    run.look()
-    assert run.state().version == state.version > 0
+    assert look(run).version == state.version > 0
 
 
-def test_servers_have_their_processes_and_are_dead_until_a_view_has_them_again(tmp_path, whole):
-    save_plan(paper_plan(failed=()), tmp_path / "plan.json")
+def test_servers_have_their_processes_and_are_dead_until_a_view_has_them_again(planned, whole):
     launcher = whole.pop("launcher.jsonl")
-    run, (state,) = watched(tmp_path, whole, 0)
+    run, (state,) = watched(planned, whole, 0)
     assert {server.state for server in state.servers} == {"starting"}
-    append(tmp_path / "events" / f"{VICTIM}.jsonl", ProcessLine(str(VICTIM), 17, "here"))
+    append(planned / "events" / f"{VICTIM}.jsonl", ProcessLine(str(VICTIM), 17, "here"))
     # The head, the first view, the death and the view without it.
-    write(tmp_path, {"launcher.jsonl": launcher[:4]}, 1)
-    run.look()
-    victim = next(server for server in run.state().servers if server.server == str(VICTIM))
+    write(planned, {"launcher.jsonl": launcher[:4]}, 1)
+    victim = next(server for server in look(run).servers if server.server == str(VICTIM))
     assert (victim.state, victim.pid, victim.host) == ("dead", 17, "here")
     assert sum(server.state == "live" for server in run.state().servers) == 11
-    append(tmp_path / "events" / f"{VICTIM}#1.jsonl", ProcessLine(f"{VICTIM}#1", 18, "there"))
-    write(tmp_path, {"launcher.jsonl": launcher}, 1)
-    run.look()
-    victim = next(server for server in run.state().servers if server.server == str(VICTIM))
+    append(planned / "events" / f"{VICTIM}#1.jsonl", ProcessLine(f"{VICTIM}#1", 18, "there"))
+    write(planned, {"launcher.jsonl": launcher}, 1)
+    victim = next(server for server in look(run).servers if server.server == str(VICTIM))
     assert (victim.state, victim.pid, victim.host) == ("live", 18, "there")
 
 
-def test_where_the_state_is_follows_from_who_is_live_and_what_hosts_have(tmp_path, whole):
-    save_plan(paper_plan(failed=()), tmp_path / "plan.json")
-    run, (state,) = watched(tmp_path, {"launcher.jsonl": whole["launcher.jsonl"][:4]}, 1)
+def test_where_the_state_is_follows_from_who_is_live_and_what_hosts_have(planned, whole):
+    run, (state,) = watched(planned, {"launcher.jsonl": whole["launcher.jsonl"][:4]}, 1)
     assert [(each.stage, each.text) for each in state.copies] == [
         (0, "on 3 live servers"),
         (1, "on 3 live servers"),
@@ -123,82 +128,68 @@ def test_where_the_state_is_follows_from_who_is_live_and_what_hosts_have(tmp_pat
         (3, "on 3 live servers"),
     ]
     for number, server in enumerate(("W0_2", "W2_2")):
-        append(tmp_path / "events" / f"{server}.jsonl", CopyLine(server, 2, 1, 4, number, 2, 4, ["here"]))
-    run.look()
-    assert run.state().version > state.version
+        append(planned / "events" / f"{server}.jsonl", CopyLine(server, 2, 1, 4, number, 2, 4, ["here"]))
+    assert look(run).version > state.version
     assert run.state().copies[2].text == "on 2 live servers; after iteration 4 in memory of here"
 
 
-def test_a_run_that_goes_on_in_its_folder_has_new_processes(tmp_path, whole):
-    save_plan(paper_plan(failed=()), tmp_path / "plan.json")
-    run, _ = watched(tmp_path, {"launcher.jsonl": whole["launcher.jsonl"]}, 1)
+def test_a_run_that_goes_on_in_its_folder_has_new_processes(planned, whole):
+    run, _ = watched(planned, {"launcher.jsonl": whole["launcher.jsonl"]}, 1)
     for pid in (17, 18):
-        append(tmp_path / "events" / "W0_0.jsonl", ProcessLine("W0_0", pid, "here"))
-    run.look()
-    assert run.state().servers[0].pid == 18
+        append(planned / "events" / "W0_0.jsonl", ProcessLine("W0_0", pid, "here"))
+    assert look(run).servers[0].pid == 18
 
 
-def test_what_left_is_no_failure_and_how_far_the_run_has_to_go_is_known(tmp_path, whole):
-    save_plan(paper_plan(failed=()), tmp_path / "plan.json")
-    run, _ = watched(tmp_path, whole, 1)
+def test_what_left_is_no_failure_and_how_far_the_run_has_to_go_is_known(planned, whole):
+    run, _ = watched(planned, whole, 1)
     gone = DeathLine("W0_0", 0, 140_000.0, "leaves: SIGTERM", "itself", 3)
-    append(tmp_path / "events" / "launcher.jsonl", gone)
+    append(planned / "events" / "launcher.jsonl", gone)
     for text, iterations in (
         ("", None),
         ("{", None),
         ('{"iterations": 60, "model": {}}', 60),
         ('{"iterations": 90}', 90),
     ):
-        (tmp_path / "run.json").write_text(text)
-        run.look()
-        state = run.state()
+        (planned / "run.json").write_text(text)
+        state = look(run)
         assert (state.failures, state.left, state.iterations) == (1, 1, iterations)
     (leaving,) = (each for each in state.events if each.kind == "leaving")
     assert leaving.text == "W0_0 leaves: SIGTERM"
 
 
-def test_a_process_that_is_gone_is_dead_and_a_run_without_any_has_ended(tmp_path, whole):
-    save_plan(paper_plan(failed=()), tmp_path / "plan.json")
+def test_a_process_that_is_gone_is_dead_and_a_run_without_any_has_ended(planned, whole):
     here = socket.gethostname()
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    run, _ = watched(tmp_path, {"launcher.jsonl": whole["launcher.jsonl"]}, 1)
-    append(tmp_path / "events" / "W0_0.jsonl", ProcessLine("W0_0", ended.pid, here))
-    append(tmp_path / "events" / "W0_1.jsonl", ProcessLine("W0_1", os.getpid(), here))
-    run.look()
-    state = run.state()
+    run, _ = watched(planned, {"launcher.jsonl": whole["launcher.jsonl"]}, 1)
+    append(planned / "events" / "W0_0.jsonl", ProcessLine("W0_0", ended.pid, here))
+    append(planned / "events" / "W0_1.jsonl", ProcessLine("W0_1", os.getpid(), here))
+    state = look(run)
     assert [each.state for each in state.servers[:2]] == ["dead", "live"]
     assert not state.ended
     assert state.silent < 600
-    append(tmp_path / "events" / "W0_1.jsonl", ProcessLine("W0_1", ended.pid, here))
-    run.look()
-    state = run.state()
+    append(planned / "events" / "W0_1.jsonl", ProcessLine("W0_1", ended.pid, here))
+    state = look(run)
     assert state.ended
     assert [each.state for each in state.servers[:3]] == ["ended", "ended", "live"]
 
 
-def test_a_process_that_began_behind_all_that_was_written_is_another_one_with_its_number(tmp_path, whole):
-    save_plan(paper_plan(failed=()), tmp_path / "plan.json")
-    run, _ = watched(tmp_path, {"launcher.jsonl": whole["launcher.jsonl"]}, 1)
-    append(tmp_path / "events" / "W0_0.jsonl", ProcessLine("W0_0", os.getpid(), socket.gethostname()))
-    run.look()
-    assert not run.state().ended
+def test_a_process_that_began_behind_all_that_was_written_is_another_one_with_its_number(planned, whole):
+    run, _ = watched(planned, {"launcher.jsonl": whole["launcher.jsonl"]}, 1)
+    append(planned / "events" / "W0_0.jsonl", ProcessLine("W0_0", os.getpid(), socket.gethostname()))
+    assert not look(run).ended
     long_ago = time.time() - 86_400
-    for file in (tmp_path / "events").iterdir():
+    for file in (planned / "events").iterdir():
         os.utime(file, (long_ago, long_ago))
-    run = WatchedRun(tmp_path)
-    run.look()
-    state = run.state()
+    state = look(WatchedRun(planned))
     assert state.ended
     assert state.servers[0].state == "ended"
 
 
-def test_each_server_has_the_memory_of_its_last_iteration_beside_its_limit(tmp_path, whole):
-    plan = paper_plan(failed=())
-    save_plan(plan, tmp_path / "plan.json")
-    _, (begun, last) = watched(tmp_path, whole, 0, 1)
+def test_each_server_has_the_memory_of_its_last_iteration_beside_its_limit(planned, whole):
+    _, (begun, last) = watched(planned, whole, 0, 1)
     assert {each.memory for each in begun.servers} == {""}
-    assert {each.memory for each in last.servers} == {f"4/{plan.job.stages[0].limit}"}
+    assert {each.memory for each in last.servers} == {f"4/{paper_plan().job.stages[0].limit}"}
 
 
 def test_a_link_that_leads_to_another_run_shows_that(tmp_path, whole):
@@ -208,28 +199,23 @@ def test_a_link_that_leads_to_another_run_shows_that(tmp_path, whole):
     link = tmp_path / "run"
     link.symlink_to("one")
     run = WatchedRun(link)
-    run.look()
-    first = run.state()
+    first = look(run)
     link.unlink()
     link.symlink_to("two")
-    run.look()
-    alone = WatchedRun(tmp_path / "two")
-    alone.look()
-    assert run.state().version > first.version
-    assert run.state().step == alone.state().step < first.step
+    second = look(run)
+    assert second.version > first.version
+    assert second.step == look(WatchedRun(tmp_path / "two")).step < first.step
 
 
 @pytest.mark.parametrize("spoilt", [b"\0" * 40 + b"\n", b"{\n", b""])
-def test_one_bad_read_loses_nothing(tmp_path, whole, spoilt):
-    save_plan(paper_plan(failed=()), tmp_path / "plan.json")
-    run, _ = watched(tmp_path, whole, 0.3)
-    write(tmp_path, whole, 0.6)
-    file = sorted((tmp_path / "events").iterdir())[-1]
+def test_one_bad_read_loses_nothing(planned, whole, spoilt):
+    run, _ = watched(planned, whole, 0.3)
+    write(planned, whole, 0.6)
+    file = sorted((planned / "events").iterdir())[-1]
     content = file.read_bytes()
     file.write_bytes(content[: len(content) // 2] + spoilt)
     with suppress(UserError):
         run.look()
-    run, (last,) = run, watched(tmp_path, whole, 1)[1]
-    run.look()
-    state = run.state()
+    _, (last,) = watched(planned, whole, 1)
+    state = look(run)
     assert (state.step, state.losses, state.events) == (last.step, last.losses, last.events)

@@ -4,19 +4,14 @@ import msgspec
 import pytest
 import torch
 
-from harness.examples import QUICK, paper_job
+from harness.examples import paper_job, plan_around
 from harness.gpt_runs import OPTIONS, all_losses, train_by_plan, train_by_stock
 from harness.undisturbed import trained_by_plan
 from recycle.job import Server
 from recycle.plan.mode import Mode
-from recycle.planner.make import make_plan
 
 JOB = paper_job(pipelines=2, stages=2, micro_batches=4, limit=4, released=0)
 STEPS = 5
-
-
-def plan(job, mode, *failed):
-    return make_plan(job, [Server.parse(each) for each in failed], mode, QUICK)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -31,10 +26,10 @@ def test_fault_free_training_is_that_of_the_stock_schedule_to_the_bit(tied):
         for number in range(4)
     }
     assert len(expected) == 2 * 4 * STEPS
-    fused = train_by_plan(plan(JOB, Mode("fused", "global")), STEPS, options)
+    fused = train_by_plan(plan_around(JOB, mode=Mode("fused", "global")), STEPS, options)
     assert all_losses(fused) == expected
     assert all(result.parameters == stock[server].parameters for server, result in fused.items())
-    split = train_by_plan(plan(JOB, Mode("split", "staggered")), STEPS, options)
+    split = train_by_plan(plan_around(JOB), STEPS, options)
     assert all_losses(split) == pytest.approx(expected, rel=1e-6)
     assert expected["0 0 0"] > expected[f"{STEPS - 1} 0 0"]
 
@@ -49,8 +44,8 @@ def test_fault_free_training_is_that_of_the_stock_schedule_to_the_bit(tied):
 )
 def test_training_without_a_server_is_the_same_training(shared_runs, tied, failed):
     options = msgspec.structs.replace(OPTIONS, tied=tied, dropout=0.1)
-    whole = trained_by_plan(shared_runs, plan(JOB, Mode("split", "staggered")), STEPS, options)
-    degraded = train_by_plan(plan(JOB, Mode("split", "staggered"), failed), STEPS, options)
+    whole = trained_by_plan(shared_runs, plan_around(JOB), STEPS, options)
+    degraded = train_by_plan(plan_around(JOB, failed), STEPS, options)
     assert Server.parse(failed) not in degraded
     assert all_losses(degraded) == pytest.approx(all_losses(whole), rel=1e-5)
     for server, result in degraded.items():

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from harness.examples import QUICK, paper_job, placed_job
+from harness.examples import QUICK, paper_job, placed_job, plan_around
 from harness.waiting import ForReturn, wait_between
 from recycle.control.membership.durations import Durations
 from recycle.faults.menu import Fault, Faults, Kind
@@ -26,9 +26,7 @@ from recycle.runtime.errors import RunError
 MODEL = ModelOptions(2, 32, 2, 16, micro_batch_size=2, tied=True, dropout=0.1, learning_rate=0.01, clip=1.0, exact=True)
 
 
-@pytest.fixture(autouse=True)
-def _short_text(monkeypatch):
-    monkeypatch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
+pytestmark = pytest.mark.usefixtures("short_text")
 
 
 class Outcome(msgspec.Struct, eq=False):
@@ -76,10 +74,6 @@ def run(folder, plan, model=MODEL, iterations=6, faults=None, **settings):
     return outcome
 
 
-def plan_of(job, *failed, mode=Mode()):  # noqa: B008 - immutable
-    return make_plan(job, [Server.parse(each) for each in failed], mode, QUICK)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -100,17 +94,17 @@ def plan_of(job, *failed, mode=Mode()):  # noqa: B008 - immutable
 def test_every_plan_ends_with_the_same_bits(tmp_path, changes):
     job = paper_job(pipelines=3, stages=2, micro_batches=2, released=0)
     model = msgspec.structs.replace(MODEL, **changes)
-    whole = run(tmp_path / "whole", plan_of(job, mode=Mode("fused", "global")), model)
+    whole = run(tmp_path / "whole", plan_around(job, mode=Mode("fused", "global")), model)
     assert len(whole.losses) == 6
     for place, failed in enumerate([(), ("W1_1",), ("W0_0", "W2_1")]):
-        assert run(tmp_path / str(place), plan_of(job, *failed), model) == whole
+        assert run(tmp_path / str(place), plan_around(job, *failed), model) == whole
 
 
 def test_a_run_that_stopped_goes_on_with_the_same_bits_without_a_server(tmp_path):
     job = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
-    whole = run(tmp_path / "whole", plan_of(job), iterations=6)
-    first = run(tmp_path / "parts", plan_of(job), iterations=3)
-    second = run(tmp_path / "parts", plan_of(job, "W0_1"), iterations=6, resume=True)
+    whole = run(tmp_path / "whole", plan_around(job), iterations=6)
+    first = run(tmp_path / "parts", plan_around(job), iterations=3)
+    second = run(tmp_path / "parts", plan_around(job, "W0_1"), iterations=6, resume=True)
     assert second.states == whole.states
     assert first.losses | second.losses == whole.losses
 
@@ -120,17 +114,17 @@ PLACED = msgspec.structs.replace(MODEL, layers=4)
 
 @pytest.mark.parametrize("form", [pytest.param("v-shaped", marks=pytest.mark.long), "interleaved:2"])
 def test_whichever_server_holds_a_stage_the_bits_are_the_same(tmp_path, form):
-    whole = run(tmp_path / "whole", plan_of(paper_job(pipelines=2, micro_batches=2, released=0)), PLACED)
+    whole = run(tmp_path / "whole", plan_around(paper_job(pipelines=2, micro_batches=2, released=0)), PLACED)
     assert whole.states.keys() == {f"stage-{each}/tensor-0" for each in range(4)}
     job = placed_job(form, micro_batches=2)
     for place, failed in enumerate([(), ("W1_0",)]):
-        assert run(tmp_path / str(place), plan_of(job, *failed), PLACED) == whole
+        assert run(tmp_path / str(place), plan_around(job, *failed), PLACED) == whole
 
 
 @pytest.mark.long
 def test_a_checkpoint_serves_every_placement_of_its_stages(tmp_path):
-    standard = plan_of(paper_job(pipelines=2, micro_batches=2, released=0))
-    placed = plan_of(placed_job("v-shaped", micro_batches=2), "W0_1")
+    standard = plan_around(paper_job(pipelines=2, micro_batches=2, released=0))
+    placed = plan_around(placed_job("v-shaped", micro_batches=2), "W0_1")
     whole = run(tmp_path / "whole", placed, PLACED, iterations=6)
     for place, plans in enumerate([(standard, placed), (placed, standard)]):
         parts = tmp_path / str(place)
@@ -144,8 +138,8 @@ def test_a_checkpoint_serves_every_placement_of_its_stages(tmp_path):
 def test_a_model_that_is_cut_in_another_way_goes_on_from_a_checkpoint(tmp_path):
     # The order in which the norm is put together follows the stages, so nothing is clipped.
     model = msgspec.structs.replace(PLACED, dropout=0.0, clip=None)
-    halves = plan_of(paper_job(pipelines=1, stages=2, micro_batches=2, released=0))
-    quarters = plan_of(placed_job("v-shaped", pipelines=1, micro_batches=2))
+    halves = plan_around(paper_job(pipelines=1, stages=2, micro_batches=2, released=0))
+    quarters = plan_around(placed_job("v-shaped", pipelines=1, micro_batches=2))
     whole = run(tmp_path / "whole", halves, model, iterations=6)
     parts = [
         run(tmp_path / "parts", plan, model, iterations=2 * turn, resume=turn > 1)
@@ -165,7 +159,7 @@ PATIENT = Durations(beat=0.05, silence=60.0, hang=60.0, rebuild=20.0, answer=60.
 @pytest.mark.long
 def test_a_server_of_several_stages_dies_in_the_midst_and_another_one_is_replaced(tmp_path, monkeypatch):
     wait_between(ForReturn(Server(0, 0), first=5), monkeypatch.setattr)
-    plan = plan_of(placed_job("v-shaped", micro_batches=2))
+    plan = plan_around(placed_job("v-shaped", micro_batches=2))
     whole = run(tmp_path / "whole", plan, PLACED, 12)
     # The one holds both ends of the model; the other one dies among its reductions and steps.
     kills = [
@@ -202,8 +196,8 @@ def test_failures_and_rejoins_at_random_moments_leave_no_trace(tmp_path, monkeyp
     kills = {"W0_0": 1, "W1_1": 5, "W2_0": 9, "W3_1": 14, "W1_0": 18}
     joins = [Fault(Kind.JOIN, (Server.parse(name),), step=step) for name, step in back.items()]
     faults = Faults((*(kill(name, step) for name, step in kills.items()), *joins))
-    whole = run(tmp_path / "whole", plan_of(job), model, LENGTH)
-    broken = run(tmp_path / "broken", plan_of(job), model, LENGTH, faults, durations=PATIENT)
+    whole = run(tmp_path / "whole", plan_around(job), model, LENGTH)
+    broken = run(tmp_path / "broken", plan_around(job), model, LENGTH, faults, durations=PATIENT)
     assert broken.dead == set(kills)
     assert broken.joined == set(back)
     assert broken == whole
@@ -217,4 +211,4 @@ def test_failures_and_rejoins_at_random_moments_leave_no_trace(tmp_path, monkeyp
 def test_where_sums_are_not_exact_it_is_refused(tmp_path):
     job = paper_job(pipelines=2, stages=1, micro_batches=2)
     with pytest.raises(RunError, match=r"exact is on: .* at least two stages"):
-        run(tmp_path, plan_of(job))
+        run(tmp_path, plan_around(job))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from megatron.core.optimizer.grad_scaler import DynamicGradScaler
 
-from harness.examples import paper_job
+from harness.examples import paper_job, plan_around
 from harness.waiting import ForReturn, wait_between
 from recycle.faults.menu import Fault, Faults, Kind
 from recycle.faults.pattern import InstructionPattern
@@ -19,7 +19,7 @@ from recycle.plan.mode import Mode
 from recycle.runtime.errors import RunError
 from recycle.runtime.model_keys import ScaleRule
 from recycle.runtime.step.loss_scale import LossScale
-from tests.megatron.gpt.test_exact import MODEL, PATIENT, plan_of, run
+from tests.megatron.gpt.test_exact import MODEL, PATIENT, run
 
 HALF = msgspec.structs.replace(MODEL, fp16=True, clip=None, initial_loss_scale=2.0**22, loss_scale_window=9)
 JOB = paper_job(pipelines=3, stages=2, micro_batches=2, released=0)
@@ -30,9 +30,7 @@ SPOILED = {(step, random.Random(step).randrange(2)) for step in (*random.Random(
 WAITING = Mode("split", "global")
 
 
-@pytest.fixture(autouse=True)
-def _short_text(monkeypatch):
-    monkeypatch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
+pytestmark = pytest.mark.usefixtures("short_text")
 
 
 @pytest.fixture
@@ -72,7 +70,7 @@ def test_the_scale_grows_and_falls_as_megatrons_does(finite, initial, window, hy
 def test_failures_leave_no_trace(tmp_path, monkeypatch):
     # So small a scale that no gradient overflows by itself, and the first one that is spoiled comes as a surprise.
     model = msgspec.structs.replace(HALF, initial_loss_scale=2.0**15, hysteresis=1)
-    whole = run(tmp_path / "whole", plan_of(JOB, mode=WAITING), model, LENGTH)
+    whole = run(tmp_path / "whole", plan_around(JOB, mode=WAITING), model, LENGTH)
     skipped = sorted(step for step, _ in SPOILED)
     scale = LossScale(model.scale_rule)
     for step in range(LENGTH):
@@ -92,7 +90,7 @@ def test_failures_leave_no_trace(tmp_path, monkeypatch):
         )
     )
     wait_between(ForReturn(Server(1, 0), skipped[0] + 3), monkeypatch.setattr)
-    broken = run(tmp_path / "broken", plan_of(JOB), model, LENGTH, faults, durations=PATIENT)
+    broken = run(tmp_path / "broken", plan_around(JOB), model, LENGTH, faults, durations=PATIENT)
     assert broken.dead == {"W1_0", "W0_1"}
     assert broken.joined == {"W1_0"}
     assert broken == whole
@@ -100,9 +98,9 @@ def test_failures_leave_no_trace(tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_a_run_that_stopped_goes_on_with_its_scale(tmp_path):
-    whole = run(tmp_path / "whole", plan_of(JOB), HALF, 14)
-    first = run(tmp_path / "parts", plan_of(JOB), HALF, 7)
-    second = run(tmp_path / "parts", plan_of(JOB, "W0_1"), HALF, 14, resume=True)
+    whole = run(tmp_path / "whole", plan_around(JOB), HALF, 14)
+    first = run(tmp_path / "parts", plan_around(JOB), HALF, 7)
+    second = run(tmp_path / "parts", plan_around(JOB, "W0_1"), HALF, 14, resume=True)
     assert second.states == whole.states
     assert first.losses | second.losses == whole.losses
 
@@ -116,4 +114,4 @@ def test_a_run_that_stopped_goes_on_with_its_scale(tmp_path):
 )
 def test_what_cannot_be_done_is_refused(tmp_path, changes, settings, message):
     with pytest.raises(RunError, match=message):
-        run(tmp_path, plan_of(JOB), msgspec.structs.replace(HALF, **changes), **settings)
+        run(tmp_path, plan_around(JOB), msgspec.structs.replace(HALF, **changes), **settings)

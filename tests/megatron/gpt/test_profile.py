@@ -60,11 +60,3 @@ def test_the_state_is_measured_as_the_table_says(changes, bytes_per_parameter):
     parameters = 2 * layer + (2 * 256 + 16) * 32 + 2 * 32  # embeddings, head and the last norm
     # Beside them there are a count of steps per tensor, and the scale.
     assert stage.state == pytest.approx(parameters * bytes_per_parameter, rel=0.005)
-
-
-@pytest.mark.parametrize("stages", [1, 3])
-def test_any_job_comes_back_from_its_file(tmp_path, stages):
-    job = paper_job(stages=stages)
-    path = tmp_path / "job.toml"
-    path.write_bytes(encode_job(job))
-    assert load_job(path, {}) == job

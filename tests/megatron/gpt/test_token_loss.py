@@ -4,13 +4,11 @@ import msgspec
 import pytest
 import torch
 
-from harness.examples import QUICK, paper_job
+from harness.examples import paper_job, plan_around
 from harness.gpt_runs import OPTIONS, all_losses, train_by_plan, train_by_stock
-from recycle.job import Server
 from recycle.megatron.gpt.forward import token_loss
 from recycle.megatron.gpt.training import Run
 from recycle.plan.mode import Mode
-from recycle.planner.make import make_plan
 from tests.megatron.gpt.test_training import MODEL, losses, plan
 
 JOB = paper_job(pipelines=2, stages=2, micro_batches=4, limit=4, released=0)
@@ -18,13 +16,9 @@ STEPS = 5
 PER_TOKEN = msgspec.structs.replace(OPTIONS, per_token_loss=True, tied=True)
 
 
-def plan_around(*failed, mode=Mode("split", "staggered")):  # noqa: B008 - immutable
-    return make_plan(JOB, [Server.parse(each) for each in failed], mode, QUICK)
-
-
 def test_training_is_that_of_the_stock_schedule():
     stock = train_by_stock(JOB, STEPS, PER_TOKEN)
-    fused = train_by_plan(plan_around(mode=Mode("fused", "global")), STEPS, PER_TOKEN)
+    fused = train_by_plan(plan_around(JOB, mode=Mode("fused", "global")), STEPS, PER_TOKEN)
     assert sorted(all_losses(fused).values()) == pytest.approx(sorted(all_losses(stock).values()), rel=1e-6)
 
 

@@ -1,15 +1,15 @@
 """Whole runs: they learn, they stop and go on as if they had not stopped, and what cannot be done is one clear line."""
 
 import errno
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from harness.examples import QUICK, paper_job
+from harness.examples import paper_job, plan_around
 from recycle.errors import RunFailed
 from recycle.faults.menu import Faults
-from recycle.job import Server
 from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.resuming import set_earlier_aside
@@ -17,7 +17,6 @@ from recycle.megatron.gpt.training import Run, train
 from recycle.plan.document import load_plan
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
-from recycle.planner.make import make_plan
 from recycle.record.reading import load_recording
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine
 from recycle.runtime.checkpoint_folders import checkpoints
@@ -28,13 +27,10 @@ JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
 MODEL = ModelOptions(2, 32, 2, 16, micro_batch_size=2, tied=True, dropout=0.1, learning_rate=0.01)
 
 
-@pytest.fixture(autouse=True)
-def _short_text(monkeypatch):
-    monkeypatch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
+pytestmark = pytest.mark.usefixtures("short_text")
 
 
-def plan(*failed, mode=Mode()):  # noqa: B008 - immutable
-    return make_plan(JOB, [Server.parse(each) for each in failed], mode, QUICK)
+plan = partial(plan_around, JOB)
 
 
 def make(failed):

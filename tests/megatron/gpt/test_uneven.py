@@ -29,9 +29,7 @@ MODEL = ModelOptions(
 )
 
 
-@pytest.fixture(autouse=True)
-def _short_text(monkeypatch):
-    monkeypatch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
+pytestmark = pytest.mark.usefixtures("short_text")
 
 
 def losses(job, folder, iterations, **changes):

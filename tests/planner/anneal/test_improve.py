@@ -15,31 +15,8 @@ from recycle.planner.model.evaluate import value
 from recycle.planner.model.problem import make_problem
 from recycle.planner.model.stopping import MaxMoves, MaxSeconds, Progress
 from tests.planner.legality import assert_legal
+from tests.planner.test_table import TABLE, table_problem
 from tests.strategies import problems
-
-MEGATRON = (4, 3, 2, 1)
-HELD, RELEASED = 0, 1
-ROWS = [
-    ("", MEGATRON, HELD, "fused", "global", 27),
-    ("W1_2", MEGATRON, HELD, "fused", "global", 36),
-    ("W1_2", 4, HELD, "fused", "global", 33),
-    ("W1_2", 4, HELD, "split", "global", 29),
-    ("W1_2", 6, HELD, "split", "global", 29),
-    ("W1_2", 4, RELEASED, "split", "staggered", 30),
-    ("W1_2", 6, HELD, "split", "staggered", 30),
-    ("W1_0", 4, HELD, "split", "staggered", 33),
-    ("W1_0", 6, HELD, "split", "staggered", 31),
-    ("W1_0", 8, HELD, "split", "staggered", 30),
-    ("W1_3", 4, HELD, "split", "staggered", 33),
-    ("W1_3", 6, HELD, "split", "staggered", 31),
-    ("W1_3", 7, HELD, "split", "staggered", 30),
-    ("W1_3", 4, RELEASED, "split", "staggered", 30),
-    ("W1_1", 4, RELEASED, "split", "staggered", 31),
-    ("W1_1", 6, RELEASED, "split", "staggered", 30),
-    ("W0_0 W1_1 W2_2 W1_3", 4, RELEASED, "split", "staggered", 33),
-    ("W0_2 W1_2", 4, RELEASED, "split", "staggered", 57),
-    ("W0_2 W1_2", 4, HELD, "split", "staggered", 58),
-]
 
 
 class Reached(msgspec.Struct, frozen=True):
@@ -51,13 +28,9 @@ class Reached(msgspec.Struct, frozen=True):
         return progress.value <= self.value
 
 
-def failures(text):
-    return [Server.parse(name) for name in text.split()]
-
-
-@pytest.mark.parametrize(("failed", "limit", "released", "backward", "optimizer", "expected"), ROWS)
-def test_the_proved_optima_of_the_paper_s_job(failed, limit, released, backward, optimizer, expected):
-    problem = make_problem(paper_job(limit, released), failures(failed), Mode(backward, optimizer))
+@pytest.mark.parametrize(("failed", "mode", "limit", "released", "expected"), TABLE)
+def test_the_proved_optima_of_the_paper_s_job(failed, mode, limit, released, expected):
+    problem = table_problem(failed, mode, limit, released)
     found = improve(problem, [Reached(expected), MaxMoves(200_000)])
     assert found.progress.value == expected
     assert_legal(problem, found.programs)
@@ -74,7 +47,7 @@ def test_never_worse_than_the_greedy_schedules_nor_below_the_bound(problem):
 
 
 def hard():
-    return make_problem(paper_job(4, HELD, micro_batches=7), failures("W1_0 W2_1 W2_3"), Mode())
+    return make_problem(paper_job(4, 0, micro_batches=7), [Server(1, 0), Server(2, 1), Server(2, 3)], Mode())
 
 
 def test_the_same_seed_and_moves_give_the_same_programs():

@@ -1,7 +1,7 @@
 """The solver's model of several chunks per server: it agrees with that of one, with the bounds, and with the clock."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.examples import QUICK, placed_job
@@ -13,22 +13,15 @@ from recycle.planner.greedy.chunk_scheduler import POLICIES, schedule_chunks
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.bounds import lower_bound
 from recycle.planner.model.evaluate import value
+from tests.planner.exact.test_prove import SLOW
+from tests.planner.exact.test_prove import answer as answer_of
 from tests.strategies import placed_problems, problems
 
-cp_model = pytest.importorskip("ortools.sat.python.cp_model")
 
-SLOW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-
-
-def answer(problem, target, effort=1.0):
-    """Whether there is a plan within a target value: yes, no, or unknown."""
+def answer(problem, target):
     from recycle.planner.exact.placed import PlacedModel
 
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.max_deterministic_time = effort
-    status = solver.solve(PlacedModel(problem, 0, target).model)
-    return {cp_model.INFEASIBLE: "no", cp_model.OPTIMAL: "yes", cp_model.FEASIBLE: "yes"}.get(status, "unknown")
+    return answer_of(PlacedModel, problem, target)
 
 
 @given(problems(pipelines=2, depth=3, micro_batches=2))

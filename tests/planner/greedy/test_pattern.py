@@ -1,8 +1,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.examples import placed_job
 from recycle.job import Job, Server, Stage
-from recycle.placement import parse_placement
 from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
 from recycle.plan.timing import Deadlock
@@ -60,8 +60,7 @@ def test_with_several_chunks_plans_follow_patterns_too(problem, policy, fewer):
 
 
 def test_each_chunk_of_a_guest_that_is_left_over_is_on_another_server():
-    job = Job(4, 4, (Stage(1, 1, 1, 0, 0, 1, 0, 16),) * 4, (0,) * 3, placement=parse_placement("interleaved:2", 2))
-    problem = make_problem(job, [Server(0, 1)], Mode())
+    problem = make_problem(placed_job("interleaved:2", 4, 2, 4, 16, optimizer=0), [Server(0, 1)], Mode())
     # Three servers have five places with four micro-batches of their own: three of the four guests find room.
     programs = spread(problem, schedule_chunks(one_pipeline(problem, 5), CHUNK_POLICIES[0]), 5)
     assert sorted(len(tasks) for server, tasks in programs.items() if server.stage == 1) == [30, 33, 33]

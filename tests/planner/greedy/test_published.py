@@ -1,10 +1,8 @@
 import pytest
 
-from harness.examples import paper_job
+from harness.examples import paper_job, plan_of
 from recycle.plan.checker import check_plan
-from recycle.plan.clock import run_clock
 from recycle.plan.mode import Mode
-from recycle.plan.plan import Plan, Provenance
 from recycle.planner.greedy.published import one_forward_one_backward
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.lowering import instructions
@@ -12,22 +10,12 @@ from recycle.planner.model.problem import make_problem
 from recycle.planner.model.stopping import MaxMoves
 
 
-def legal(problem, programs):
-    lists = instructions(problem, programs)
-    clock = run_clock(problem.job, problem.mode, lists)
-    provenance = Provenance("test", 0, "", "", "bounded")
-    programs = {server: tuple(program) for server, program in lists.items()}
-    figures = (clock.makespan, clock.period, 0, 0)
-    return (
-        check_plan(Plan(problem.job, problem.dead, {}, problem.mode, "compute", *figures, provenance, programs)) == ()
-    )
-
-
 @pytest.mark.parametrize("mode", [Mode("fused", "global"), Mode("split", "staggered")])
 @pytest.mark.parametrize("limit", [1, 2, 4, (4, 3, 2, 1), (2, 4, 1, 3)])
 def test_one_forward_one_backward_is_legal_under_any_limit(mode, limit):
     problem = make_problem(paper_job(limit=limit), (), mode)
-    assert legal(problem, one_forward_one_backward(problem))
+    programs = instructions(problem, one_forward_one_backward(problem))
+    assert check_plan(plan_of(problem.job, (), mode, programs)) == ()
 
 
 @pytest.mark.parametrize("micro_batches", [4, 6, 16])

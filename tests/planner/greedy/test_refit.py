@@ -3,8 +3,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from harness.examples import placed_job
 from recycle.job import Job, Server, Stage
-from recycle.placement import parse_placement
 from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
 from recycle.planner.greedy.chunk_scheduler import POLICIES, schedule_chunks
@@ -18,11 +18,7 @@ from tests.strategies import placed_problems
 
 
 def v_problem(servers, micro_batches, limit, costs=(10, 12, 7), latency=0):
-    placement = parse_placement("v-shaped", servers)
-    stage = Stage(*costs, 0, 0, 1, 0, limit)
-    chunks = 2 * servers
-    job = Job(1, micro_batches, (stage,) * chunks, (latency,) * (chunks - 1), placement=placement)
-    return make_problem(job, (), Mode())
+    return make_problem(placed_job("v-shaped", 1, servers, micro_batches, limit, latency, costs, 0), (), Mode())
 
 
 @given(placed_problems(), st.sampled_from(POLICIES), st.sampled_from([0, 20, 1 << 60]))

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recycle.job import Job, Stage
+from harness.examples import placed_job
+from recycle.job import Stage
 from recycle.placement import parse_placement
 from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
@@ -11,13 +12,12 @@ from recycle.planner.greedy.rounds import is_v_shaped, round_schedules
 from recycle.planner.model.bounds import lower_bound
 from recycle.planner.model.evaluate import value
 from recycle.planner.model.problem import make_problem
-from tests.planner.greedy.test_chunk_scheduler import judge, made
+from tests.planner.greedy.test_chunk_scheduler import made
+from tests.planner.rows import judge
 
 
-def v_job(servers, micro_batches, limit, costs=(10, 12, 7), latency=0):
-    stage = Stage(*costs, 0, 0, 1, 0, limit)
-    chunks, placement = 2 * servers, parse_placement("v-shaped", servers)
-    return Job(1, micro_batches, (stage,) * chunks, (latency,) * (chunks - 1), placement=placement)
+def v_job(servers, micro_batches, limit, costs=(10, 12, 7)):
+    return placed_job("v-shaped", 1, servers, micro_batches, limit, costs=costs, optimizer=0)
 
 
 @st.composite

@@ -5,20 +5,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.examples import paper_job
-from recycle.job import Server
 from recycle.plan.mode import Mode
 from recycle.planner.anneal.improve import improve
 from recycle.planner.model.bounds import breakdown, heads, lower_bound, period, round_trips
 from recycle.planner.model.evaluate import value
 from recycle.planner.model.problem import make_problem
 from recycle.planner.model.stopping import MaxMoves
-from tests.planner.test_table import TABLE
+from tests.planner.test_table import TABLE, table_problem
 from tests.strategies import problems
-
-
-def table_problem(failed, mode, limit, released):
-    servers = [Server.parse(name) for name in failed.split(",") if name]
-    return make_problem(paper_job(limit=limit, released=released), servers, mode)
 
 
 @pytest.mark.parametrize(("failed", "mode", "limit", "released", "expected"), TABLE)

@@ -3,9 +3,8 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from harness.examples import placed_job
 from harness.least_value import least_value
-from recycle.job import Job, Stage
-from recycle.placement import parse_placement
 from recycle.plan.mode import Mode
 from recycle.planner.greedy.chunked import chunk_schedules
 from recycle.planner.model.bounds import breakdown, lower_bound
@@ -28,8 +27,7 @@ def test_no_rule_is_above_the_least_value_and_no_plan_below(problem):
     [((1, 1, 1), 0, 8, "work"), ((10, 12, 7), 0, 8, "sandwich"), ((1, 1, 1), 1, 8, "sandwich")],
 )
 def test_the_bound_of_a_v_says_what_binds(costs, latency, limit, rule):
-    stage = Stage(*costs, 0, 0, 1, 0, limit)
-    job = Job(1, 8, (stage,) * 8, (latency,) * 7, placement=parse_placement("v-shaped", 4))
+    job = placed_job("v-shaped", 1, 4, 8, limit, latency, costs, 0)
     bound = lower_bound(make_problem(job, (), Mode()))
     # Where memory is short, the server at the turn owes W, and the first server's window must hold all the rest.
     assert bound.rule == rule
@@ -37,8 +35,7 @@ def test_the_bound_of_a_v_says_what_binds(costs, latency, limit, rule):
 
 
 def test_a_dead_server_leaves_its_chunks_to_its_peers_one_by_one():
-    stage = Stage(1, 1, 1, 2, 0, 1, 0, 8)
-    job = Job(4, 3, (stage,) * 8, (0,) * 7, placement=parse_placement("v-shaped", 4))
+    job = placed_job("v-shaped", 4, 4, 3, 8, optimizer=2)
     problem = make_problem(job, (job.servers()[1],), Mode())
     work = [bound.value for bound in breakdown(problem) if bound.rule == "work"]
     # Six chunks of three tasks and two updates; and of the dead one's six, two for each of three peers.
@@ -47,17 +44,14 @@ def test_a_dead_server_leaves_its_chunks_to_its_peers_one_by_one():
 
 @pytest.mark.parametrize(("form", "limit", "rule"), [("v-shaped", 16, "sandwich"), ("v-shaped", 32, "warm-up")])
 def test_where_results_travel_long_the_first_server_s_idle_time_and_a_full_memory_are_counted(form, limit, rule):
-    stage = Stage(1, 1, 1, 0, 0, 1, 0, limit)
-    job = Job(1, 16, (stage,) * 16, (1,) * 15, placement=parse_placement(form, 8))
-    problem = make_problem(job, (), Mode())
+    problem = make_problem(placed_job(form, 1, 8, 16, limit, 1, optimizer=0), (), Mode())
     bound = lower_bound(problem)
     assert bound.rule == rule
     assert bound.value == min(value(problem, programs) for programs in chunk_schedules(problem))
 
 
 def test_guests_do_not_fill_what_a_server_waits_for_before_its_first_input_gradient():
-    stage = Stage(1, 1, 1, 0, 0, 1, 0, 16)
-    job = Job(6, 6, (stage,) * 8, (2,) * 7, placement=parse_placement("interleaved:2", 4))
+    job = placed_job("interleaved:2", 6, 4, 6, 16, 2, optimizer=0)
     problem = make_problem(job, (job.servers()[4],), Mode())
     found = {(bound.rule, bound.stage): bound.value for bound in breakdown(problem)}
     # It is 31 from the first F of the place to its first I, and F take memory for 16 of these.

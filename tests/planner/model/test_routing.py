@@ -1,20 +1,17 @@
 from collections import Counter
-from itertools import combinations
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 
-from harness.examples import paper_job
+from harness.examples import paper_job, plan_of
 from recycle.errors import NoPlanError
 from recycle.job import Server
 from recycle.plan.checker import check_plan
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
-from recycle.plan.plan import Provenance
 from recycle.plan.routing import ROUTING_RULES, RoutingRule
 from recycle.planner.anneal.improve import improve
-from recycle.planner.assemble import assemble
 from recycle.planner.exact.prove import solve
 from recycle.planner.greedy.batches import schedule_large
 from recycle.planner.greedy.list_scheduler import list_schedule
@@ -24,8 +21,6 @@ from recycle.planner.model.routing import balanced_routes, dealt_routes, movable
 from recycle.planner.model.stopping import MaxMoves
 from tests.planner.legality import assert_legal
 from tests.strategies import problems
-
-PROVENANCE = Provenance("test", 0, "none", "nobody", "bounded")
 
 
 @given(problems())
@@ -87,7 +82,7 @@ def test_another_rule_needs_an_entry_in_the_table_and_nothing_else(monkeypatch):
         solve(problem, seconds=60, hint=greedy).programs,
     ):
         assert_legal(problem, programs)
-        plan = assemble(problem, instructions(problem, programs), "compute", 0, PROVENANCE)
+        plan = plan_of(problem.job, problem.dead, problem.mode, instructions(problem, programs))
         assert check_plan(plan) == ()
         assert {each.home for each in plan.programs[Server(2, 1)]} == {2}
         assert {each.home for each in plan.programs[Server(0, 1)] if each.op is Op.F} <= {0, 4}
@@ -99,16 +94,3 @@ def test_another_rule_needs_an_entry_in_the_table_and_nothing_else(monkeypatch):
     (violation, *_) = check_plan(msgspec.structs.replace(plan, programs=moved))
     assert violation.rule == "routing"
     assert "belongs on W2_2 or W3_2" in violation.message
-
-
-@pytest.mark.parametrize("rule", ROUTING_RULES.values(), ids=ROUTING_RULES)
-def test_what_a_rule_says_of_itself_is_true(rule):
-    for count in range(1, 5):
-        for live in combinations(range(4), count):
-            for home in range(4):
-                hosts = rule.hosts(home, live)
-                assert hosts
-                assert list(hosts) == sorted(set(hosts) & set(live))
-                assert home not in live or home in hosts
-                assert not rule.keeps_home or home not in live or hosts == (home,)
-                assert not rule.any_live or hosts == live

@@ -14,6 +14,16 @@ from recycle.runtime.execute.executor import RUN_AHEAD, Executor
 PROGRAM = tuple(map(Instruction.parse, ["1RECV_F0.0<W0_0", "1F0.0", "1B0.0", "1SEND_B0.0>W0_0", "1REDUCE", "1STEP"]))
 
 
+class Slow:
+    """Hooks that do something after each instruction."""
+
+    def __init__(self, after):
+        self.after = after
+
+    def before(self, *_):
+        pass
+
+
 def test_every_op_needs_a_handler():
     handlers = {op: lambda instruction: None for op in Op if op is not Op.W}
     with pytest.raises(AssertionError, match="no handler for W"):
@@ -31,14 +41,10 @@ def test_runs_in_order_and_records_all_but_receives():
 def test_what_a_slow_server_waits_is_a_part_of_its_instructions():
     recorder, ends = Recorder(Server(0, 1)), []
 
-    class Slow:
-        def before(self, *_):
-            pass
+    def wait(_, instruction, __):
+        ends.append((instruction, time.monotonic_ns()))
 
-        def after(self, _, instruction, __):
-            ends.append((instruction, time.monotonic_ns()))
-
-    Executor(dict.fromkeys(Op, lambda _: None), recorder, [Slow()]).run(PROGRAM)
+    Executor(dict.fromkeys(Op, lambda _: None), recorder, [Slow(wait)]).run(PROGRAM)
     told = dict(ends)
     assert all(entry.start <= told[entry.instruction] <= entry.end for entry in recorder.entries)
 
@@ -232,13 +238,9 @@ def test_times_are_of_the_device_and_not_of_the_calls():
 def test_what_needs_the_time_of_an_instruction_waits_for_its_end():
     device, taken = Device(), []
 
-    class Slow:
-        def before(self, *_):
-            pass
+    def wait(_, __, seconds):
+        threading.Timer(0.02, device.finish).start()
+        taken.append(seconds())
 
-        def after(self, _, __, seconds):
-            threading.Timer(0.02, device.finish).start()
-            taken.append(seconds())
-
-    Executor(dict.fromkeys(Op, device.start), Recorder(Server(0, 0), clock=device), [Slow()]).run(COMPUTING)
+    Executor(dict.fromkeys(Op, device.start), Recorder(Server(0, 0), clock=device), [Slow(wait)]).run(COMPUTING)
     assert taken == [1e-9] * 6

@@ -2,8 +2,6 @@
 
 from contextlib import nullcontext
 
-import torch
-
 from harness.examples import QUICK, paper_job
 from recycle.control.membership.view import View
 from recycle.job import Server
@@ -11,13 +9,13 @@ from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.executor import RUN_AHEAD
-from recycle.runtime.execute.stage import Held, Redo, TensorSpec
+from recycle.runtime.execute.stage import Redo
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.net.stop_line import NO_LINE
+from tests.runtime.execute.test_link_order import Stage
 
 JOB = paper_job(pipelines=2, stages=3, micro_batches=6, released=0)
 PLAN = make_plan(JOB, (), Mode(), QUICK)
-SPEC = TensorSpec((1,), torch.float32)
 
 
 class IdleDevice:
@@ -97,34 +95,26 @@ class OnDevice:
         pass
 
 
-class Stage:
-    """Has a device compute; nothing is split."""
-
-    cannot_split = ""
+class Computing(Stage):
+    """Has a device compute."""
 
     def __init__(self, device, number):
+        super().__init__(number, JOB.depth)
         self._device = device
-        self.input = SPEC if number else None
-        self.output = SPEC if number < JOB.depth - 1 else None
 
-    def forward(self, *_):
+    def forward(self, *given):
         self._device.give("computation")
-        return self.output and self.output.empty()
+        return super().forward(*given)
 
-    def backward(self, *_):
+    def input_gradient(self, *given):
         self._device.give("computation")
-        return self.input and self.input.empty()
+        return super().input_gradient(*given)
 
-    input_gradient = weight_gradient = backward
+    def weight_gradient(self, _):
+        self._device.give("computation")
 
     def take_losses(self):
-        return None
-
-    def held(self):
-        return Held(0, 0)
-
-    def drop(self):
-        pass
+        """None is summed."""
 
 
 class Update:
@@ -153,7 +143,7 @@ def waits_of(server):
     device = IdleDevice()
     network = OnDevice(device, View.of(PLAN), server)
     worker = Worker(
-        PLAN, [Stage(device, server.stage)], Update(network), network, Recorder(server, clock=device), hooks=()
+        PLAN, [Computing(device, server.stage)], Update(network), network, Recorder(server, clock=device), hooks=()
     )
     worker.run(0)
     return device.waits, device.computed

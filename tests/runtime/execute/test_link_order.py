@@ -11,13 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.examples import placed_job
+from harness.examples import placed_job, plan_of
 from recycle.control.membership.view import View
 from recycle.holding import live_holders, placed
 from recycle.job import Server
 from recycle.plan.clock import run_clock
 from recycle.plan.mode import Mode
-from recycle.plan.plan import Plan, Provenance
 from recycle.planner.greedy.chunk_scheduler import POLICIES, schedule_chunks
 from recycle.planner.model.lowering import instructions, lower
 from recycle.planner.model.problem import make_problem
@@ -182,6 +181,11 @@ class Update:
         return self._redo.pop() if last and self._redo else Redo.NOTHING
 
 
+def lowered(job, dead, mode, compute):
+    """What is run of some programs."""
+    return plan_of(job, dead, mode, lower(job, run_clock(job, mode, compute))[1], "lowered")
+
+
 @st.composite
 def unequal_and_scheduled(draw):
     """Pipelines that are not alike: a server has other peers for each of its chunks, and may hold but one of them."""
@@ -205,10 +209,7 @@ def test_all_start_their_transfers_on_a_link_and_their_sums_in_a_group_in_the_sa
     if job.standard:
         # Plans are the same with one chunk per server; runs are not.
         job = msgspec.structs.replace(job, overlap_reduction=overlaps or msgspec.UNSET)
-    _, lists = lower(job, run_clock(job, mode, compute))
-    programs = {server: tuple(program) for server, program in lists.items()}
-    provenance = Provenance("test", 0, "", "", "bounded")
-    plan = Plan(job, problem.dead, {}, mode, "lowered", 0, 0, 0, 0, provenance, programs)
+    plan = lowered(job, problem.dead, mode, compute)
     view = View.of(plan)
     networks = {}
     for server in view.servers:
@@ -251,10 +252,7 @@ class Watchful(Stage):
 def test_a_chunk_is_summed_while_others_are_computed_and_in_one_queue_behind_all_transfers(connect):
     job = placed_job("interleaved:2")
     problem = make_problem(job, frozenset(), Mode())
-    _, lists = lower(job, run_clock(job, Mode(), instructions(problem, schedule_chunks(problem, POLICIES[0]))))
-    programs = {server: tuple(program) for server, program in lists.items()}
-    provenance = Provenance("test", 0, "", "", "bounded")
-    plan = Plan(job, frozenset(), {}, Mode(), "lowered", 0, 0, 0, 0, provenance, programs)
+    plan = lowered(job, (), Mode(), instructions(problem, schedule_chunks(problem, POLICIES[0])))
     view, seen = View.of(plan), []
     for server in view.servers:
         network = connect(view, server)

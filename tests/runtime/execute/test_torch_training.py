@@ -8,12 +8,10 @@ import msgspec
 import pytest
 import torch
 
-from harness.examples import QUICK, overlapped, paper_job, placed_job
+from harness.examples import overlapped, paper_job, placed_job, plan_around
 from recycle.control.membership.view import View
-from recycle.job import Server
 from recycle.plan.memory import peak_memory
 from recycle.plan.mode import Mode
-from recycle.planner.make import make_plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.torch_stage import TorchStage, cut
@@ -111,12 +109,6 @@ def require_same(plan, dropout=0.0, clip=None):
         assert result.tensors[2] <= result.tensors[1], "tensors are left after an iteration"
 
 
-def plan_of(failed, mode=Mode(), micro_batches=4, **job):  # noqa: B008 - immutable
-    return make_plan(
-        paper_job(micro_batches=micro_batches, **job), [Server.parse(each) for each in failed], mode, QUICK
-    )
-
-
 @pytest.mark.parametrize(
     "failed",
     [
@@ -128,32 +120,31 @@ def plan_of(failed, mode=Mode(), micro_batches=4, **job):  # noqa: B008 - immuta
     ids=lambda each: "+".join(each),
 )
 def test_training_goes_on_as_if_nobody_had_died(failed):
-    require_same(plan_of(failed, released=0, limit=6))
+    require_same(plan_around(paper_job(micro_batches=4, released=0, limit=6), *failed))
 
 
 def test_with_dropout_a_fused_backward_and_clipping():
-    require_same(plan_of(["W1_2"], Mode("fused", "global")), dropout=0.2, clip=0.05)
+    require_same(plan_around(paper_job(micro_batches=4), "W1_2", mode=Mode("fused", "global")), dropout=0.2, clip=0.05)
 
 
 def test_with_free_routing_and_two_stages():
-    require_same(plan_of(["W1_1"], Mode("split", "staggered", "free"), stages=2))
+    require_same(plan_around(paper_job(stages=2, micro_batches=4), "W1_1", mode=Mode(routing="free")))
 
 
 @pytest.mark.parametrize(
     ("job", "dead", "clip"),
     [
-        (placed_job("v-shaped"), "", None),
-        (placed_job("v-shaped"), "W0_1", 0.05),
-        (overlapped(placed_job("interleaved:2")), "W1_0", 0.05),
+        (placed_job("v-shaped"), [], None),
+        (placed_job("v-shaped"), ["W0_1"], 0.05),
+        (overlapped(placed_job("interleaved:2")), ["W1_0"], 0.05),
     ],
     ids=["each on its own", "together", "reduced beside"],
 )
 def test_with_several_stages_per_server(job, dead, clip):
-    servers = [Server.parse(each) for each in dead.split(",") if each]
-    require_same(make_plan(job, servers, Mode(), QUICK), dropout=0.2, clip=clip)
+    require_same(plan_around(job, *dead), dropout=0.2, clip=clip)
 
 
 def test_with_neighbouring_stages_on_one_server_and_others_apart():
     job = placed_job("v-shaped")
     job = msgspec.structs.replace(job, placement=((0, 2), (1, 3)))
-    require_same(make_plan(job, [Server(0, 0)], Mode("fused", "global"), QUICK))
+    require_same(plan_around(job, "W0_0", mode=Mode("fused", "global")))

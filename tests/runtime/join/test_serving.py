@@ -78,10 +78,8 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def door():
-    listener = listen()
-    host, port = listener.getsockname()
-    server = serve(listener)
-    yield Endpoint(host, port, "secret")
+    server = serve(listen())
+    yield Endpoint("127.0.0.1", server.port, "secret")
     del server
 
 
@@ -101,15 +99,26 @@ def request(attempt=1):
     return JoinRequest(str(JOINER), 4, attempt)
 
 
+def begin(stage, door, board, **durations):
+    """A joiner that has asked to be let in."""
+    joining = Joining(JOINER, stage, door, msgspec.structs.replace(DURATIONS, **durations))
+    joining.begin(VIEW, board)
+    return joining
+
+
 def is_ready(board):
     return any(each.state == "synced" for each in board.joining.requests(VIEW.epoch))
 
 
 def assert_equal(one, other):
     assert one.newest == other.newest
-    assert one.content().keys() == other.content().keys()
-    for name, each in one.content().items():
-        assert torch.equal(each, other.content()[name]), name
+    assert_equal_content(one.content(), other.content())
+
+
+def assert_equal_content(one, other):
+    assert one.keys() == other.keys()
+    for name, each in one.items():
+        assert torch.equal(each, other[name]), name
 
 
 def require_arrival(serving, joining, board, peer, joiner):
@@ -139,8 +148,7 @@ def test_a_joiner_follows_to_the_bit_however_many_steps_are_made_while_it_copies
     assert follower.arrived
     assert joiner.newest == before + 8
     assert any(name.startswith("optimizer/exp_avg_sq/") for name in peer_then)
-    for name, each in joiner.content().items():
-        assert torch.equal(each, peer_then[name]), name
+    assert_equal_content(joiner.content(), peer_then)
 
 
 def test_a_joiner_that_is_too_slow_is_given_up_and_the_training_never_waits(meeting):
@@ -228,8 +236,7 @@ def test_who_serves_is_left_as_it_was(door):
 
 def test_a_joiner_asks_again_when_who_serves_it_is_gone_and_arrives(board, door):
     peer, joiner = Stage(1), Stage(2)
-    joining = Joining(JOINER, joiner, door, DURATIONS)
-    joining.begin(VIEW, board)
+    joining = begin(joiner, door, board)
     serving = Serving(PEER, peer, door, DURATIONS)
     peer.train(2)
     serving.look(VIEW, board.joining.requests(VIEW.epoch))
@@ -248,10 +255,8 @@ def test_a_joiner_asks_again_when_who_serves_it_is_gone_and_arrives(board, door)
 def test_a_joiner_that_was_served_in_vain_for_some_times_comes_with_nothing(board, door):
     peer, joiner = Stage(1), Stage(2)
     # For as long as the construction of a group may take, who joins waits for who has left.
-    durations = msgspec.structs.replace(DURATIONS, rebuild=0.2)
-    joining = Joining(JOINER, joiner, door, durations)
-    joining.begin(VIEW, board)
-    serving = Serving(PEER, peer, door, durations)
+    joining = begin(joiner, door, board, rebuild=0.2)
+    serving = Serving(PEER, peer, door, msgspec.structs.replace(DURATIONS, rebuild=0.2))
     seen = set()
     while not joining.ready:
         seen.add(board.joining.requests(VIEW.epoch)[0].attempt)
@@ -265,8 +270,7 @@ def test_a_joiner_that_was_served_in_vain_for_some_times_comes_with_nothing(boar
 
 def test_a_request_that_a_stranger_takes_away_is_made_again_and_so_is_the_call_to_it(board, door):
     store = door.connect()
-    joining = Joining(JOINER, Stage(2), door, msgspec.structs.replace(DURATIONS, silence=0.2))
-    joining.begin(VIEW, board)
+    joining = begin(Stage(2), door, board, silence=0.2)
     for _ in range(2):
         store.delete_all(lambda key: key.startswith(f"epoch/{VIEW.epoch}/"))
         assert not board.joining.requests(VIEW.epoch)
@@ -278,8 +282,7 @@ def test_a_request_that_a_stranger_takes_away_is_made_again_and_so_is_the_call_t
 
 
 def test_a_request_that_stands_is_not_repeated(board, door):
-    joining = Joining(JOINER, Stage(2), door, msgspec.structs.replace(DURATIONS, silence=0.2))
-    joining.begin(VIEW, board)
+    joining = begin(Stage(2), door, board, silence=0.2)
     asked = board.joining.asked(VIEW.epoch)
     deadline = time.monotonic() + 1
     while time.monotonic() < deadline:
@@ -290,9 +293,7 @@ def test_a_request_that_stands_is_not_repeated(board, door):
 
 def test_a_joiner_whose_offer_a_stranger_takes_away_asks_again_and_does_not_come_with_nothing(board, door):
     peer, joiner = Stage(1), Stage(2)
-    durations = msgspec.structs.replace(DURATIONS, silence=0.2, hang=0.2, rebuild=0.2, answer=0.5)
-    joining = Joining(JOINER, joiner, door, durations)
-    joining.begin(VIEW, board)
+    joining = begin(joiner, door, board, silence=0.2, hang=0.2, rebuild=0.2, answer=0.5)
     while board.joining.requests(VIEW.epoch)[0].attempt <= ATTEMPTS:
         joining.wait(board)
     assert not joining.ready
@@ -304,8 +305,7 @@ def test_a_joiner_whose_offer_a_stranger_takes_away_asks_again_and_does_not_come
 
 
 def test_a_joiner_whose_peers_are_all_dead_comes_with_nothing(board, door):
-    joining = Joining(JOINER, Stage(2), door, DURATIONS)
-    joining.begin(VIEW, board)
+    joining = begin(Stage(2), door, board)
     joining.wait(board)
     assert not joining.ready
     board.failures.publish_death(Death(str(PEER), "fell over", "agent", 0.0))
@@ -317,8 +317,7 @@ def test_a_joiner_whose_peers_are_all_dead_comes_with_nothing(board, door):
 
 def test_a_new_view_ends_what_was_begun_and_the_joiner_asks_in_it(board, door):
     peer, joiner = Stage(1), Stage(2)
-    joining = Joining(JOINER, joiner, door, DURATIONS)
-    joining.begin(VIEW, board)
+    joining = begin(joiner, door, board)
     serving = Serving(PEER, peer, door, DURATIONS)
     serving.look(VIEW, board.joining.requests(VIEW.epoch))
     while not is_ready(board):

@@ -159,6 +159,12 @@ def training(root, hosts, redundancy, ranks=1):
             each.join()
 
 
+def make_checkpoint(saving, now, step):
+    """To its end, what is due."""
+    saving.look(now, step, leads=True)
+    saving.finish()
+
+
 @pytest.mark.parametrize(("hosts", "redundancy", "ranks"), [(2, "copies=2", 2), (3, "parity=2+1", 1)])
 def test_what_keepers_write_is_what_trainers_would_have_written_and_training_goes_on(
     tmp_path, hosts, redundancy, ranks
@@ -172,8 +178,7 @@ def test_what_keepers_write_is_what_trainers_would_have_written_and_training_goe
         saving.finish()
         job.require_written(2, tmp_path / "trainers")
         assert [kind for kind, _ in job.told] == ["memory"], job.told
-        saving.look(11, 10, leads=True)
-        saving.finish()
+        make_checkpoint(saving, 11, 10)
         job.require_written(10, tmp_path / "trainers")
         assert job.names == ["step-00000002", "step-00000010"]
 
@@ -197,8 +202,7 @@ def test_what_is_due_while_another_one_is_being_written_is_left_out_and_said(tmp
         go.touch()
         saving.finish()
         job.train(2)
-        saving.look(7, 6, leads=True)
-        saving.finish()
+        make_checkpoint(saving, 7, 6)
         job.require_written(2, tmp_path / "trainers")
         job.require_written(6, tmp_path / "trainers")
         assert job.names == ["step-00000002", "step-00000006"]
@@ -219,8 +223,7 @@ def test_another_keeper_writes_for_one_that_dies_in_it(tmp_path, monkeypatch):
     with training(tmp_path / "run", 3, "copies=2") as job:
         job.train(4)
         saving = job.saving()
-        saving.look(4, 2, leads=True)
-        saving.finish()
+        make_checkpoint(saving, 4, 2)
         assert sum(each.exitcode == -signal.SIGKILL for each in job.keepers) == 1
         job.require_written(2, tmp_path / "trainers")
         assert "another keeper does" in str(job.told)
@@ -244,22 +247,19 @@ def test_a_version_that_cannot_be_written_is_a_warning_and_leaves_the_one_before
     with training(tmp_path / "run", 2, "copies=2") as job:
         saving = job.saving()
         job.train(3)
-        saving.look(3, 2, leads=True)
-        saving.finish()
+        make_checkpoint(saving, 3, 2)
         # Of the next one a part is lost, with all that have it.
         job.train(2)
         for client in (desk.client for desk in job.desks()):
             for copy in client.copies():
                 if copy.part.version == 4 and copy.part.stage == 1 and copy.part.number == 0:
                     client.drop(copy.part)
-        saving.look(5, 4, leads=True)
-        saving.finish()
+        make_checkpoint(saving, 5, 4)
         assert "step 4 is not written from memory: keepers do not have it as a whole" in job.told[-1][1]
         # Who cannot say whether it is on the right side of a cut does not make one either.
         job.train(2)
         job.there = False
-        saving.look(7, 6, leads=True)
-        saving.finish()
+        make_checkpoint(saving, 7, 6)
         assert "step 6 is not written from memory: nobody answers" in job.told[-1][1]
         assert job.names == ["step-00000002"]
         job.require_written(2, tmp_path / "trainers")

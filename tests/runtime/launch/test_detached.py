@@ -7,10 +7,13 @@ from harness.processes import open_files, processes, send_signal, title
 from recycle.control.board.joinfile import new_token
 from recycle.runtime.launch.process.detached import fork_keeper
 from recycle.state.channel import HERE
-from recycle.state.client import KeeperClient, send
+from recycle.state.client import KeeperClient
 from recycle.state.errors import KeeperLost
 from recycle.state.keeper import listen
 from recycle.state.ladder import StatePart
+from tests.state.test_keeper import put
+
+PART = StatePart(0, 0, 0, 0, 1)
 
 
 def settles(condition):
@@ -33,16 +36,11 @@ def test_a_keeper_that_is_killed_alone_is_started_again_at_the_same_address():
     fork_keeper([listener], token, 10, None)
     client = KeeperClient(HERE, token, "here")
 
-    def put():
-        delivery = client.offer(StatePart(0, 0, 0, 0, 1), b"", 1000)
-        delivery.commit(send({0: [delivery]}, b"", [(0, [memoryview(bytes(1000))])])[0])
-        delivery.confirm()
-        assert len(client.copies()) == 1
-
     # Another start of the run keeps more.
     client.hold(1000).close()
     client.hold(10).close()
-    put()
+    put(client, PART, bytes(1000))
+    assert len(client.copies()) == 1
     first = settles(lambda: holders(inode).get("recycle: keeper"))
     send_signal(first, signal.SIGKILL)
 
@@ -54,7 +52,8 @@ def test_a_keeper_that_is_killed_alone_is_started_again_at_the_same_address():
 
     settles(lambda: found() == ())
     assert holders(inode)["recycle: keeper"] != first
-    put()
+    put(client, PART, bytes(1000))
+    assert len(client.copies()) == 1
     client.dismiss()
     settles(lambda: found() is None)
 

@@ -14,10 +14,11 @@ from recycle.control.board.joinfile import new_token
 from recycle.errors import RunFailed
 from recycle.runtime.launch.process.fork_server import ForkServer
 from recycle.state.channel import HERE
-from recycle.state.client import KeeperClient, send
+from recycle.state.client import KeeperClient
 from recycle.state.errors import KeeperLost
 from recycle.state.keeper import listen
 from recycle.state.ladder import StatePart
+from tests.state.test_keeper import put
 
 
 @pytest.fixture
@@ -67,9 +68,7 @@ def test_a_keeper_can_be_reached_once_it_has_started_and_outlives_it(fork_server
     started = fork_server.next_event(120)
     assert (started.kind, started.name) == ("started", "keeper")
     client = KeeperClient(HERE, token, "here")
-    delivery = client.offer(StatePart(0, 0, 0, 0, 1), b"", 1000)
-    delivery.commit(send({0: [delivery]}, b"", [(0, [memoryview(bytes(1000))])])[0])
-    delivery.confirm()
+    put(client, StatePart(0, 0, 0, 0, 1), bytes(1000))
     pid = os.pidfd_open(started.pid)
     fork_server.end()
     fork_server.pid = 0

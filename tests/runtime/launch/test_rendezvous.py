@@ -23,10 +23,8 @@ RELEASE = {"recycle": "1", "torch": "2"}
 
 @pytest.fixture
 def store():
-    listener = listen()
-    port = listener.getsockname()[1]
-    server = serve(listener)
-    yield port
+    server = serve(listen())
+    yield server.port
     del server
 
 
@@ -55,12 +53,17 @@ class Other:
             self.error = str(error)
 
 
+def let_in(first, other, token="token"):
+    """The first process has all others come, and they hear of the run."""
+    first.receive()
+    first.admit(token, ("127.0.0.1", 5))
+    other.end()
+
+
 def test_the_first_process_lets_all_others_in_and_waits_for_their_leave(store):
     first, other = meeting(store, 0), Other(store)
-    first.receive()
+    let_in(first, other)
     assert len(first.hosts) == 2
-    first.admit("token", ("127.0.0.1", 5))
-    other.end()
     assert other.admission.digest == digest_of("token")
     assert other.admission.watch == ("127.0.0.1", 5)
     first.leave(0)
@@ -103,9 +106,7 @@ def test_mixed_releases_are_refused_on_both_sides(store, monkeypatch):
 
 def test_who_comes_when_the_run_has_begun_knows_it_and_compares_itself_with_those_who_go_on(store, monkeypatch):
     first, other = meeting(store, 0), Other(store)
-    first.receive()
-    first.admit("token", ("127.0.0.1", 5))
-    other.end()
+    let_in(first, other)
     late = meeting(store, 1)
     assert late.attend().watch == ("127.0.0.1", 5)
     assert late.is_late
@@ -125,9 +126,7 @@ def test_an_error_before_the_run_is_told_to_those_who_wait_for_it(store):
 
 def test_who_is_ended_at_once_in_the_midst_of_a_run_does_not_say_that_there_is_none(store):
     first, other = meeting(store, 0, served=True), Other(store)
-    first.receive()
-    first.admit("token", ("127.0.0.1", 5))
-    other.end()
+    let_in(first, other)
     with pytest.raises(EndedAtOnce), first.telling_others():
         raise EndedAtOnce("SIGTERM: ended at once", 15)
     assert meeting(store, 1).attend().refusal == ""
@@ -172,9 +171,7 @@ def test_what_strangers_say_before_a_run_is_not_heard(store):
     first, other = meeting(store, 0), Other(store)
     token = first.agree_on_token()
     assert meeting(store, 1).agree_on_token() == token
-    first.receive()
-    first.admit(token, ("127.0.0.1", 5))
-    other.end()
+    let_in(first, other, token)
     assert other.admission.digest == digest_of(token)
     assert token.encode() not in b"".join(filter(None, stranger.get_many(["nonce", "admission", "hello/0", "hello/1"])))
 

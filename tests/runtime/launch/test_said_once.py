@@ -9,12 +9,9 @@ from recycle.runtime.net.endpoint import Endpoint
 
 
 def test_with_a_store_once_in_the_run():
-    listener = listen()
-    host, port = listener.getsockname()
-    server = serve(listener)
-    endpoint = Endpoint(host, port, secrets.token_hex(4))
+    server = serve(listen())
+    endpoint = Endpoint("127.0.0.1", server.port, secrets.token_hex(4))
     assert [is_first_to_say(endpoint, text) for text in ("one", "one", "another")] == [True, False, True]
-    del server
 
 
 def test_without_a_store_once_on_the_machine(monkeypatch):

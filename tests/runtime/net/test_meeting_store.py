@@ -75,14 +75,11 @@ def test_what_a_stranger_stores_is_not_there():
 
 
 def test_groups_meet_over_a_store_of_torchs():
-    listener = listen()
-    host, port = listener.getsockname()
-    server = serve(listener)
-    ours = [TorchStore(host, port) for _ in range(2)]
+    server = serve(listen())
+    ours = [TorchStore("127.0.0.1", server.port) for _ in range(2)]
     views = [MeetingStore(each, "token") for each in ours]
     with ThreadPoolExecutor(2) as pool:
         groups = list(pool.map(lambda rank: ProcessGroupGloo(views[rank], rank, 2, timedelta(seconds=60)), range(2)))
         sums = [torch.ones(1) for _ in groups]
         list(pool.map(lambda pair: pair[0].allreduce(pair[1]).wait(), zip(groups, sums, strict=True)))
     assert [float(each) for each in sums] == [2.0, 2.0]
-    del server

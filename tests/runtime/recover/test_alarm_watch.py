@@ -22,6 +22,12 @@ from recycle.runtime.recover.alarm_watch import AlarmWatch
 FIRST, SECOND = (JoinRequest(str(Member(Server(pipeline, 0), 1)), 0) for pipeline in range(2))
 
 
+def watch_of(store, looked=lambda _: None, alarmed=lambda _: None, **others):
+    """A watch of a run whose store this is."""
+    door = SimpleNamespace(connect=lambda _: store.clone(), token="token")
+    return AlarmWatch(door, Durations(beat=0.05), looked, alarmed, **others)
+
+
 class Behind(MemoryStore):
     """Gives others the time for something after it has counted."""
 
@@ -36,8 +42,7 @@ class Behind(MemoryStore):
 
 def test_a_request_that_is_counted_and_not_stored_yet_is_seen_later():
     store, looks = Behind(), []
-    door = SimpleNamespace(connect=lambda _: store.clone(), token="token")
-    watch = AlarmWatch(door, Durations(beat=0.05), looks.append, lambda _: None)
+    watch = watch_of(store, looks.append)
 
     def look_twice():
         seen = len(looks)
@@ -56,8 +61,7 @@ def test_a_request_that_is_counted_and_not_stored_yet_is_seen_later():
 
 def test_who_has_joined_from_elsewhere_hears_that_all_are_to_end_in_whichever_epoch():
     store = MemoryStore()
-    door = SimpleNamespace(connect=lambda _: store.clone(), token="token")
-    watch, board = AlarmWatch(door, Durations(beat=0.05), lambda _: None, lambda _: None), Board(store, "token")
+    watch, board = watch_of(store), Board(store, "token")
     told = []
     call_off = Cancellation(SimpleNamespace(number=15, name="SIGTERM"), told.append)
     here, elsewhere = Member(Server(0, 0), 0), Member(Server(1, 0), 1)
@@ -85,8 +89,7 @@ def test_who_has_joined_from_elsewhere_hears_that_all_are_to_end_in_whichever_ep
 
 def test_a_rank_says_why_it_is_where_it_is_before_it_is_freed_from_there():
     store, happened = MemoryStore(), []
-    door = SimpleNamespace(connect=lambda _: store.clone(), token="token")
-    watch = AlarmWatch(door, Durations(beat=0.05), lambda _: None, happened.append)
+    watch = watch_of(store, alarmed=happened.append)
     watch.start()
     network = SimpleNamespace(
         unblock=lambda: happened.append("freed"), view=SimpleNamespace(servers=()), line=NO_LINE, rank=SOLE
@@ -101,8 +104,7 @@ def test_a_rank_says_why_it_is_where_it_is_before_it_is_freed_from_there():
 def test_ranks_hear_where_they_stop_though_nothing_is_given_up_before_they_have_begun_it():
     """As on a device: an abort waits for what comes before, and that for other ranks."""
     store, happened = MemoryStore(), []
-    door = SimpleNamespace(connect=lambda _: store.clone(), token="token")
-    watch = AlarmWatch(door, Durations(beat=0.05), lambda _: None, lambda _: None, ranks=2)
+    watch = watch_of(store, ranks=2)
     heard = threading.Event()
     member = Member(Server(0, 0), 0)
 
@@ -142,11 +144,10 @@ def test_a_store_that_answers_and_has_lost_the_run_or_takes_nothing_is_lost_unti
                 raise StoreLost("it is full")
             return super().exchange(values, keys)
 
-    door = SimpleNamespace(connect=lambda _: Full(store._contents), token="token")
     board = Board(store, "token")
     description = Description({}, paper_job())
     board.describe(description)
-    watch = AlarmWatch(door, Durations(beat=0.05), lambda _: None, lambda _: None)
+    watch = watch_of(Full(store._contents))
     watch.start()
     watch.follow(0)
     wait_until(lambda: keys.RUN in watch.probe.lasting)

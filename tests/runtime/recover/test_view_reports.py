@@ -35,9 +35,13 @@ def verdict(epoch, *dead, joined=()):
     return Verdict(epoch, members, step=7, deaths=deaths, joined=joined, plan=FIRST)
 
 
-def told(*verdicts, member="W0_0#0"):
+def reports(member="W0_0#0"):
     listener = Listener()
-    view_reports = ViewReports(Member.parse(member), listener)
+    return ViewReports(Member.parse(member), listener), listener
+
+
+def told(*verdicts, member="W0_0#0"):
+    view_reports, listener = reports(member)
     view_reports.cause = "somebody came"
     for each in verdicts:
         view_reports.decide(each)
@@ -57,16 +61,14 @@ def test_who_died_in_a_view_that_never_began_is_told_with_the_next_one():
 
 def test_a_view_whose_memory_is_tight_is_compared_with_1f1b_within_it():
     for limit, name in ((2, "fault-free 1F1B within this memory"), (4, "fault-free 1F1B")):
-        plan, listener = paper_plan(limit=limit), Listener()
-        view_reports = ViewReports(Member.parse("W0_0#0"), listener)
+        plan, (view_reports, listener) = paper_plan(limit=limit), reports()
         view_reports.decide(verdict(1))
         view_reports.tell_view(plan)
         assert [each.baseline for each in (*listener.lines, first_view(plan, 0, 0))] == [name, name]
 
 
 def test_the_time_of_a_death_on_another_clock_is_when_it_was_heard_of():
-    listener = Listener()
-    view_reports = ViewReports(Member.parse("W0_0#0"), listener)
+    view_reports, listener = reports()
     view_reports.notice(9.0)
     elsewhere = Death("W1_0#0", "was killed", "agent", 1.0, clock="of another machine")
     view_reports.decide(Verdict(1, EVERYBODY[:2], step=7, deaths=(elsewhere, death("W1_1#0", 2)), plan=FIRST))
@@ -98,8 +100,7 @@ def test_what_a_recovery_took_is_told_with_the_first_iteration_that_is_made_afte
 
 
 def test_what_was_executed_of_an_iteration_that_is_made_again_is_told_once_and_of_one_that_stands_is_not():
-    listener, recorder = Listener(), Recorder(Server(0, 0))
-    view_reports = ViewReports(Member.parse("W0_0#0"), listener)
+    recorder, (view_reports, listener) = Recorder(Server(0, 0)), reports()
     recorder.iteration = 6
     recorder.add(Instruction(Op.F, 0, 0, 0), HostMoment(1000), HostMoment(3000))
     view_reports.tell_abandoned(0, 7, recorder)
@@ -111,8 +112,7 @@ def test_what_was_executed_of_an_iteration_that_is_made_again_is_told_once_and_o
 
 
 def test_a_view_begins_when_it_was_agreed_on_and_so_before_anything_is_executed_in_it():
-    listener = Listener()
-    view_reports = ViewReports(Member.parse("W0_0#0"), listener)
+    view_reports, listener = reports()
     view_reports.notice(9.0)
     view_reports.times.agreed = 10.0
     view_reports.decide(verdict(1, "W1_0#0"))
@@ -122,8 +122,7 @@ def test_a_view_begins_when_it_was_agreed_on_and_so_before_anything_is_executed_
 
 @pytest.mark.parametrize(("joined", "cause"), [(("W1_0#1",), ADMITTED), ((), MISSED)])
 def test_a_pause_to_which_no_joiner_came_is_not_said_to_have_admitted_any(joined, cause):
-    listener = Listener()
-    view_reports = ViewReports(Member.parse("W0_0#0"), listener)
+    view_reports, listener = reports()
     view_reports.cause = ADMITTED
     members = tuple(sorted((*EVERYBODY[:2], *joined)))
     view_reports.decide(Verdict(1, members, step=7, joined=joined, plan=FIRST))

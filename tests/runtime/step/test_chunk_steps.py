@@ -72,6 +72,11 @@ class Trained:
         self.update.reduce(chunk, last=last)
         self.update.step(chunk, last=last)
 
+    def train(self, step):
+        self.collect(step)
+        for chunk in CHUNKS:
+            self.act(chunk, last=chunk == CHUNKS[-1])
+
     def state(self, chunk=None):
         """Of all chunks, or of one: parameters in full precision and moments."""
         main = self.update.main
@@ -114,9 +119,7 @@ def test_in_either_order_and_together_they_make_the_same_bits(dtype):
 def test_a_death_between_two_steps_takes_the_first_one_back():
     quiet, disturbed = Trained(), Trained()
     for step in range(3):
-        quiet.collect(step)
-        for chunk in CHUNKS:
-            quiet.act(chunk, last=chunk == CHUNKS[-1])
+        quiet.train(step)
         before = disturbed.state()
         disturbed.collect(step)
         disturbed.groups[CHUNKS[1]].gone = True
@@ -128,9 +131,7 @@ def test_a_death_between_two_steps_takes_the_first_one_back():
         assert same(disturbed.state(), before)
         assert disturbed.update.versions.newest == step
         disturbed.groups[CHUNKS[1]].gone = False
-        disturbed.collect(step)
-        for chunk in CHUNKS:
-            disturbed.act(chunk, last=chunk == CHUNKS[-1])
+        disturbed.train(step)
         assert same(disturbed.state(), quiet.state())
 
 

@@ -174,6 +174,7 @@ def make_update(shards=True):
     update = TorchUpdate(
         MainParameters(members), optimizer("adamw"), PEERS, [0], 1, Method(staggered=True, keep=True, shards=rule)
     )
+    update.connect(network_of_one())
     return update, {str(place): each for place, each in enumerate(members)}
 
 
@@ -197,7 +198,6 @@ def train(update, steps):
 
 def test_a_death_among_the_peers_leaves_no_half_of_a_step(monkeypatch):
     update, named = make_update()
-    update.connect(network_of_one())
     before = full_state(update, named)
     for step in range(3):
         with monkeypatch.context() as patch:
@@ -213,14 +213,12 @@ def test_a_death_among_the_peers_leaves_no_half_of_a_step(monkeypatch):
     train(update, [2])
     require_same_bits(full_state(update, named), before)
     quiet, its_names = make_update(shards=False)
-    quiet.connect(network_of_one())
     train(quiet, range(3))
     require_same_bits(before, full_state(quiet, its_names))
 
 
 def test_who_goes_back_holds_what_it_held_then():
     update, named = make_update()
-    update.connect(network_of_one())
     train(update, range(2))
     shards = update.shards
     shards.held = shards.before = frozenset({0, 1})
@@ -238,8 +236,6 @@ def test_who_goes_back_holds_what_it_held_then():
 @pytest.mark.parametrize("from_shards", [False, True])
 def test_a_state_goes_from_shards_to_a_whole_optimizer_and_back(from_shards):
     (first, names), (second, others) = make_update(from_shards), make_update(not from_shards)
-    first.connect(network_of_one())
-    second.connect(network_of_one())
     train(first, range(3))
     states = first.optimizer.state if first.shards is None else first.shards.whole_state({})
     state = copy.deepcopy(named_state(names, states))
@@ -252,7 +248,6 @@ def test_a_state_goes_from_shards_to_a_whole_optimizer_and_back(from_shards):
 
 def test_a_shard_that_no_peer_holds_comes_from_keepers():
     update, named = make_update()
-    update.connect(network_of_one())
     train(update, range(2))
     shards, expected = update.shards, full_state(update, named)
     version = cut_by_shards(stage_state(named, update.optimizer), shards, [1])

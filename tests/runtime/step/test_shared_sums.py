@@ -57,6 +57,13 @@ def addends(pipeline, dtype):
     return [torch.randn(LENGTH, generator=generator).to(dtype) for _ in range(2)]
 
 
+def shares_of(network, count, length):
+    """Those of a tensor of a length, one after the other."""
+    size = length // count
+    holders = find_holders(network, count)
+    return [Share(slice(turn * size, (turn + 1) * size), each) for turn, each in enumerate(holders)]
+
+
 def bits(tensor):
     return tensor.view(torch.uint8).numpy().tobytes()
 
@@ -74,7 +81,6 @@ def sum_over(live, dtype=torch.float32, one_queue=None):
     meet = connect if one_queue is None else connect_over(built(), one_queue)
     count = bytes_sent_by_gloo if one_queue is None else bytes_sent_by_nccl
     view = View.among(Server(each, 0) for each in live)
-    size = LENGTH // PIPELINES
     found = {}
 
     def body(member):
@@ -83,8 +89,7 @@ def sum_over(live, dtype=torch.float32, one_queue=None):
         network.connect_shares(find_holders(network, PIPELINES))
         network.peers.sum(torch.zeros(1))
         network.barrier()
-        holders = find_holders(network, PIPELINES)
-        shares = [Share(slice(turn * size, (turn + 1) * size), each) for turn, each in enumerate(holders)]
+        shares = shares_of(network, PIPELINES, LENGTH)
         wholes, tensors = addends(server.pipeline, dtype), addends(server.pipeline, dtype)
 
         def bytes_sent(network):
@@ -164,9 +169,8 @@ def test_through_host_memory_and_in_one_queue_it_is_the_same(transport):
         servers = [Server(each, 0) for each in range(3)]
         rank.server = servers[rank.number]
         network = rank.connect(tuple(servers), partners=())
-        holders = find_holders(network, len(servers))
-        network.connect_shares(holders)
-        shares = [Share(slice(2 * place, 2 * place + 2), each) for place, each in enumerate(holders)]
+        shares = shares_of(network, len(servers), 6)
+        network.connect_shares([each.holders for each in shares])
         tensor = torch.arange(6.0) + 10 * rank.number
         start_shared_sum(network, tensor, shares).wait()
         total = 3 * torch.arange(6.0) + 30
@@ -211,9 +215,7 @@ def test_killed_between_the_sums_over_nccl(operation, launched, one_queue):
     everybody = tuple(Server(each, 0) for each in range(PIPELINES))
 
     def share(network):
-        size = LENGTH // PIPELINES
-        holders = find_holders(network, PIPELINES)
-        shares = [Share(slice(turn * size, (turn + 1) * size), each) for turn, each in enumerate(holders)]
+        shares = shares_of(network, PIPELINES, LENGTH)
         tensor = torch.full((LENGTH,), float(network.server.pipeline))
         network.start_shared_sum(tensor, shares).wait()
         held = torch.cat([tensor[place] for place, each in shares if network.server in each])

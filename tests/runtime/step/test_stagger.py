@@ -4,17 +4,16 @@ import copy
 import hashlib
 import random
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 import pytest
 import torch
 
-from harness.examples import QUICK, paper_job
+from harness.examples import paper_job, plan_around
 from harness.threads import PROCESSES, threads
 from recycle.control.membership.view import View
-from recycle.job import Server
 from recycle.plan.mode import Mode
-from recycle.planner.make import make_plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.errors import ConnectionLost, NotFinite, ViewBroken
 from recycle.runtime.execute.torch_stage import TorchStage, cut
@@ -173,8 +172,7 @@ def lose_peers():
     raise ConnectionLost("a peer is gone")
 
 
-def plan_of(*failed, mode=Mode(), job=JOB):  # noqa: B008 - immutable
-    return make_plan(job, [Server.parse(each) for each in failed], mode, QUICK)
+plan_of = partial(plan_around, JOB)
 
 
 def summary(results):
