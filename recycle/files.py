@@ -194,6 +194,8 @@ def require_writable(path: Path, *, folder: bool = False) -> None:
         return
     try:
         target = Path(os.path.realpath(path))
+        if target.is_dir() and not folder:
+            raise IsADirectoryError(errno.EISDIR, "there is a folder of this name")
         if target.exists() and not folder and not target.is_file():
             if not os.access(target, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))

@@ -154,7 +154,7 @@ def test_a_folder_is_no_plan(run, tmp_path):
     [
         (["plan", *PAPER, "-o", "plan.svg"], "plan.svg: give a name that ends in .json"),
         (["plan", *PAPER, "-o", "nowhere/plan.json"], "nowhere/plan.json: there is no folder nowhere; make it first"),
-        (["plan", *PAPER, "-o", "folder.json"], "folder.json: there is a folder of this name"),
+        (["plan", *PAPER, "-o", "folder.json"], "folder.json: cannot be written: there is a folder of this name"),
         (["catalogue", *PAPER, "-o", "plan.json"], "plan.json: give a name that ends in .zip"),
         (["show", "plan.json", "--html", "plan.json"], "plan.json: give a name that ends in .html"),
         (["show", "plan.json", "--figure", "plan.svg"], "plan.svg: give a name that ends in .png or .pdf"),
@@ -182,6 +182,32 @@ def test_what_cannot_be_written_or_called_is_said_before_any_work(run, plan_file
     assert message in err
     assert plan_file.read_bytes() == before
     assert {each.name for each in plan_file.parent.iterdir()} == {"plan.json", "folder.json"}
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["study", *PAPER], ["index.html", "policies.csv", "choices.csv", "timeline.csv", "throughput.csv"]),
+        (["study", *PAPER, "--sweep", "servers=4"], ["sweep.csv"]),
+        (["train", *PAPER], ["plan.json", "run.json", "join.json", "plans.zip"]),
+    ],
+    ids=["study", "map", "train"],
+)
+def test_a_folder_in_the_place_of_a_file_of_an_output_is_said_before_any_work(run, tmp_path, words, names):
+    for name in names:
+        output = tmp_path / name
+        (output / name).mkdir(parents=True)
+        status, out, err = run(*words, "-o", output)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert f"{output / name}: cannot be written: there is a folder of this name; give another place" in err
+        assert [each.name for each in output.iterdir()] == [name]
+
+
+def test_a_file_in_the_place_of_the_folder_of_checkpoints_is_said_before_any_work(run, tmp_path):
+    (tmp_path / "checkpoints").touch()
+    status, out, err = run("train", *PAPER, "-o", tmp_path)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert f"{tmp_path / 'checkpoints'}: cannot be written: Not a directory" in err
 
 
 def test_without_a_job_the_remedy_is_said(run):

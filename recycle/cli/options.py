@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from click.core import ParameterSource
 
-from recycle.cli.parameters import DURATION, SERVERS, Count, OutputFile, OutputFolder
+from recycle.cli.parameters import DURATION, SERVERS, Count, OutputFile, OutputFolder, Whole
 from recycle.errors import IllegalPlan, UserError
 from recycle.files import STANDARD
 from recycle.job import Job, Server
@@ -123,8 +123,7 @@ def described_job(function: F) -> F:
             letter,
             f"--{key.replace('_', '-')}",
             key,
-            type=int,
-            metavar="NUMBER",
+            type=Whole(),
             help=f"{text[0].upper()}{text[1:]}.",
             cls=GroupedOption,
             heading=JOB_HEADING,
@@ -313,7 +312,7 @@ def search_options(function: F) -> F:
 
     decorated: Any = wrapper
     for option in (
-        click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random search."),
+        click.option("--seed", type=Whole(), default=0, show_default=True, help="Seed of the random search."),
         click.option(
             "--moves",
             type=Count(1),

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
+from click.types import IntParamType
 
+from recycle.digits import parse_count, parse_whole
 from recycle.duration import parse_duration
 from recycle.errors import UserError
 from recycle.files import STANDARD, require_writable
@@ -172,15 +174,29 @@ def _faults(text: str) -> Path | RandomFaults:
     if not text.startswith("mtbf="):
         return Path(text)
     mtbf, _, seed = text.removeprefix("mtbf=").partition(",seed=")
-    if not (seed or "0").isdecimal():
-        raise UserError(f"{text!r}: give a whole number as seed, such as mtbf=30s,seed=1")
-    return RandomFaults(parse_duration(mtbf), int(seed or 0))
+    try:
+        number = parse_count(seed or "0")
+    except ValueError as error:
+        raise UserError(f"{text!r}: give a whole number as seed, such as mtbf=30s,seed=1") from error
+    return RandomFaults(parse_duration(mtbf), number)
 
 
-class Count(click.IntRange):
-    """A whole number, at least and at most so much where that is given."""
+class Whole(IntParamType):
+    """A whole number in the digits 0 to 9."""
 
     name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: D102 - click's contract
+        if isinstance(value, str):
+            try:
+                value = parse_whole(value)
+            except ValueError as error:
+                self.fail(str(error), param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Count(Whole, click.IntRange):
+    """The same, at least and at most so much where that is given."""
 
 
 def _servers(text: str) -> tuple[Server, ...]:
@@ -252,8 +268,6 @@ class OutputFile(click.ParamType[Path]):
         if path != STANDARD:
             if path.suffix.lower() not in self._endings:
                 self.fail(f"{path}: give a name that ends in {' or '.join(self._endings)}", param, ctx)
-            if path.is_dir():
-                self.fail(f"{path}: there is a folder of this name", param, ctx)
             if not path.parent.is_dir():
                 self.fail(f"{path}: there is no folder {path.parent}; make it first", param, ctx)
         require_writable(path)

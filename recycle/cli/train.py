@@ -30,6 +30,7 @@ from recycle.cli.run.choices import Chosen, choose
 from recycle.cli.run.model import load_model, quiet, read_model
 from recycle.cli.run.shown_run import train_and_show
 from recycle.cli.surroundings import interrupted_at_once
+from recycle.control.board.joinfile import JOIN_FILE
 from recycle.control.board.run_folder import require_free, taken
 from recycle.control.membership.open_files import allow_most
 from recycle.control.store.etcd_cluster import VARIABLE, EtcdCluster
@@ -39,7 +40,8 @@ from recycle.files import require_writable
 from recycle.holding import with_own_layout
 from recycle.job import Job, Server
 from recycle.plan.plan import Plan
-from recycle.runtime.checkpoint_folders import refuse_to_overwrite, require_checkpoint, require_source
+from recycle.record.recording import PLAN, SETTINGS
+from recycle.runtime.checkpoint_folders import CHECKPOINTS, refuse_to_overwrite, require_checkpoint, require_source
 from recycle.runtime.launch.process.restarts import RESTARTS
 from recycle.runtime.model_keys import ModelKeys
 from recycle.runtime.text_file import require_text
@@ -47,6 +49,10 @@ from recycle.runtime.text_file import require_text
 if TYPE_CHECKING:
     from recycle.runtime.launch.meet.rendezvous import Rendezvous
     from recycle.runtime.launch.meet.start import Start
+
+PLANS = "plans.zip"
+FILES = (PLAN, SETTINGS, JOIN_FILE, PLANS)
+"""In the run's folder: without these there is no run."""
 
 SAVING: dict[str, Any] = {"cls": GroupedOption, "heading": "Checkpoints and evaluation"}
 SURVIVING: dict[str, Any] = {"cls": GroupedOption, "heading": "When servers fail"}
@@ -221,7 +227,10 @@ def command(
 
     def read() -> tuple[Chosen, ModelKeys]:
         job.require_size()
-        require_writable(output, folder=True)
+        for each in (output, output / CHECKPOINTS):
+            require_writable(each, folder=True)
+        for name in FILES:
+            require_writable(output / name)
         keys = read_model(model_file)
         if keys.distributed_optimizer:
             job.require_even("distributed_optimizer")
@@ -283,7 +292,7 @@ def command(
         durations = Durations(silence / 6, silence, hang, start_within, answer=answer, transfer=max(120.0, answer))
         click.get_current_context().with_resource(taken(output))
         if catalogue is None:
-            catalogue = plan_ahead(job, plan.mode, output / "plans.zip")
+            catalogue = plan_ahead(job, plan.mode, output / PLANS)
         run = Run(
             plan,
             load_model(keys),
