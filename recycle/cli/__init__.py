@@ -5,8 +5,10 @@ What it needs is imported when it runs, so that Ctrl-C ends it from its first mo
 
 import atexit
 import gc
+import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
 
@@ -43,8 +45,29 @@ def _end_unheard(unraisable: "sys.UnraisableHookArgs") -> None:
     sys.__unraisablehook__(unraisable)
 
 
+def _end_at_once(statuses: Sequence[int]) -> None:
+    """End a process with torch in it without taking that apart, when all else is done that is done at the end.
+
+    Python would look for garbage in all that torch and Megatron are made of, and let go of it piece by piece: up to a
+    second of the processor in every process of a host.
+
+    Args:
+        statuses: with which the process ends, the last one; none where something else is to say how.
+    """
+    gc.freeze()
+    if "torch" in sys.modules and statuses:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):  # full, closed, or none
+                stream.flush()
+        os._exit(statuses[-1])
+
+
 def main() -> None:
     """Run the command line; what goes wrong is one line, and the exit status says of which kind it is."""
+    statuses: list[int] = []
+    is_all = sys._getframe(1).f_globals.get("__name__") == "__main__"  # noqa: SLF001 - and not called by a program
+    # What is registered first is done last.
+    atexit.register(_end_at_once, statuses if is_all else ())
     interrupt = signal.getsignal(signal.SIGINT)
     if interrupt is signal.default_int_handler:
         interrupt = _end
@@ -57,14 +80,14 @@ def main() -> None:
     from recycle.errors import UserError
     from recycle.wording import printable_lines
 
-    # At its end Python looks for garbage in all that torch and Megatron are made of: a second of the processor in every
-    # process of a host. What is frozen is not looked at.
-    atexit.register(gc.freeze)
     sys.unraisablehook = _end_unheard
     try:
         signal.signal(signal.SIGINT, interrupt)
         with settled():
             sys.exit(group(prog_name="recycle", standalone_mode=False))
+    except SystemExit as ending:
+        statuses += [ending.code or 0] if isinstance(ending.code, int | None) else []
+        raise
     except UserError as error:
         message, status = str(error), error.exit_status
     except click.UsageError as error:
@@ -89,4 +112,5 @@ def main() -> None:
         with suppress(OSError):
             click.echo(f"recycle: {printable_lines(message)}", err=True)
         give_up_unwritten(sys.stderr)
+    statuses.append(status)
     sys.exit(status)
