@@ -1,5 +1,6 @@
 """The job: its shape, what each chunk costs and holds, and its servers. Pure data, validated once."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Literal, NamedTuple, Self
@@ -467,6 +468,13 @@ class DeadServers(Set[Server]):
 
 def _at_least(value: int, least: int, field: str, reason: str) -> None:
     if value < least:
-        raise JobError(f"{field} is {value}: {reason}; the least is {least}")
+        raise JobError(f"{field} is {_shown(value)}: {reason}; the least is {least}")
     if value > LARGEST:
-        raise JobError(f"{field} is {value}: the largest is {LARGEST}; give less, in a coarser unit if it has one")
+        raise JobError(
+            f"{field} is {_shown(value)}: the largest is {LARGEST}; give less, in a coarser unit if it has one"
+        )
+
+
+def _shown(value: int) -> str:
+    """A number, of whose many digits only the count is of use."""
+    return str(value) if abs(value) < 10**18 else f"{'-' if value < 0 else ''}1e{math.floor(math.log10(abs(value)))}"

@@ -48,6 +48,8 @@ def test_bad_input_is_one_line_and_writes_nothing(run, tmp_path, arguments, mess
         ),
         ("costs.forward = nan", "costs.forward is nan"),
         ("costs.forward = -1", "forward of stage 0 is -1"),
+        ("costs.forward = 1e300", "forward of stage 0 is 1e300: the largest is 1000000000000; give less"),
+        ("costs.forward = -1e300", "forward of stage 0 is -1e300: "),
         ("costs.forward = [1, 2]", "costs.forward has 2 values"),
         ('costs.forward = "x"', "Expected `int | float | array`"),
     ],

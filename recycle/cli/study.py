@@ -177,8 +177,8 @@ def _print(found: "StudyAnswer") -> None:
     console = make_console()
     console.print(
         f"{describe_job(setting.ground.job)}, {setting.ground.iteration:g} s an iteration; {history.name}: "
-        f"{history.seconds / 86_400:.4g} days, servers failed {found.policies[0].failures:.4g} times in the mean of "
-        f"{plural(setting.seeds, 'sample')}{said}",
+        f"{history.seconds / 86_400:.4g} days, servers failed {plural(found.policies[0].failures, 'time')} in the mean "
+        f"of {plural(setting.seeds, 'sample')}{said}",
         style="bold",
         markup=False,
     )
