@@ -304,13 +304,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             JobError: it has more than ``LARGEST_JOB`` tasks.
         """
-        tasks = self.pipelines * len(self.stages) * self.micro_batches * _PHASES
-        if tasks > LARGEST_JOB:
-            raise JobError(
-                f"{self.pipelines} pipelines x {len(self.stages)} stages x {self.micro_batches} micro-batches are "
-                f"{tasks} tasks (F, I and W of each), and a plan has {LARGEST_JOB} at most: more take too much time "
-                "and memory; plan fewer pipelines, or fewer micro-batches of a larger size"
-            )
+        require_few_tasks(self.pipelines, len(self.stages), self.micro_batches)
 
     def require_held(self, servers: int, instructions: int | None) -> None:
         """Refuse what says that it is for a far larger job than it can be, before anything grows with that.
@@ -464,6 +458,26 @@ class DeadServers(Set[Server]):
         """
         for lost in self.lost:
             raise NoPlanError(lost)
+
+
+def require_few_tasks(pipelines: int, stages: int, micro_batches: int) -> None:
+    """Refuse a job that is too large to be planned.
+
+    Args:
+        pipelines: that it has.
+        stages: of each; the chunks, where servers hold several.
+        micro_batches: of each.
+
+    Raises:
+        JobError: it has more than ``LARGEST_JOB`` tasks.
+    """
+    tasks = pipelines * stages * micro_batches * _PHASES
+    if tasks > LARGEST_JOB:
+        raise JobError(
+            f"{pipelines} pipelines x {stages} stages x {micro_batches} micro-batches are "
+            f"{tasks} tasks (F, I and W of each), and a plan has {LARGEST_JOB} at most: more take too much time "
+            "and memory; plan fewer pipelines, or fewer micro-batches of a larger size"
+        )
 
 
 def _at_least(value: int, least: int, field: str, reason: str) -> None:

@@ -6,10 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from harness.paths import python_path
+from recycle.cli.parameters import FAULTS, InputPath, OutputFile, OutputFolder
+from recycle.cli.verbs import VERBS, group
 from tests.test_cli import PAPER
+
+JOB = ("--ranks", "8", "pretrain_gpt.py", "--pipeline-model-parallel-size", "4", "--micro-batch-size", "1")
+LAYOUT = "--pipeline-model-parallel-layout"
 
 
 @pytest.mark.parametrize(
@@ -210,6 +216,54 @@ def test_a_file_in_the_place_of_the_folder_of_checkpoints_is_said_before_any_wor
     status, out, err = run("train", *PAPER, "-o", tmp_path)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert f"{tmp_path / 'checkpoints'}: cannot be written: Not a directory" in err
+
+
+PATHS = [
+    (verb, option)
+    for verb in VERBS
+    for option in group.get_command(click.Context(group), verb).params
+    if isinstance(option.type, InputPath | OutputFile | OutputFolder) or option.type is FAULTS
+]
+
+
+@pytest.mark.parametrize(("verb", "option"), PATHS, ids=lambda each: getattr(each, "name", each))
+def test_an_empty_path_is_not_that_of_this_folder(run, tmp_path, monkeypatch, verb, option):
+    """It is what a variable of the shell stands for that is not set."""
+    monkeypatch.chdir(tmp_path)
+    words = ["", "W0_0"] if isinstance(option, click.Argument) else [f"{option.opts[-1]}=", "a", "W0_0"]
+    status, out, err = run(verb, *words)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "'' is no path; give the name of a file or folder" in err
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["explain", "plan.json", "--mtbf", "0"], "'--mtbf': '0': give a time above 0"),
+        (["explain", "plan.json", "--mttr", "0s"], "'--mttr': '0s': give a time above 0"),
+        (["explain", "plan.json", "--layers", "99999999999"], "layers is 99999999999: where they may move, 4 stages"),
+        (["train", *PAPER, "--faults", "mtbf=1s,seed="], "give a whole number as seed"),
+        (["train", *PAPER, "--text", "."], "text: . is a folder; give a file"),
+        (["doctor", *JOB, "--recycle-store", "nothing"], "store 'nothing': give etcd://HOST:PORT"),
+        (["doctor", *JOB, LAYOUT, "Et|(t|)*99999999999L"], f"{LAYOUT} (t|)*99999999999: it has more than 100000"),
+        (["doctor", *JOB, LAYOUT, f"Et|(t|)*{'9' * 5000}L"], f"{LAYOUT} (t|)*999"),
+        (["doctor", *JOB, LAYOUT, f"E{'(t|)*40000' * 3}L"], f"{LAYOUT} E(t|)*40000(t|)*40000"),
+        (["doctor", "--ranks", "40000000", *JOB[2:]], "10000000 pipelines x 4 stages x 1 micro-batches are 120000000"),
+    ],
+    ids=lambda each: " ".join(each)[:60] if isinstance(each, list) else "",
+)
+def test_what_is_too_much_or_nothing_is_one_line_before_any_work(run, plan_file, monkeypatch, words, message):
+    monkeypatch.chdir(plan_file.parent)
+    status, out, err = run(*words)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert [each.name for each in plan_file.parent.iterdir()] == ["plan.json"]
+
+
+def test_the_cost_of_many_layers_is_left_out_by_the_doctor(run):
+    status, out, _ = run("doctor", *JOB, "--num-layers", "800000000", "--recycle-budget", "50ms")
+    assert (status, "layers moved" in out) == (0, False)
 
 
 def test_without_a_job_the_remedy_is_said(run):

@@ -10,7 +10,7 @@ from recycle.megatron.flag.command.command_line import CommandLine
 from recycle.megatron.flag.command.planning import Source
 from recycle.megatron.flag.command.ranks import has_both_holders, hosts_of, servers_of
 from recycle.placing.fleet import choose_fleet
-from recycle.placing.layers import layers_of
+from recycle.placing.layers import layers_of, most_layers
 from recycle.placing.templates import Templates, make_templates
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
@@ -216,7 +216,7 @@ def _moved(whole: Plan, mode: Mode, layers: int, dead: Iterable[Server], reroute
     live, left = servers - lost.total(), {job.depth, *(job.depth - each for each in lost.values())}
     if 1 - rerouted <= MATTERS * lost.total() / servers:
         return None
-    if not job.standard or not all(left) or layers < job.depth or live > MOST_SERVERS:
+    if not job.standard or not all(left) or not job.depth <= layers <= most_layers(job.depth) or live > MOST_SERVERS:
         return None
     model = layers_of(job, layers)
     # The others keep their layers, and the pipelines of dead servers are cut among those that are left of them.

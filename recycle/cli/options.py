@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from click.core import ParameterSource
 
-from recycle.cli.parameters import DURATION, SERVERS, Count, OutputFile, OutputFolder, Whole
+from recycle.cli.parameters import DURATION, SERVERS, Count, InputPath, OutputFile, OutputFolder, Whole
 from recycle.errors import IllegalPlan, UserError
 from recycle.files import STANDARD
 from recycle.job import Job, Server
@@ -128,9 +128,7 @@ def described_job(function: F) -> F:
             cls=GroupedOption,
             heading=JOB_HEADING,
         )(decorated)
-    decorated = click.argument(
-        "job_file", metavar="[JOB]", required=False, type=click.Path(path_type=Path, dir_okay=False)
-    )(decorated)
+    decorated = click.argument("job_file", metavar="[JOB]", required=False, type=InputPath(dir_okay=False))(decorated)
     result: F = decorated
     return result
 
@@ -217,7 +215,7 @@ def json_option(function: F) -> F:
 
 def plan_argument(function: F) -> F:
     """Add the PLAN argument; the function gets ``plan_file``."""
-    return click.argument("plan_file", metavar="PLAN", type=click.Path(path_type=Path))(function)
+    return click.argument("plan_file", metavar="PLAN", type=InputPath())(function)
 
 
 def load_legal_plan(path: Path) -> Plan:

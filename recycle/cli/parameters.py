@@ -172,10 +172,11 @@ class RandomFaults(NamedTuple):
 
 def _faults(text: str) -> Path | RandomFaults:
     if not text.startswith("mtbf="):
+        _require_name(text)
         return Path(text)
-    mtbf, _, seed = text.removeprefix("mtbf=").partition(",seed=")
+    mtbf, given, seed = text.removeprefix("mtbf=").partition(",seed=")
     try:
-        number = parse_count(seed or "0")
+        number = parse_count(seed if given else "0")
     except ValueError as error:
         raise UserError(f"{text!r}: give a whole number as seed, such as mtbf=30s,seed=1") from error
     return RandomFaults(parse_duration(mtbf), number)
@@ -249,6 +250,37 @@ DURATION = Parsed("duration", parse_duration)
 """A duration such as 500ms, 2s, 1m or 5 (seconds), in seconds."""
 
 
+def _above_zero(text: str) -> float:
+    if not (seconds := parse_duration(text)):
+        raise UserError(f"{text!r}: give a time above 0")
+    return seconds
+
+
+TIME = Parsed("duration", _above_zero)
+"""The same, and not 0."""
+
+
+def _require_name(text: Any) -> None:
+    """Refuse an empty path, as of a variable of the shell that is not set: it would be that of this folder."""
+    if not str(text):
+        raise click.BadParameter("'' is no path; give the name of a file or folder")
+
+
+class InputPath(click.Path):
+    """A file or a folder that is read.
+
+    Args:
+        dir_okay: whether it may be a folder, where there is one.
+    """
+
+    def __init__(self, *, dir_okay: bool = True) -> None:
+        super().__init__(path_type=Path, dir_okay=dir_okay)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: D102 - click's contract
+        _require_name(value)
+        return super().convert(value, param, ctx)
+
+
 class OutputFile(click.ParamType[Path]):
     """A file that will be written. What would keep it from that is said before any work is done.
 
@@ -264,6 +296,7 @@ class OutputFile(click.ParamType[Path]):
         self._endings = endings
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: D102 - click's contract
+        _require_name(value)
         path = Path(value)
         if path != STANDARD:
             if path.suffix.lower() not in self._endings:
@@ -287,6 +320,7 @@ class OutputFolder(click.ParamType[Path]):
         self._tried = tried
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: D102 - click's contract
+        _require_name(value)
         path = Path(value)
         if path == STANDARD:
             raise UserError(f"{path}: a folder is written, and standard output is none; give it a name")

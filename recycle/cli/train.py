@@ -19,6 +19,7 @@ from recycle.cli.parameters import (
     SERVERS,
     TIMEOUTS,
     Count,
+    InputPath,
     KeepInMemory,
     MoveLayers,
     OutputFolder,
@@ -61,18 +62,16 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 
 @click.command("train", cls=JobCommand)
 @job_options
-@click.option(
-    "--plan", "plan_file", type=click.Path(path_type=Path), help="The plan to run; made on the fly if not given."
-)
+@click.option("--plan", "plan_file", type=InputPath(), help="The plan to run; made on the fly if not given.")
 @click.option("--dead", type=SERVERS, default="", help="Servers that are dead from the start, for example W1_2,W0_3.")
 @click.option("--iterations", type=Count(1), default=20, show_default=True, help="How many iterations to train.")
 @click.option(
     "--model",
     "model_file",
-    type=click.Path(path_type=Path),
+    type=InputPath(),
     help="A TOML file with the size of the GPT, and how it is trained.",
 )
-@click.option("--text", type=click.Path(path_type=Path), help="A file or a .bin/.idx dataset to train on.")
+@click.option("--text", type=InputPath(), help="A file or a .bin/.idx dataset to train on.")
 @click.option(
     "-o", "--output", type=OutputFolder(tried=False), default="run", show_default=True, help="The run's folder."
 )
@@ -99,13 +98,13 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 @click.option("--resume", is_flag=True, help="Continue from the newest checkpoint in the run's folder.", **SAVING)
 @click.option(
     "--resume-from",
-    type=click.Path(path_type=Path),
+    type=InputPath(),
     help="Continue from a checkpoint, or the newest of another run, unless this run has its own.",
     **SAVING,
 )
 @click.option(
     "--catalogue",
-    type=click.Path(path_type=Path),
+    type=InputPath(),
     help="Plans for failures; by default they are made at the start and when servers fail.",
     **SURVIVING,
 )
@@ -170,7 +169,7 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 )
 @click.option(
     "--token-file",
-    type=click.Path(path_type=Path),
+    type=InputPath(),
     help="With the secret that all hosts share; RECYCLE_TOKEN_FILE in the environment names it as well, or "
     "RECYCLE_TOKEN is the secret. Default: one that is made in the run's folder.",
     **HOSTS,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from recycle.control.store.etcd_cluster import VARIABLE
+from recycle.control.store.etcd_cluster import VARIABLE, EtcdCluster
 from recycle.digits import parse_count
 from recycle.duration import parse_duration
 from recycle.errors import JobError, UserError
@@ -157,6 +157,8 @@ def read_flags(values: argparse.Namespace) -> Flags:
     catalogue = None if values.recycle_catalogue is None else Path(values.recycle_catalogue)
     on = getattr(values, SCHEDULE) == RECYCLE
     store = values.recycle_store or os.environ.get(VARIABLE)
+    if store:
+        EtcdCluster.parse(store)
     record = None if values.recycle_record is None else Path(values.recycle_record)
     resumes = values.recycle_resume
     if resumes and (redundancy is None or record is None):
