@@ -261,6 +261,50 @@ def test_what_is_too_much_or_nothing_is_one_line_before_any_work(run, plan_file,
     assert [each.name for each in plan_file.parent.iterdir()] == ["plan.json"]
 
 
+def test_a_link_to_a_folder_that_is_not_there_is_said_before_any_work(run, tmp_path):
+    (tmp_path / "plan.json").symlink_to(tmp_path / "nowhere" / "plan.json")
+    status, out, err = run("plan", *PAPER, "-o", tmp_path / "plan.json")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert f"there is no folder {tmp_path / 'nowhere'}; make it first" in err
+
+
+SCARCE = """
+import errno, os, sys
+from recycle.cli import main, verbs
+def act(prog_name, standalone_mode):
+    raise {error}
+verbs.group = act
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ("MemoryError", "there is not enough memory for this command; give it more (ulimit -v), or a smaller job"),
+        ("OSError(errno.EMFILE, os.strerror(errno.EMFILE))", "Too many open files; raise its limits (ulimit -a)"),
+        ("OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), 'a')", "unavailable; raise its limits (ulimit -a)"),
+    ],
+)
+def test_what_the_system_has_no_more_of_is_one_line(error, message):
+    program = [sys.executable, "-c", SCARCE.format(error=error)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert message in done.stderr
+
+
+def test_a_small_file_is_read_with_little_memory(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text("pipelines = 1\n")
+    program = (
+        "import resource, sys; from pathlib import Path; from recycle.files import LARGEST, read_bytes; "
+        "resource.setrlimit(resource.RLIMIT_AS, (LARGEST, LARGEST)); "
+        "sys.stdout.buffer.write(read_bytes(Path(sys.argv[1])))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (path.read_text(), "")
+
+
 def test_the_cost_of_many_layers_is_left_out_by_the_doctor(run):
     status, out, _ = run("doctor", *JOB, "--num-layers", "800000000", "--recycle-budget", "50ms")
     assert (status, "layers moved" in out) == (0, False)

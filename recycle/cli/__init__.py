@@ -4,6 +4,7 @@ What it needs is imported when it runs, so that Ctrl-C ends it from its first mo
 """
 
 import atexit
+import errno
 import gc
 import os
 import signal
@@ -11,6 +12,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
+
+_SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
+"""Errors of the system for want of descriptors, memory or processes."""
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells have it."""
@@ -102,10 +106,17 @@ def main() -> None:
         message = f"{module} is not installed: pip install {PACKAGES[module]} brings it"
         status = UserError.exit_status
     except OSError as error:
-        # Of a path that cannot even be asked for: a name that is too long, a folder that is closed to this user.
-        if not isinstance(error.filename, str):
+        if error.errno in _SCARCE:
+            message = f"the system has no more for this command: {error.strerror}; raise its limits (ulimit -a)"
+        elif isinstance(error.filename, str):
+            # Of a path that cannot even be asked for: a name that is too long, a folder that is closed to this user.
+            message = f"{error.filename}: cannot be used: {error.strerror}"
+        else:
             raise
-        message, status = f"{error.filename}: cannot be used: {error.strerror}", UserError.exit_status
+        status = UserError.exit_status
+    except MemoryError:
+        message = "there is not enough memory for this command; give it more (ulimit -v), or a smaller job"
+        status = UserError.exit_status
     except (click.Abort, KeyboardInterrupt):
         message, status = "interrupted", INTERRUPTED
     if sys.stderr is not None:

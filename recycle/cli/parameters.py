@@ -1,5 +1,6 @@
 """What options and arguments hold: how their texts are read, and what the help calls them."""
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -301,8 +302,10 @@ class OutputFile(click.ParamType[Path]):
         if path != STANDARD:
             if path.suffix.lower() not in self._endings:
                 self.fail(f"{path}: give a name that ends in {' or '.join(self._endings)}", param, ctx)
-            if not path.parent.is_dir():
-                self.fail(f"{path}: there is no folder {path.parent}; make it first", param, ctx)
+            # Where a link leads to, the file is written.
+            if not (folder := Path(os.path.realpath(path)).parent).is_dir():
+                shown = path.parent if not path.is_symlink() else folder
+                self.fail(f"{path}: there is no folder {shown}; make it first", param, ctx)
         require_writable(path)
         return path
 
