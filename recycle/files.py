@@ -25,6 +25,8 @@ STANDARD = Path("-")
 LARGEST = 1 << 29
 """Bytes of a file that is read whole: the largest plan that is ever made has less."""
 
+_PIECE = 1 << 20
+
 _WIDE = {
     # The mark of UTF-16 is how that of UTF-32 begins.
     (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE): "utf-32",
@@ -47,7 +49,7 @@ def read_bytes(path: Path) -> bytes:
             content = _standard_input(sys.stdin.buffer)
         else:
             with _opened(path) as file:
-                content = file.read(LARGEST + 1)
+                content = _all_of(file)
     except IsADirectoryError as error:
         raise UserError(f"{path}: this is a folder, and a file is needed") from error
     except OSError as error:
@@ -60,7 +62,17 @@ def read_bytes(path: Path) -> bytes:
 @lru_cache(1)
 def _standard_input(stream: IO[bytes]) -> bytes:
     """All of it, which a verb may ask for again, as for a file."""
-    return stream.read(LARGEST + 1)
+    return _all_of(stream)
+
+
+def _all_of(stream: IO[bytes]) -> bytes:
+    """What a stream has, up to a byte more than is read of any: room is taken for what is there alone."""
+    parts = []
+    left = LARGEST + 1
+    while left and (part := stream.read(min(left, _PIECE))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
 
 
 def _require_open(name: str, stream: object) -> None:
@@ -194,6 +206,8 @@ def require_writable(path: Path, *, folder: bool = False) -> None:
         return
     try:
         target = Path(os.path.realpath(path))
+        if target.is_dir() and not folder:
+            raise IsADirectoryError(errno.EISDIR, "there is a folder of this name")
         if target.exists() and not folder and not target.is_file():
             if not os.access(target, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))

@@ -1,5 +1,6 @@
 """The job: its shape, what each chunk costs and holds, and its servers. Pure data, validated once."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Literal, NamedTuple, Self
@@ -303,13 +304,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             JobError: it has more than ``LARGEST_JOB`` tasks.
         """
-        tasks = self.pipelines * len(self.stages) * self.micro_batches * _PHASES
-        if tasks > LARGEST_JOB:
-            raise JobError(
-                f"{self.pipelines} pipelines x {len(self.stages)} stages x {self.micro_batches} micro-batches are "
-                f"{tasks} tasks (F, I and W of each), and a plan has {LARGEST_JOB} at most: more take too much time "
-                "and memory; plan fewer pipelines, or fewer micro-batches of a larger size"
-            )
+        require_few_tasks(self.pipelines, len(self.stages), self.micro_batches)
 
     def require_held(self, servers: int, instructions: int | None) -> None:
         """Refuse what says that it is for a far larger job than it can be, before anything grows with that.
@@ -465,8 +460,35 @@ class DeadServers(Set[Server]):
             raise NoPlanError(lost)
 
 
+def require_few_tasks(pipelines: int, stages: int, micro_batches: int) -> None:
+    """Refuse a job that is too large to be planned.
+
+    Args:
+        pipelines: that it has.
+        stages: of each; the chunks, where servers hold several.
+        micro_batches: of each.
+
+    Raises:
+        JobError: it has more than ``LARGEST_JOB`` tasks.
+    """
+    tasks = pipelines * stages * micro_batches * _PHASES
+    if tasks > LARGEST_JOB:
+        raise JobError(
+            f"{pipelines} pipelines x {stages} stages x {micro_batches} micro-batches are "
+            f"{tasks} tasks (F, I and W of each), and a plan has {LARGEST_JOB} at most: more take too much time "
+            "and memory; plan fewer pipelines, or fewer micro-batches of a larger size"
+        )
+
+
 def _at_least(value: int, least: int, field: str, reason: str) -> None:
     if value < least:
-        raise JobError(f"{field} is {value}: {reason}; the least is {least}")
+        raise JobError(f"{field} is {_shown(value)}: {reason}; the least is {least}")
     if value > LARGEST:
-        raise JobError(f"{field} is {value}: the largest is {LARGEST}; give less, in a coarser unit if it has one")
+        raise JobError(
+            f"{field} is {_shown(value)}: the largest is {LARGEST}; give less, in a coarser unit if it has one"
+        )
+
+
+def _shown(value: int) -> str:
+    """A number, of whose many digits only the count is of use."""
+    return str(value) if abs(value) < 10**18 else f"{'-' if value < 0 else ''}1e{math.floor(math.log10(abs(value)))}"

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Iterator
 from typing import Any
 
 from recycle.errors import UserError
@@ -23,6 +24,9 @@ _BEGINNING = 300  # bytes in which a file of ours says its format
 _KEYS = {"pipelines": JOB, "fault": FAULTS}
 _DEEP = re.compile(rb"""(?<![\w"'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){100}""")
 """A key of so many parts: what reads it takes time and memory by the square of them."""
+
+_LONGEST = 1024  # bits of a number, as a float can have
+TOO_LONG = "a number in it has more than 300 digits; write a smaller one"
 
 
 def kind_of(content: bytes) -> str | None:
@@ -49,9 +53,23 @@ def _parse(content: bytes) -> dict[str, Any]:
         line = content[: deep.start()].count(b"\n") + 1
         raise UserError(f"this is no TOML file: a key in line {line} has more than 100 parts")
     try:
-        return tomllib.loads(content.decode())
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError that no TOMLDecodeError is
-        raise UserError(f"this is no TOML file: {error}") from error
+        keys = tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        is_ours = isinstance(error, tomllib.TOMLDecodeError | UnicodeDecodeError | RecursionError)
+        # The others are of a number of thousands of digits, and name a function of Python's as the remedy.
+        raise UserError(f"this is no TOML file: {error if is_ours else TOO_LONG}") from error
+    if any(isinstance(each, int) and each.bit_length() > _LONGEST for each in _values(keys)):
+        raise UserError(f"this cannot be used: {TOO_LONG}")
+    return keys
+
+
+def _values(value: Any) -> Iterator[Any]:
+    """All that is no table and no list, however deep."""
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _values(each)
+    else:
+        yield value
 
 
 def mistaken(content: bytes, wanted: str) -> str | None:

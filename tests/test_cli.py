@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from harness.examples import job_file, paper_plan
 from harness.processes import children, is_running, title
 from harness.started import wait_until
@@ -172,6 +174,47 @@ def test_nothing_is_searched_for_garbage_at_the_end():
     words = [sys.executable, "-c", f"{last}; from recycle.cli import main; main()", "--version"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "frozen: True"
+
+
+ENDING = """
+import atexit, sys
+from recycle.cli import main, verbs
+class Kept:
+    def __del__(self):
+        sys.stderr.write("taken apart")
+sys.modules["torch"] = Kept()
+def act(prog_name, standalone_mode):
+    from recycle.errors import RunFailed
+    atexit.register(lambda: print("the rest is done"))
+    {act}
+verbs.group = act
+{call}
+"""
+
+
+@pytest.mark.parametrize(
+    ("act", "status", "said"),
+    [
+        ("return 0", 0, ""),
+        ("sys.exit(3)", 3, ""),
+        ("raise RunFailed('no more')", 1, "recycle: no more\n"),
+        ("raise AssertionError('a mistake')", 1, "AssertionError: a mistake\ntaken apart"),
+        ("sys.exit('a text')", 1, "a text\ntaken apart"),
+    ],
+)
+def test_a_process_with_torch_in_it_is_not_taken_apart_at_its_end(act, status, said):
+    program = ENDING.format(act=act, call="main()")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (status, "the rest is done\n")
+    assert done.stderr.endswith(said)
+    assert ("taken apart" in done.stderr) == ("taken apart" in said)
+
+
+def test_a_program_that_calls_a_command_goes_on_and_ends_as_it_likes():
+    calls = "exec('try: main()\\nexcept SystemExit: pass', {'main': main, '__name__': 'another'}); sys.exit(5)"
+    program = ENDING.format(act="return 0", call=calls)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (5, "the rest is done\n")
 
 
 def test_pipelines_that_are_not_alike_are_planned_checked_drawn_and_exported(run, tmp_path):

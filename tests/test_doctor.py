@@ -411,6 +411,31 @@ def test_a_host_that_has_both_holders_of_a_shard_is_not_survived(run):
     assert f"not the loss of a host: with 4 ranks on each, {text} changes that" in out
 
 
+HOLDERS = "both servers that hold a shard of the optimizer's state, so that its loss ends the job"
+
+
+@pytest.mark.parametrize(
+    ("per_host", "torn", "said"),
+    [
+        (4, 2, f"; each of 2 hosts has {HOLDERS}"),
+        (8, 1, f"host every host has all servers of a stage, or {HOLDERS}"),
+        (9, 0, "; 1 host has all servers of a stage, so that its loss ends the job"),
+        (2, 0, "host 2 servers die with a host, all of one stage: "),
+    ],
+)
+def test_a_host_whose_loss_ends_the_job_has_no_throughput(run, per_host, torn, said):
+    words = ("--ranks-per-host", per_host, *job_of(6, 2, 8, "--num-layers", 8, *QUICKLY), "--use-distributed-optimizer")
+    host = json.loads(run("doctor", "--json", *words)[1])["plan"]["host"]
+    hosts = -(-12 // per_host)
+    assert host["torn"] == torn
+    assert sum(each["hosts"] for each in host["rerouted"]) + host["fatal"] + torn == hosts
+    # Shard r is with pipelines r and r + 3.
+    for each in host["rerouted"]:
+        lost = {stage: {int(name[1]) for name in each["dead"] if name[-1] == stage} for stage in "01"}
+        assert not any({shard % 6, (shard + 3) % 6} <= lost[stage] for shard in range(6) for stage in lost)
+    assert said in " ".join(run("doctor", *words)[1].split())
+
+
 MAPPED = "--use-tp-pp-dp-mapping"
 QUICKLY = ("--recycle-budget", "50ms")
 

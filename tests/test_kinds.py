@@ -14,6 +14,12 @@ def test_what_is_no_toml_is_refused_in_a_line(content, wanted):
     assert kind_of(content) is None
 
 
+@pytest.mark.parametrize("number", [b"9" * 5000, b"0x" + b"f" * 5000, b"[1, {a = 0b1" + b"0" * 1024 + b"}]"])
+def test_a_number_that_python_would_not_print_is_refused_with_a_remedy(number):
+    with pytest.raises(UserError, match="a number in it has more than 300 digits; write a smaller one"):
+        read_toml(b"key = " + number, JOB)
+
+
 def test_another_kind_is_named_with_where_the_wanted_one_comes_from():
     with pytest.raises(
         UserError, match=r"^this is a fault file, and a job file is needed: docs/reference/job-file\.md has its keys"

@@ -6,10 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from harness.paths import python_path
+from recycle.cli.parameters import FAULTS, InputPath, OutputFile, OutputFolder
+from recycle.cli.verbs import VERBS, group
 from tests.test_cli import PAPER
+
+JOB = ("--ranks", "8", "pretrain_gpt.py", "--pipeline-model-parallel-size", "4", "--micro-batch-size", "1")
+LAYOUT = "--pipeline-model-parallel-layout"
 
 
 @pytest.mark.parametrize(
@@ -45,6 +51,8 @@ def test_bad_input_is_one_line_and_writes_nothing(refused, tmp_path, arguments, 
         ),
         ("costs.forward = nan", "costs.forward is nan"),
         ("costs.forward = -1", "forward of stage 0 is -1"),
+        ("costs.forward = 1e300", "forward of stage 0 is 1e300: the largest is 1000000000000; give less"),
+        ("costs.forward = -1e300", "forward of stage 0 is -1e300: "),
         ("costs.forward = [1, 2]", "costs.forward has 2 values"),
         ('costs.forward = "x"', "Expected `int | float | array`"),
     ],
@@ -142,7 +150,7 @@ def test_a_folder_is_no_plan(refused, tmp_path):
     [
         (["plan", *PAPER, "-o", "plan.svg"], "plan.svg: give a name that ends in .json"),
         (["plan", *PAPER, "-o", "nowhere/plan.json"], "nowhere/plan.json: there is no folder nowhere; make it first"),
-        (["plan", *PAPER, "-o", "folder.json"], "folder.json: there is a folder of this name"),
+        (["plan", *PAPER, "-o", "folder.json"], "folder.json: cannot be written: there is a folder of this name"),
         (["catalogue", *PAPER, "-o", "plan.json"], "plan.json: give a name that ends in .zip"),
         (["show", "plan.json", "--html", "plan.json"], "plan.json: give a name that ends in .html"),
         (["show", "plan.json", "--figure", "plan.svg"], "plan.svg: give a name that ends in .png or .pdf"),
@@ -168,6 +176,119 @@ def test_what_cannot_be_written_or_called_is_said_before_any_work(refused, plan_
     assert message in refused(*words)
     assert plan_file.read_bytes() == before
     assert {each.name for each in plan_file.parent.iterdir()} == {"plan.json", "folder.json"}
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["study", *PAPER], ["index.html", "policies.csv", "choices.csv", "timeline.csv", "throughput.csv"]),
+        (["study", *PAPER, "--sweep", "servers=4"], ["sweep.csv"]),
+        (["train", *PAPER], ["plan.json", "run.json", "join.json", "plans.zip"]),
+    ],
+    ids=["study", "map", "train"],
+)
+def test_a_folder_in_the_place_of_a_file_of_an_output_is_said_before_any_work(refused, tmp_path, words, names):
+    for name in names:
+        output = tmp_path / name
+        (output / name).mkdir(parents=True)
+        err = refused(*words, "-o", output)
+        assert f"{output / name}: cannot be written: there is a folder of this name; give another place" in err
+        assert [each.name for each in output.iterdir()] == [name]
+
+
+def test_a_file_in_the_place_of_the_folder_of_checkpoints_is_said_before_any_work(refused, tmp_path):
+    (tmp_path / "checkpoints").touch()
+    err = refused("train", *PAPER, "-o", tmp_path)
+    assert f"{tmp_path / 'checkpoints'}: cannot be written: Not a directory" in err
+
+
+PATHS = [
+    (verb, option)
+    for verb in VERBS
+    for option in group.get_command(click.Context(group), verb).params
+    if isinstance(option.type, InputPath | OutputFile | OutputFolder) or option.type is FAULTS
+]
+
+
+@pytest.mark.parametrize(("verb", "option"), PATHS, ids=lambda each: getattr(each, "name", each))
+def test_an_empty_path_is_not_that_of_this_folder(refused, tmp_path, monkeypatch, verb, option):
+    """It is what a variable of the shell stands for that is not set."""
+    monkeypatch.chdir(tmp_path)
+    words = ["", "W0_0"] if isinstance(option, click.Argument) else [f"{option.opts[-1]}=", "a", "W0_0"]
+    err = refused(verb, *words)
+    assert "'' is no path; give the name of a file or folder" in err
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["explain", "plan.json", "--mtbf", "0"], "'--mtbf': '0': give a time above 0"),
+        (["explain", "plan.json", "--mttr", "0s"], "'--mttr': '0s': give a time above 0"),
+        (["explain", "plan.json", "--layers", "99999999999"], "layers is 99999999999: where they may move, 4 stages"),
+        (["train", *PAPER, "--faults", "mtbf=1s,seed="], "give a whole number as seed"),
+        (["train", *PAPER, "--text", "."], "text: . is a folder; give a file"),
+        (["doctor", *JOB, "--recycle-store", "nothing"], "store 'nothing': give etcd://HOST:PORT"),
+        (["doctor", *JOB, LAYOUT, "Et|(t|)*99999999999L"], f"{LAYOUT} (t|)*99999999999: it has more than 100000"),
+        (["doctor", *JOB, LAYOUT, f"Et|(t|)*{'9' * 5000}L"], f"{LAYOUT} (t|)*999"),
+        (["doctor", *JOB, LAYOUT, f"E{'(t|)*40000' * 3}L"], f"{LAYOUT} E(t|)*40000(t|)*40000"),
+        (["doctor", "--ranks", "40000000", *JOB[2:]], "10000000 pipelines x 4 stages x 1 micro-batches are 120000000"),
+    ],
+    ids=lambda each: " ".join(each)[:60] if isinstance(each, list) else "",
+)
+def test_what_is_too_much_or_nothing_is_one_line_before_any_work(refused, plan_file, monkeypatch, words, message):
+    monkeypatch.chdir(plan_file.parent)
+    err = refused(*words)
+    assert message in err
+    assert [each.name for each in plan_file.parent.iterdir()] == ["plan.json"]
+
+
+def test_a_link_to_a_folder_that_is_not_there_is_said_before_any_work(refused, tmp_path):
+    (tmp_path / "plan.json").symlink_to(tmp_path / "nowhere" / "plan.json")
+    err = refused("plan", *PAPER, "-o", tmp_path / "plan.json")
+    assert f"there is no folder {tmp_path / 'nowhere'}; make it first" in err
+
+
+SCARCE = """
+import errno, os, sys
+from recycle.cli import main, verbs
+def act(prog_name, standalone_mode):
+    raise {error}
+verbs.group = act
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ("MemoryError", "there is not enough memory for this command; give it more (ulimit -v), or a smaller job"),
+        ("OSError(errno.EMFILE, os.strerror(errno.EMFILE))", "Too many open files; raise its limits (ulimit -a)"),
+        ("OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), 'a')", "unavailable; raise its limits (ulimit -a)"),
+    ],
+)
+def test_what_the_system_has_no_more_of_is_one_line(error, message):
+    program = [sys.executable, "-c", SCARCE.format(error=error)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert message in done.stderr
+
+
+def test_a_small_file_is_read_with_little_memory(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text("pipelines = 1\n")
+    program = (
+        "import resource, sys; from pathlib import Path; from recycle.files import LARGEST, read_bytes; "
+        "resource.setrlimit(resource.RLIMIT_AS, (LARGEST, LARGEST)); "
+        "sys.stdout.buffer.write(read_bytes(Path(sys.argv[1])))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (path.read_text(), "")
+
+
+def test_the_cost_of_many_layers_is_left_out_by_the_doctor(run):
+    status, out, _ = run("doctor", *JOB, "--num-layers", "800000000", "--recycle-budget", "50ms")
+    assert (status, "layers moved" in out) == (0, False)
 
 
 def test_without_a_job_the_remedy_is_said(refused):

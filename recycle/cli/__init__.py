@@ -4,11 +4,17 @@ What it needs is imported when it runs, so that Ctrl-C ends it from its first mo
 """
 
 import atexit
+import errno
 import gc
+import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
+
+_SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
+"""Errors of the system for want of descriptors, memory or processes."""
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells have it."""
@@ -43,8 +49,29 @@ def _end_unheard(unraisable: "sys.UnraisableHookArgs") -> None:
     sys.__unraisablehook__(unraisable)
 
 
+def _end_at_once(statuses: Sequence[int]) -> None:
+    """End a process with torch in it without taking that apart, when all else is done that is done at the end.
+
+    Python would look for garbage in all that torch and Megatron are made of, and let go of it piece by piece: up to a
+    second of the processor in every process of a host.
+
+    Args:
+        statuses: with which the process ends, the last one; none where something else is to say how.
+    """
+    gc.freeze()
+    if "torch" in sys.modules and statuses:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):  # full, closed, or none
+                stream.flush()
+        os._exit(statuses[-1])
+
+
 def main() -> None:
     """Run the command line; what goes wrong is one line, and the exit status says of which kind it is."""
+    statuses: list[int] = []
+    is_all = sys._getframe(1).f_globals.get("__name__") == "__main__"  # noqa: SLF001 - and not called by a program
+    # What is registered first is done last.
+    atexit.register(_end_at_once, statuses if is_all else ())
     interrupt = signal.getsignal(signal.SIGINT)
     if interrupt is signal.default_int_handler:
         interrupt = _end
@@ -57,14 +84,14 @@ def main() -> None:
     from recycle.errors import UserError
     from recycle.wording import printable_lines
 
-    # At its end Python looks for garbage in all that torch and Megatron are made of: a second of the processor in every
-    # process of a host. What is frozen is not looked at.
-    atexit.register(gc.freeze)
     sys.unraisablehook = _end_unheard
     try:
         signal.signal(signal.SIGINT, interrupt)
         with settled():
             sys.exit(group(prog_name="recycle", standalone_mode=False))
+    except SystemExit as ending:
+        statuses += [ending.code or 0] if isinstance(ending.code, int | None) else []
+        raise
     except UserError as error:
         message, status = str(error), error.exit_status
     except click.UsageError as error:
@@ -79,14 +106,22 @@ def main() -> None:
         message = f"{module} is not installed: pip install {PACKAGES[module]} brings it"
         status = UserError.exit_status
     except OSError as error:
-        # Of a path that cannot even be asked for: a name that is too long, a folder that is closed to this user.
-        if not isinstance(error.filename, str):
+        if error.errno in _SCARCE:
+            message = f"the system has no more for this command: {error.strerror}; raise its limits (ulimit -a)"
+        elif isinstance(error.filename, str):
+            # Of a path that cannot even be asked for: a name that is too long, a folder that is closed to this user.
+            message = f"{error.filename}: cannot be used: {error.strerror}"
+        else:
             raise
-        message, status = f"{error.filename}: cannot be used: {error.strerror}", UserError.exit_status
+        status = UserError.exit_status
+    except MemoryError:
+        message = "there is not enough memory for this command; give it more (ulimit -v), or a smaller job"
+        status = UserError.exit_status
     except (click.Abort, KeyboardInterrupt):
         message, status = "interrupted", INTERRUPTED
     if sys.stderr is not None:
         with suppress(OSError):
             click.echo(f"recycle: {printable_lines(message)}", err=True)
         give_up_unwritten(sys.stderr)
+    statuses.append(status)
     sys.exit(status)

@@ -9,6 +9,7 @@ import click
 
 from recycle.cli.console import is_read_by_eye, make_console, print_json
 from recycle.cli.options import Verb, describe_dead, describe_job, describe_throughput, json_option, plan_argument
+from recycle.cli.parameters import InputPath
 from recycle.holding import placed
 from recycle.job import Job
 from recycle.plan.checker import check_plan, rows_around
@@ -36,7 +37,7 @@ AMOUNTS = {"held", "released_at_input_gradient", "limit", "state"}
 @plan_argument
 @click.option(
     "--against",
-    type=click.Path(path_type=Path),
+    type=InputPath(),
     help="Compare it with another plan instead: what they were made for, their figures, each server's instructions.",
 )
 @json_option

@@ -22,6 +22,7 @@ from recycle.megatron.flag.command.sizes import unfit
 
 RANKS_PER_HOST = 8
 
+BOTH_HOLDERS = "both servers that hold a shard of the optimizer's state"
 _HAS_STORE = "which has the store"
 
 
@@ -125,10 +126,7 @@ def _lost_with_a_host(line: CommandLine, pipelines_last: bool, per_host: int) ->
     """The stages that lose all their servers with some host, and those that lose a shard with one."""
     servers = servers_of(line.shape, pipelines_last)
     hosts = hosts_of(servers, line.server_ranks.size, per_host)
-    kept = line.flags.redundancy
-    # Shards that hosts keep in memory come back, if another host than the lost one has them.
-    has_shards = line.setting("use_distributed_optimizer") and (kept is None or kept.spare == 0)
-    return exposed_stages(servers, hosts), torn_stages(servers, hosts) if has_shards else []
+    return exposed_stages(servers, hosts), torn_stages(servers, hosts) if line.loses_shards else []
 
 
 def works(line: CommandLine) -> Iterator[str]:
@@ -174,7 +172,7 @@ def survival(diagnosis: Diagnosis) -> str:
         return "the death of a process, and the loss of a host"
     if diagnosis.survives_host:
         return f"the death of a process, and the loss of a host but the first, {_HAS_STORE}; {STORE} changes that"
-    lost = "all servers" if diagnosis.exposed else "both servers that hold a shard of the optimizer's state"
+    lost = "all servers" if diagnosis.exposed else BOTH_HOLDERS
     stages = ", ".join(map(str, diagnosis.exposed or diagnosis.torn))
     text = (
         f"the death of a process, but not the loss of a host: with {diagnosis.ranks_per_host} ranks on each, one has "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recycle.cli.console import make_console, print_json, progress_line
-from recycle.cli.diagnosis import RANKS_PER_HOST, Diagnosis, diagnose, survival, works
+from recycle.cli.diagnosis import BOTH_HOLDERS, RANKS_PER_HOST, Diagnosis, diagnose, survival, works
 from recycle.cli.launcher import for_cpu, split_at_script
 from recycle.cli.parameters import Count
 from recycle.cli.untried import TRIED, untried_on_gpus
@@ -24,6 +24,8 @@ from recycle.wording import plural
 
 if TYPE_CHECKING:
     from recycle.cli.failure_costs import FailureCosts, HostCost, HostCosts, Restart
+
+ALL_OF_A_STAGE = "all servers of a stage"
 
 
 @click.command("doctor", context_settings={"allow_interspersed_args": False})
@@ -63,6 +65,7 @@ def command(
     on_cpu = for_cpu(words)
     words = words if on_cpu is None else on_cpu
     line = read_command_line(words, ranks)
+    line.shape.require_size()
     launcher, (named, *_) = split_at_script(words)
     script = Path(named)
     diagnosis = diagnose(line, ranks_per_host, choose_release(megatron), script, launcher)
@@ -229,7 +232,9 @@ def host_text(diagnosis: Diagnosis, host: "HostCosts") -> str:
         text = f"a server is on {-(-size // per_host)} hosts" if size > per_host else "a host is one server"
         return f"{text}: its loss costs what the table says"
     if not (host.rerouted or host.unplanned):
-        return "every host has all servers of a stage, so that no peer can take over"
+        if host.torn:
+            return f"every host has {ALL_OF_A_STAGE}, or {BOTH_HOLDERS}, so that its loss ends the job"
+        return f"every host has {ALL_OF_A_STAGE}, so that no peer can take over"
     text = f"{span(list(map(str, host.servers)))} servers die with a host"
     if host.rerouted:
         best_first = sorted(host.rerouted, key=lambda each: each.period)
@@ -241,7 +246,11 @@ def host_text(diagnosis: Diagnosis, host: "HostCosts") -> str:
     if host.unplanned:
         failures = max(host.servers)
         text += f"; the catalogue has no plan for {plural(host.unplanned, 'host')}: make it with --failures {failures}"
-    return f"{text}; the loss of {plural(host.fatal, 'host')} leaves a stage without a server" if host.fatal else text
+    for number, what in ((host.fatal, ALL_OF_A_STAGE), (host.torn, BOTH_HOLDERS)):
+        if number:
+            has = "1 host has" if number == 1 else f"each of {number} hosts has"
+            text += f"; {has} {what}, so that its loss ends the job"
+    return text
 
 
 def relation(hosts: Sequence["HostCost"]) -> str:

@@ -15,7 +15,7 @@ from recycle.cli.options import (
     plan_argument,
     refuse_unread,
 )
-from recycle.cli.parameters import DURATION, Count
+from recycle.cli.parameters import TIME, Count
 from recycle.placing.decision import OF_A_CLUSTER, Outlook
 from recycle.planner.explain import explain
 from recycle.planner.moving import weigh_move
@@ -25,8 +25,8 @@ from recycle.study.compare import iteration_seconds
 @click.command("explain", cls=Verb)
 @plan_argument
 @click.option("--layers", type=Count(1), help="Of the model, where they may move.  [default: 8 per stage]")
-@click.option("--mtbf", type=DURATION, help="Mean time between the failures of a server.  [default: 238 days]")
-@click.option("--mttr", type=DURATION, help="Mean time to its repair.  [default: 5.5 days]")
+@click.option("--mtbf", type=TIME, help="Mean time between the failures of a server.  [default: 238 days]")
+@click.option("--mttr", type=TIME, help="Mean time to its repair.  [default: 5.5 days]")
 @json_option
 def command(plan_file: Path, layers: int | None, mtbf: float | None, mttr: float | None, as_json: bool) -> None:
     """Explain what bounds PLAN's period, what its failures cost and why, and what would help.

@@ -8,9 +8,9 @@ from recycle.errors import NoPlanError
 from recycle.job import DeadServers, Server
 from recycle.megatron.flag.command.command_line import CommandLine
 from recycle.megatron.flag.command.planning import Source
-from recycle.megatron.flag.command.ranks import hosts_of, servers_of
+from recycle.megatron.flag.command.ranks import has_both_holders, hosts_of, servers_of
 from recycle.placing.fleet import choose_fleet
-from recycle.placing.layers import layers_of
+from recycle.placing.layers import layers_of, most_layers
 from recycle.placing.templates import Templates, make_templates
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
@@ -80,6 +80,7 @@ class HostCosts(NamedTuple):
         servers: the fewest that die with a host, and the most.
         rerouted: by re-routing, for each kind of host; empty where hosts have one server.
         fatal: hosts that have all servers of a stage, so that no peer is left.
+        torn: other hosts that have both servers which hold a shard of the optimizer's state.
         unplanned: hosts around which the catalogue has no plan.
         pipelines: that the host whose loss costs the most has servers of; 0 where none is planned for.
         without_pipelines: the throughput without these, against that before, with a smaller batch.
@@ -89,6 +90,7 @@ class HostCosts(NamedTuple):
     servers: tuple[int, int]
     rerouted: tuple[HostCost, ...] = ()
     fatal: int = 0
+    torn: int = 0
     unplanned: int = 0
     pipelines: int = 0
     without_pipelines: float | None = None
@@ -138,20 +140,32 @@ def failure_costs(line: CommandLine, ranks_per_host: int, source: Source, whole:
         max(each.varuna_restart for each in MEASURED),
     )
     servers = servers_of(line.shape, line.pipelines_last)
-    host = _host_costs(hosts_of(servers, line.server_ranks.size, ranks_per_host), source, whole, layers)
+    hosts = hosts_of(servers, line.server_ranks.size, ranks_per_host)
+    host = _host_costs(hosts, source, whole, layers, loses_shards=line.loses_shards)
     return FailureCosts(tuple(rerouted), (pipelines - 1) / pipelines, moved, restart, host)
 
 
-def _host_costs(hosts: Sequence[frozenset[Server]], source: Source, whole: Plan, layers: int) -> HostCosts:
+def _host_costs(
+    hosts: Sequence[frozenset[Server]], source: Source, whole: Plan, layers: int, *, loses_shards: bool
+) -> HostCosts:
     """What the loss of a host costs; hosts that leave as many servers of each stage are planned for once."""
     sizes = [len(host) for host in hosts]
     costs = HostCosts((min(sizes), max(sizes)))
     if max(sizes) == 1 or whole.job.pipelines == 1:
         return costs
+    pipelines = whole.job.pipelines
     losses = [whole.job.dead_servers(host) for host in hosts]
     kinds: dict[tuple[int, ...], list[DeadServers]] = {}
+    torn = 0
     for loss in losses:
-        if not loss.lost:
+        lost: dict[int, set[int]] = {}
+        for server in loss:
+            lost.setdefault(server.stage, set()).add(server.pipeline)
+        if loss.lost:
+            continue
+        if loses_shards and any(has_both_holders(each, pipelines) for each in lost.values()):
+            torn += 1
+        else:
             kinds.setdefault(loss.counts, []).append(loss)
     plans: list[tuple[DeadServers, Plan]] = []
     unplanned = 0
@@ -160,7 +174,7 @@ def _host_costs(hosts: Sequence[frozenset[Server]], source: Source, whole: Plan,
             plans.append((alike[0], source.plan(alike[0])))
         except NoPlanError:
             unplanned += len(alike)
-    costs = costs._replace(fatal=sum(bool(loss.lost) for loss in losses), unplanned=unplanned)
+    costs = costs._replace(fatal=sum(bool(loss.lost) for loss in losses), torn=torn, unplanned=unplanned)
     if not plans:
         return costs
     rerouted = tuple(
@@ -174,11 +188,11 @@ def _host_costs(hosts: Sequence[frozenset[Server]], source: Source, whole: Plan,
         for loss, plan in plans
     )
     dead, worst = max(plans, key=lambda each: each[1].period)
-    pipelines = len({server.pipeline for server in dead})
+    theirs = len({server.pipeline for server in dead})
     return costs._replace(
         rerouted=rerouted,
-        pipelines=pipelines,
-        without_pipelines=1 - pipelines / whole.job.pipelines,
+        pipelines=theirs,
+        without_pipelines=1 - theirs / pipelines,
         layers_moved=_moved(whole, source.mode, layers, dead, whole.period / worst.period),
     )
 
@@ -202,7 +216,7 @@ def _moved(whole: Plan, mode: Mode, layers: int, dead: Iterable[Server], reroute
     live, left = servers - lost.total(), {job.depth, *(job.depth - each for each in lost.values())}
     if 1 - rerouted <= MATTERS * lost.total() / servers:
         return None
-    if not job.standard or not all(left) or layers < job.depth or live > MOST_SERVERS:
+    if not job.standard or not all(left) or not job.depth <= layers <= most_layers(job.depth) or live > MOST_SERVERS:
         return None
     model = layers_of(job, layers)
     # The others keep their layers, and the pipelines of dead servers are cut among those that are left of them.

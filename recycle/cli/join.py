@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from recycle.cli.parameters import SERVER
+from recycle.cli.parameters import SERVER, InputPath
 from recycle.cli.run.model import quiet
 from recycle.cli.surroundings import interrupted_at_once
 from recycle.control.board.joinfile import JOIN_FILE
@@ -23,7 +23,7 @@ LATE = "the run has come to its end without this server, which was too late for 
 
 
 @click.command("join")
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="RUN", type=InputPath())
 @click.option(
     "--server", type=SERVER, help="Which dead server to replace, for example W1_2; by default, the first one."
 )

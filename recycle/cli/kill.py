@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from recycle.cli.console import make_console
-from recycle.cli.parameters import SERVERS
+from recycle.cli.parameters import SERVERS, InputPath
 from recycle.errors import UserError
 from recycle.job import Server
 from recycle.record.following import RecordingFollower
@@ -18,7 +18,7 @@ from recycle.runtime.launch.process.title import has_title
 
 
 @click.command("kill")
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="RUN", type=InputPath())
 @click.argument("servers", metavar="SERVER[,SERVER...]", type=SERVERS)
 @click.option("--leave", is_flag=True, help="Ask them to leave between two iterations (SIGTERM): none is redone.")
 def command(folder: Path, servers: tuple[Server, ...], leave: bool) -> None:

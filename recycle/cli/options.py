@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from click.core import ParameterSource
 
-from recycle.cli.parameters import DURATION, SERVERS, Count, OutputFile, OutputFolder
+from recycle.cli.parameters import DURATION, SERVERS, Count, InputPath, OutputFile, OutputFolder, Whole
 from recycle.errors import IllegalPlan, UserError
 from recycle.files import STANDARD
 from recycle.job import Job, Server
@@ -123,15 +123,12 @@ def described_job(function: F) -> F:
             letter,
             f"--{key.replace('_', '-')}",
             key,
-            type=int,
-            metavar="NUMBER",
+            type=Whole(),
             help=f"{text[0].upper()}{text[1:]}.",
             cls=GroupedOption,
             heading=JOB_HEADING,
         )(decorated)
-    decorated = click.argument(
-        "job_file", metavar="[JOB]", required=False, type=click.Path(path_type=Path, dir_okay=False)
-    )(decorated)
+    decorated = click.argument("job_file", metavar="[JOB]", required=False, type=InputPath(dir_okay=False))(decorated)
     result: F = decorated
     return result
 
@@ -218,7 +215,7 @@ def json_option(function: F) -> F:
 
 def plan_argument(function: F) -> F:
     """Add the PLAN argument; the function gets ``plan_file``."""
-    return click.argument("plan_file", metavar="PLAN", type=click.Path(path_type=Path))(function)
+    return click.argument("plan_file", metavar="PLAN", type=InputPath())(function)
 
 
 def load_legal_plan(path: Path) -> Plan:
@@ -313,7 +310,7 @@ def search_options(function: F) -> F:
 
     decorated: Any = wrapper
     for option in (
-        click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random search."),
+        click.option("--seed", type=Whole(), default=0, show_default=True, help="Seed of the random search."),
         click.option(
             "--moves",
             type=Count(1),

@@ -1,5 +1,6 @@
 """What options and arguments hold: how their texts are read, and what the help calls them."""
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -7,7 +8,9 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
+from click.types import IntParamType
 
+from recycle.digits import parse_count, parse_whole
 from recycle.duration import parse_duration
 from recycle.errors import UserError
 from recycle.files import STANDARD, require_writable
@@ -170,17 +173,32 @@ class RandomFaults(NamedTuple):
 
 def _faults(text: str) -> Path | RandomFaults:
     if not text.startswith("mtbf="):
+        _require_name(text)
         return Path(text)
-    mtbf, _, seed = text.removeprefix("mtbf=").partition(",seed=")
-    if not (seed or "0").isdecimal():
-        raise UserError(f"{text!r}: give a whole number as seed, such as mtbf=30s,seed=1")
-    return RandomFaults(parse_duration(mtbf), int(seed or 0))
+    mtbf, given, seed = text.removeprefix("mtbf=").partition(",seed=")
+    try:
+        number = parse_count(seed if given else "0")
+    except ValueError as error:
+        raise UserError(f"{text!r}: give a whole number as seed, such as mtbf=30s,seed=1") from error
+    return RandomFaults(parse_duration(mtbf), number)
 
 
-class Count(click.IntRange):
-    """A whole number, at least and at most so much where that is given."""
+class Whole(IntParamType):
+    """A whole number in the digits 0 to 9."""
 
     name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: D102 - click's contract
+        if isinstance(value, str):
+            try:
+                value = parse_whole(value)
+            except ValueError as error:
+                self.fail(str(error), param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Count(Whole, click.IntRange):
+    """The same, at least and at most so much where that is given."""
 
 
 def _servers(text: str) -> tuple[Server, ...]:
@@ -233,6 +251,37 @@ DURATION = Parsed("duration", parse_duration)
 """A duration such as 500ms, 2s, 1m or 5 (seconds), in seconds."""
 
 
+def _above_zero(text: str) -> float:
+    if not (seconds := parse_duration(text)):
+        raise UserError(f"{text!r}: give a time above 0")
+    return seconds
+
+
+TIME = Parsed("duration", _above_zero)
+"""The same, and not 0."""
+
+
+def _require_name(text: Any) -> None:
+    """Refuse an empty path, as of a variable of the shell that is not set: it would be that of this folder."""
+    if not str(text):
+        raise click.BadParameter("'' is no path; give the name of a file or folder")
+
+
+class InputPath(click.Path):
+    """A file or a folder that is read.
+
+    Args:
+        dir_okay: whether it may be a folder, where there is one.
+    """
+
+    def __init__(self, *, dir_okay: bool = True) -> None:
+        super().__init__(path_type=Path, dir_okay=dir_okay)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: D102 - click's contract
+        _require_name(value)
+        return super().convert(value, param, ctx)
+
+
 class OutputFile(click.ParamType[Path]):
     """A file that will be written. What would keep it from that is said before any work is done.
 
@@ -248,14 +297,15 @@ class OutputFile(click.ParamType[Path]):
         self._endings = endings
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: D102 - click's contract
+        _require_name(value)
         path = Path(value)
         if path != STANDARD:
             if path.suffix.lower() not in self._endings:
                 self.fail(f"{path}: give a name that ends in {' or '.join(self._endings)}", param, ctx)
-            if path.is_dir():
-                self.fail(f"{path}: there is a folder of this name", param, ctx)
-            if not path.parent.is_dir():
-                self.fail(f"{path}: there is no folder {path.parent}; make it first", param, ctx)
+            # Where a link leads to, the file is written.
+            if not (folder := Path(os.path.realpath(path)).parent).is_dir():
+                shown = path.parent if not path.is_symlink() else folder
+                self.fail(f"{path}: there is no folder {shown}; make it first", param, ctx)
         require_writable(path)
         return path
 
@@ -273,6 +323,7 @@ class OutputFolder(click.ParamType[Path]):
         self._tried = tried
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: D102 - click's contract
+        _require_name(value)
         path = Path(value)
         if path == STANDARD:
             raise UserError(f"{path}: a folder is written, and standard output is none; give it a name")

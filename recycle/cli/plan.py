@@ -23,7 +23,7 @@ from recycle.cli.options import (
     refuse_unread,
     search_options,
 )
-from recycle.cli.parameters import DURATION, OutputFile
+from recycle.cli.parameters import DURATION, InputPath, OutputFile
 from recycle.errors import UserError
 from recycle.files import STANDARD, read_bytes
 from recycle.job import Server
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 @form_option
 @click.option(
     "--catalogue",
-    type=click.Path(path_type=Path),
+    type=InputPath(),
     help="Take the plan for the dead servers from a catalogue, in their names; JOB refuses one of another job.",
 )
 @click.option("-o", "--output", type=OutputFile(".json"), help="Where to write the plan.")

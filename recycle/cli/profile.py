@@ -7,7 +7,7 @@ import click
 
 from recycle.cli.console import make_console
 from recycle.cli.options import JobCommand, describe_job, device_option, job_options
-from recycle.cli.parameters import Count, OutputFile
+from recycle.cli.parameters import Count, InputPath, OutputFile
 from recycle.cli.run.model import load_model, quiet, read_model
 from recycle.cli.surroundings import interrupted_at_once
 from recycle.errors import UserError
@@ -15,7 +15,7 @@ from recycle.files import write_whole
 from recycle.job import Job
 from recycle.jobfile import encode_job
 
-FILE = click.Path(path_type=Path)
+FILE = InputPath()
 
 
 @click.command("profile", cls=JobCommand)

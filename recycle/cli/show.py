@@ -12,7 +12,7 @@ import click
 from recycle.cli.console import make_console, print_json, report_console
 from recycle.cli.losses import draw_runs
 from recycle.cli.options import Verb, json_option, load_legal_plan, refuse_unread
-from recycle.cli.parameters import Count, OutputFile
+from recycle.cli.parameters import Count, InputPath, OutputFile, Whole
 from recycle.errors import IllegalPlan, UserError
 from recycle.files import STANDARD, write_whole
 from recycle.plan.export import export_csv, export_torch
@@ -37,10 +37,10 @@ def file_options(command: Command) -> Command:
 
 
 @click.command("show", cls=Verb)
-@click.argument("path", metavar="PLAN", type=click.Path(path_type=Path))
+@click.argument("path", metavar="PLAN", type=InputPath())
 @click.option(
     "--against",
-    type=click.Path(path_type=Path),
+    type=InputPath(),
     multiple=True,
     help="Draw another plan or run below on the same time axis, and print what differs; can be given several times.",
 )
@@ -66,7 +66,7 @@ def file_options(command: Command) -> Command:
 )
 @click.option("--csv", type=OutputFile(".csv"), help="Write a plan's timed compute instructions, one per row.")
 @click.option("--torch", type=OutputFile(".csv"), help="Write a plan as a schedule for torch.distributed.pipelining.")
-@click.option("--pipeline", type=int, default=0, show_default=True, help="Which pipeline --torch is made of.")
+@click.option("--pipeline", type=Whole(), default=0, show_default=True, help="Which pipeline --torch is made of.")
 @json_option
 def command(
     path: Path,

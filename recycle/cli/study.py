@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from recycle.study.failures import FailureHistory
 
 SHIPPED = "language-model-cluster"
+PAGE, MAP = "index.html", "sweep.csv"
 
 
 def _constant(text: str) -> tuple[str, float]:
@@ -123,6 +124,12 @@ def command(
     job.require_standard("a study")
     if output is not None and axes is None:
         _require_plots()
+    if output is not None:
+        from recycle.files import require_writable
+        from recycle.study.tables import TABLES
+
+        for name in (PAGE, *TABLES) if axes is None else (MAP,):
+            require_writable(output / name)
     history = _history(job, trace, servers, mtbf_of_job, repair)
     ground = Ground(
         job,
@@ -170,8 +177,8 @@ def _print(found: "StudyAnswer") -> None:
     console = make_console()
     console.print(
         f"{describe_job(setting.ground.job)}, {setting.ground.iteration:g} s an iteration; {history.name}: "
-        f"{history.seconds / 86_400:.4g} days, servers failed {found.policies[0].failures:.4g} times in the mean of "
-        f"{plural(setting.seeds, 'sample')}{said}",
+        f"{history.seconds / 86_400:.4g} days, servers failed {plural(found.policies[0].failures, 'time')} in the mean "
+        f"of {plural(setting.seeds, 'sample')}{said}",
         style="bold",
         markup=False,
     )
@@ -218,7 +225,7 @@ def _sweep(setting: "StudySetting", text: str, output: Path | None, as_json: boo
         cells = sweep(setting, parse_axes(text), show)
     if output is not None:
         _make_folder(output)
-        write_whole(output / "sweep.csv", sweep_table(cells))
+        write_whole(output / MAP, sweep_table(cells))
     if as_json:
         print_json(cells)
         return
@@ -294,4 +301,4 @@ def _write(folder: Path, found: "StudyAnswer") -> None:
     # What takes long is done by now: Ctrl-C leaves no page beside tables of another study.
     _make_folder(folder)
     write_tables(folder, found, curves)
-    write_whole(folder / "index.html", drawn)
+    write_whole(folder / PAGE, drawn)

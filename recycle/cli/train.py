@@ -19,6 +19,7 @@ from recycle.cli.parameters import (
     SERVERS,
     TIMEOUTS,
     Count,
+    InputPath,
     KeepInMemory,
     MoveLayers,
     OutputFolder,
@@ -30,6 +31,7 @@ from recycle.cli.run.choices import Chosen, choose
 from recycle.cli.run.model import load_model, quiet, read_model
 from recycle.cli.run.shown_run import train_and_show
 from recycle.cli.surroundings import interrupted_at_once
+from recycle.control.board.joinfile import JOIN_FILE
 from recycle.control.board.run_folder import require_free, taken
 from recycle.control.membership.open_files import allow_most
 from recycle.control.store.etcd_cluster import VARIABLE, EtcdCluster
@@ -39,7 +41,8 @@ from recycle.files import require_writable
 from recycle.holding import with_own_layout
 from recycle.job import Job, Server
 from recycle.plan.plan import Plan
-from recycle.runtime.checkpoint_folders import refuse_to_overwrite, require_checkpoint, require_source
+from recycle.record.recording import PLAN, SETTINGS
+from recycle.runtime.checkpoint_folders import CHECKPOINTS, refuse_to_overwrite, require_checkpoint, require_source
 from recycle.runtime.launch.process.restarts import RESTARTS
 from recycle.runtime.model_keys import ModelKeys
 from recycle.runtime.text_file import require_text
@@ -48,6 +51,10 @@ if TYPE_CHECKING:
     from recycle.runtime.launch.meet.rendezvous import Rendezvous
     from recycle.runtime.launch.meet.start import Start
 
+PLANS = "plans.zip"
+FILES = (PLAN, SETTINGS, JOIN_FILE, PLANS)
+"""In the run's folder: without these there is no run."""
+
 SAVING: dict[str, Any] = {"cls": GroupedOption, "heading": "Checkpoints and evaluation"}
 SURVIVING: dict[str, Any] = {"cls": GroupedOption, "heading": "When servers fail"}
 HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
@@ -55,18 +62,16 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 
 @click.command("train", cls=JobCommand)
 @job_options
-@click.option(
-    "--plan", "plan_file", type=click.Path(path_type=Path), help="The plan to run; made on the fly if not given."
-)
+@click.option("--plan", "plan_file", type=InputPath(), help="The plan to run; made on the fly if not given.")
 @click.option("--dead", type=SERVERS, default="", help="Servers that are dead from the start, for example W1_2,W0_3.")
 @click.option("--iterations", type=Count(1), default=20, show_default=True, help="How many iterations to train.")
 @click.option(
     "--model",
     "model_file",
-    type=click.Path(path_type=Path),
+    type=InputPath(),
     help="A TOML file with the size of the GPT, and how it is trained.",
 )
-@click.option("--text", type=click.Path(path_type=Path), help="A file or a .bin/.idx dataset to train on.")
+@click.option("--text", type=InputPath(), help="A file or a .bin/.idx dataset to train on.")
 @click.option(
     "-o", "--output", type=OutputFolder(tried=False), default="run", show_default=True, help="The run's folder."
 )
@@ -93,13 +98,13 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 @click.option("--resume", is_flag=True, help="Continue from the newest checkpoint in the run's folder.", **SAVING)
 @click.option(
     "--resume-from",
-    type=click.Path(path_type=Path),
+    type=InputPath(),
     help="Continue from a checkpoint, or the newest of another run, unless this run has its own.",
     **SAVING,
 )
 @click.option(
     "--catalogue",
-    type=click.Path(path_type=Path),
+    type=InputPath(),
     help="Plans for failures; by default they are made at the start and when servers fail.",
     **SURVIVING,
 )
@@ -164,7 +169,7 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 )
 @click.option(
     "--token-file",
-    type=click.Path(path_type=Path),
+    type=InputPath(),
     help="With the secret that all hosts share; RECYCLE_TOKEN_FILE in the environment names it as well, or "
     "RECYCLE_TOKEN is the secret. Default: one that is made in the run's folder.",
     **HOSTS,
@@ -221,7 +226,10 @@ def command(
 
     def read() -> tuple[Chosen, ModelKeys]:
         job.require_size()
-        require_writable(output, folder=True)
+        for each in (output, output / CHECKPOINTS):
+            require_writable(each, folder=True)
+        for name in FILES:
+            require_writable(output / name)
         keys = read_model(model_file)
         if keys.distributed_optimizer:
             job.require_even("distributed_optimizer")
@@ -283,7 +291,7 @@ def command(
         durations = Durations(silence / 6, silence, hang, start_within, answer=answer, transfer=max(120.0, answer))
         click.get_current_context().with_resource(taken(output))
         if catalogue is None:
-            catalogue = plan_ahead(job, plan.mode, output / "plans.zip")
+            catalogue = plan_ahead(job, plan.mode, output / PLANS)
         run = Run(
             plan,
             load_model(keys),

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from recycle.cli.console import make_console
-from recycle.cli.parameters import Count
+from recycle.cli.parameters import Count, InputPath
 from recycle.control.membership.addresses import LOOPBACK
 from recycle.files import STANDARD
 from recycle.job import Server
@@ -33,7 +33,7 @@ KEPT = 32
 
 
 @click.command("watch")
-@click.argument("path", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("path", metavar="RUN", type=InputPath())
 @click.option("--port", type=Count(0, 65535), default=PORT, show_default=True, help="Where to listen; 0: any.")
 @click.option(
     "--address",

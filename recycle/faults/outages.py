@@ -95,7 +95,7 @@ class Outages(msgspec.Struct, frozen=True):
         for first in range(0, nodes, self.nodes):
             size = min(self.nodes, nodes - first)
             # All are drawn, so that the first ones are the same however many are taken.
-            chosen = random.sample(range(self.nodes), self.nodes)[:size]
+            chosen = _first_of_sample(random, self.nodes, size if size == nodes else self.nodes)[:size]
             places = dict(zip(chosen, range(first, first + size), strict=True))
             shift = random.uniform(0, self.seconds) if first else 0.0
             for node, start, end in self.entries:
@@ -136,7 +136,7 @@ def load_outages(source: str, job: Job | None = None, servers: int | None = None
                         f"{servers} servers: a trace that says how many a node has is of this job's; leave them out"
                     )
                 return _on_servers(_outages(source, rows, facts), job, held)
-            return _outages(source, rows, _with_servers(rows, facts, job, servers))
+            return _outages(source, rows, _with_servers(rows, facts, job, servers), given=servers is not None)
         if job is None:
             raise FaultError("it is of servers: give the job that they are of")
         if servers is not None:
@@ -189,6 +189,8 @@ def _with_servers(
 ) -> dict[str, float]:
     """With how many servers a trace is of: what it says, what is given, or what follows from what it names."""
     if servers is not None:
+        if servers > MOST_NODES:
+            raise FaultError(f"{servers} servers: give {MOST_NODES} at most")
         if facts.get("nodes", servers) != servers:
             raise FaultError(
                 f"{servers} servers are given, and the trace says {facts['nodes']:g}; leave one of them out"
@@ -205,7 +207,15 @@ def _with_servers(
     return facts | {"nodes": size}
 
 
-def _outages(source: str, rows: Sequence[TraceRow], facts: dict[str, float]) -> Outages:
+def _outages(source: str, rows: Sequence[TraceRow], facts: dict[str, float], *, given: bool = False) -> Outages:
+    """The outages of a trace.
+
+    Args:
+        source: where it is from.
+        rows: its lines.
+        facts: what it says of itself, or is given for that.
+        given: whether the number of its nodes is given.
+    """
     if all(row.change == ADD for row in rows):
         found = "it is empty" if not rows else f"its {len(rows)} lines add servers or nodes, and none removes one"
         raise FaultError(f"{found}: give a trace with at least one failure")
@@ -226,7 +236,11 @@ def _outages(source: str, rows: Sequence[TraceRow], facts: dict[str, float]) -> 
     if nodes != said or not 0 < nodes <= MOST_NODES:
         raise FaultError(f"# nodes {said:g}: give a whole number from 1 to {MOST_NODES}")
     if places.count > nodes:
-        raise FaultError(f"{places.count} nodes have faults, and the trace says that there are {nodes}; correct it")
+        if given:
+            raise FaultError(f"{nodes} servers: it names {places.count}; give as many at least")
+        raise FaultError(f"it names {places.count} nodes, and says that there are {nodes}; correct it")
+    if not seconds and "days" not in facts:
+        raise FaultError("all that happens in it is at its begin; say how long it lasts in a line # days N")
     if not latest <= seconds or not seconds:
         raise FaultError(f"it lasts {seconds:g} s, and its last event is at {latest:g} s; correct # days")
     entries = sorted(places.outages(seconds), key=lambda entry: (entry.start, entry.node))
@@ -296,6 +310,19 @@ class _NodePlaces:
                 self._lost.append(place)
         self._of[name] = place
         return place
+
+
+def _first_of_sample(random: Random, total: int, size: int) -> list[int]:
+    """The first of ``random.sample(range(total), total)``, in a time that goes by their number."""
+    if size == total:
+        return random.sample(range(total), total)
+    moved: dict[int, int] = {}
+    chosen = []
+    for left in range(total, total - size, -1):
+        place = random.randrange(left)
+        chosen.append(moved.get(place, place))
+        moved[place] = moved.get(left - 1, left - 1)
+    return chosen
 
 
 def _turned(outage: NodeOutage, shift: float, seconds: float) -> list[NodeOutage]:

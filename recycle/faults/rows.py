@@ -7,7 +7,6 @@ overlap and is back after the last.
 
 import csv
 import io
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from recycle.digits import is_number, parse_count, parse_number
 from recycle.errors import JobError
 from recycle.faults.errors import FaultError
 from recycle.files import from_json
@@ -55,8 +55,6 @@ MISNAMED = {
 }
 """Names of a trace's size and length that are not read, and those that are."""
 
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-_COUNT = re.compile(r"\d{1,18}", re.ASCII)
 _SAID = re.compile(r"#+\s*([\w-]+)(?:(\s*[:=])\s*|\s+)(\S+)\s*", re.ASCII)
 _LIST = re.compile(r"[][{},;]")
 
@@ -169,7 +167,7 @@ def refuse_misnamed(content: bytes) -> None:
     """
     for number, line in enumerate(content.decode("utf-8-sig", "replace").splitlines(), 1):
         said = _SAID.fullmatch(line)
-        if said and said[1].lower() in MISNAMED and _NUMBER.fullmatch(said[3]):
+        if said and said[1].lower() in MISNAMED and is_number(said[3]):
             raise FaultError(
                 f"line {number}: # {said[1]} {said[3]} is not read: write # {MISNAMED[said[1].lower()]} N, or leave it "
                 "out"
@@ -376,25 +374,3 @@ def _time(number: int, text: str, latest: float, unit: float, what: str = "line"
     if time < latest:
         raise FaultError(f"{what} {number}: its time {text} is before {latest / unit:g}; sort the lines by time")
     return time
-
-
-def parse_number(text: str) -> float:
-    """A finite number in the digits 0 to 9.
-
-    Raises:
-        ValueError: the text is none.
-    """
-    if _NUMBER.fullmatch(text) and math.isfinite(value := float(text)):
-        return value
-    raise ValueError(text)
-
-
-def parse_count(text: str) -> int:
-    """A whole number from 0 on, in the digits 0 to 9.
-
-    Raises:
-        ValueError: the text is none.
-    """
-    if _COUNT.fullmatch(text):
-        return int(text)
-    raise ValueError(text)

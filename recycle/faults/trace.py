@@ -5,11 +5,12 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from recycle.digits import parse_number
 from recycle.errors import UserError
 from recycle.faults.duration import parse_duration
 from recycle.faults.errors import FaultError
 from recycle.faults.menu import Fault, Faults, Kind
-from recycle.faults.rows import ADD, PER_NODE, REMOVE, TraceRow, comments, is_server, natural, parse_number, read_rows
+from recycle.faults.rows import ADD, PER_NODE, REMOVE, TraceRow, comments, is_server, natural, read_rows
 from recycle.job import Job, Server
 
 STAGES, PEERS = f"stages{PER_NODE}", f"peers{PER_NODE}"

@@ -103,6 +103,15 @@ class Model(msgspec.Struct, frozen=True, dict=True):
         return list(accumulate(map(amount, self.layers), initial=0))
 
 
+MOST_LAYERS, MOST_OF_A_STAGE = 1000, 64
+"""Layers that every model may have, and those of each stage, where there are more."""
+
+
+def most_layers(stages: int) -> int:
+    """How many layers a model of so many stages may have for it to be said in seconds where they should be."""
+    return max(MOST_LAYERS, MOST_OF_A_STAGE * stages)
+
+
 def layers_of(job: Job, layers: int) -> Model:
     """A job's model, where only its stages are known: each stage's share of the layers takes equal shares of its costs.
 
@@ -113,9 +122,11 @@ def layers_of(job: Job, layers: int) -> Model:
         layers: of the whole model, at least one per stage.
 
     Raises:
-        JobError: there are fewer layers than stages.
+        JobError: there are fewer layers than stages, or so many that to place them takes too long.
     """
     depth = len(job.stages)
+    if layers > (most := most_layers(depth)):
+        raise JobError(f"layers is {layers}: where they may move, {depth} stages have {most} at most; give less")
     if layers < depth:
         raise JobError(f"layers is {layers}: {depth} stages need at least {depth} layers")
     names = Layer.__struct_fields__

@@ -52,6 +52,8 @@ def require_text(path: Path) -> None:
     Raises:
         RunError: it is not.
     """
+    if path.is_dir():
+        raise RunError(f"text: {path} is a folder; give a file")
     if is_indexed(path):
         dataset_files(path)
         return

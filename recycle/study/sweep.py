@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from recycle.digits import parse_count
 from recycle.duration import parse_duration
 from recycle.errors import UserError
 from recycle.faults.generator import calibrated, generate
@@ -179,11 +180,11 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _is_whole(text: str) -> bool:
-    return text.isascii() and text.isdecimal()
-
-
 def _whole(axis: str, text: str) -> int:
-    if not _is_whole(text) or not int(text):
+    try:
+        number = parse_count(text)
+    except ValueError:
+        number = 0
+    if not number:
         raise UserError(f"--sweep: {axis} has {text!r}: give whole numbers above 0")
-    return int(text)
+    return number

@@ -9,11 +9,14 @@ from recycle.files import write_whole
 from recycle.study.answer import StudyAnswer
 from recycle.study.buckets import Bucket
 
+TABLES = ("policies.csv", "choices.csv", "timeline.csv", "throughput.csv")
+"""The files."""
+
 Curves = Mapping[str, Sequence[tuple[int, float]]]
 
 
 def write_tables(folder: Path, found: StudyAnswer, curves: Curves) -> None:
-    """Write ``policies.csv``, ``choices.csv``, ``timeline.csv`` and ``throughput.csv``.
+    """Write ``TABLES``.
 
     Raises:
         UserError: they cannot be written.
@@ -37,16 +40,12 @@ def write_tables(folder: Path, found: StudyAnswer, curves: Curves) -> None:
             ]
         )
     header = ["policy", "model_only", "goodput", "low", "high", "servers_paid", *losses, "failures", *buckets]
-    write_whole(folder / "policies.csv", _csv(header, rows))
-    write_whole(
-        folder / "choices.csv",
+    tables = (
+        _csv(header, rows),
         _csv(
             ["what", "choice", "is_present", "goodput", "lost_server_hours_a_year", "saved_server_hours_a_year"],
             ([each.topic, each.choice, each.is_present, each.goodput, each.lost, each.saved] for each in found.choices),
         ),
-    )
-    write_whole(
-        folder / "timeline.csv",
         _csv(
             ["policy", "start", "end", "rate", "bucket", "live"],
             (
@@ -55,14 +54,13 @@ def write_tables(folder: Path, found: StudyAnswer, curves: Curves) -> None:
                 for span in each.outcome.spans
             ),
         ),
-    )
-    write_whole(
-        folder / "throughput.csv",
         _csv(
             ["policy", "dead", "rate"],
             ([policy, dead, rate] for policy, curve in curves.items() for dead, rate in curve),
         ),
     )
+    for name, table in zip(TABLES, tables, strict=True):
+        write_whole(folder / name, table)
 
 
 def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:

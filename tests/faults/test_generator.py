@@ -68,6 +68,12 @@ def test_a_resampled_trace_is_legal_and_has_the_rate(nodes, seed):
         assert all(one[1] <= later[0] for one, later in itertools.pairwise(spans))
 
 
+@given(st.integers(1, REAL.nodes), st.integers(0, 100))
+def test_the_first_places_are_the_same_however_many_are_taken(nodes, seed):
+    all_places = REAL.resampled(REAL.nodes, seed).entries
+    assert sorted(REAL.resampled(nodes, seed).entries) == sorted(each for each in all_places if each.node < nodes)
+
+
 @given(st.floats(0.01, 1e7), st.lists(st.floats(0, 1), unique=True, max_size=6), st.integers(0, 1000))
 def test_outages_that_touch_or_last_throughout_do_not_overlap_when_a_trace_is_turned(seconds, cuts, seed):
     times = sorted({0.0, seconds, *(cut * seconds for cut in cuts)})

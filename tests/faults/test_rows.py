@@ -118,8 +118,9 @@ def test_how_many_servers_a_trace_is_of_follows_from_those_of_a_node(load):
         ("node,start_days,end_days\nx,2,3\ny,1,3\n", "line 3: its time 1 is before 2; sort"),
         ("node,start_days,end_days\nx,soon,3\n", "line 2: time is 'soon': write a number"),
         ("node,start_days,end_days\nx,2\n", "line 2: 2 values for 3 columns"),
-        ("# nodes 1\nnode,start_days,end_days\nx,1,2\ny,1,2\n", "2 nodes have faults, and the trace says .* 1"),
+        ("# nodes 1\nnode,start_days,end_days\nx,1,2\ny,1,2\n", "it names 2 nodes, and says .* 1; correct it"),
         ("# days 1\nnode,start_days,end_days\nx,1,2\n", "its last event is at 172800 s; correct # days"),
+        ("0,add,a,b\n0,remove,a\n", "all that happens in it is at its begin; say how long it lasts in a line # days N"),
         ("hours,live\n0,4\n1,-3\n", "line 3: 1, -3: write a time and the count"),
         ("centuries,live\n0,4\n1,3\n", "line 1: unknown column 'centuries'"),
         ("1,remove,W0_0\n2,add,W1_0\n", "line 2: add of W1_0, which is alive; remove it first"),
@@ -133,6 +134,15 @@ def test_how_many_servers_a_trace_is_of_follows_from_those_of_a_node(load):
 def test_bad_traces(load, text, message):
     with pytest.raises(FaultError, match=message):
         load(text, job=SMALL)
+
+
+@pytest.mark.parametrize(
+    ("servers", "message"),
+    [(1, "1 servers: it names 2; give as many at least"), (10**9, "1000000000 servers: give 1000000 at most")],
+)
+def test_a_number_of_servers_that_is_given_is_not_said_of_the_trace(load, servers, message):
+    with pytest.raises(FaultError, match=message):
+        load("1000,remove,a\n2000,remove,b\n3000,add,a\n", job=SMALL, servers=servers)
 
 
 def test_an_unknown_file(tmp_path):

@@ -4,7 +4,7 @@ A notice that is posted in the reduction of iteration i is read by all in the re
 act on it at the same boundary between iterations, without a barrier that a staggered optimizer would not have.
 
 To post costs every server some messages, and nothing in a notice is urgent: so it is not done in every iteration,
-unless they take so long that it costs next to nothing, and that a cluster may not wait for several.
+unless they take so long that it costs next to nothing, and that neither a cluster nor a user may wait for several.
 """
 
 import time
@@ -15,12 +15,13 @@ import torch
 from recycle.runtime.net.network import Network, Reduction
 
 EVERY = 4
-"""Iterations from one post to the next."""
+"""Iterations from one post to the next, at most."""
 
-LONG = 0.5
-"""Seconds that an iteration takes on average, from which on all of them have a post."""
+LONG = 0.25
+"""Seconds from one post to the next, at most, where an iteration takes less."""
 
 _LONGEST = 100_000  # milliseconds; so that a sum over all servers can be counted
+_SHORTEST = 1e-3
 
 
 class Notices(NamedTuple):
@@ -53,13 +54,23 @@ class Notices(NamedTuple):
         return cls(admit, unprotected, unsaved, erased, tuple(leaving) if any(leaving) else ())
 
 
+def interval(mean: float, long: float) -> int:
+    """How many iterations there are from one post to the next.
+
+    Args:
+        mean: seconds of one.
+        long: see ``NoticeExchange``.
+    """
+    return max(1, int(min(EVERY, long / max(mean, _SHORTEST))))
+
+
 class NoticeExchange:
     """The notices of one view.
 
     Args:
         network: of the server.
         units: how many stages the job has, or chunks where pipelines are not alike.
-        long: seconds of an iteration from which on all of them have a post.
+        long: seconds from one post to the next, at most, where an iteration takes less.
 
     Attributes:
         say: what this server posts next.
@@ -95,6 +106,15 @@ class NoticeExchange:
         self._to_go -= 1
         self._iterations += 1
 
+    def is_parting(self, all_leave: tuple[int, ...]) -> bool:
+        """Whether those that leave do so now: they were heard of twice, or no other server is left to be heard of.
+
+        Args:
+            all_leave: what all servers together say if each leaves.
+        """
+        leaving = self.heard.leaving
+        return bool(leaving) and (bool(self.before.leaving) or leaving == all_leave)
+
     def _post(self) -> None:
         now = time.monotonic()
         took = min(round(1000 * (now - self._began) / max(self._iterations, 1)), _LONGEST)
@@ -119,5 +139,5 @@ class NoticeExchange:
         self.before, self.heard, self.said = self.heard, Notices.decoded(tensor[:-1]), said
         # All have the same sum, and so the same interval.
         mean = int(tensor[-1]) / len(self._network.view.servers) / 1000
-        self._every = EVERY if mean < self._long else 1
+        self._every = interval(mean, self._long)
         self._to_go = min(self._to_go, self._every - 1)

@@ -5,7 +5,6 @@ and frees the main thread from whatever it waits in.
 """
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 
@@ -265,19 +264,17 @@ class Survivor:
         """Whether servers leave at this boundary; all know the same.
 
         That is when leaving was heard of for the second time: a cluster tells many at once, and none may be missed of
-        those without whom a stage is empty.
+        those without whom a stage is empty. Where all servers leave, none can be.
         """
-        notices = self._rebuilding.notices
-        return bool(notices.heard.leaving and notices.before.leaving)
+        return self._rebuilding.notices.is_parting(self._held)
 
     @property
     def is_end(self) -> bool:
         """Whether servers leave without whom the run cannot go on; all know the same."""
         if not self.is_parting:
             return False
-        heard, view, job = self._rebuilding.notices.heard, self._recovery.view, self._recovery.job
-        held = Counter(unit for server in view.servers for unit in units_of(job, server))
-        return heard.unprotected > 0 or any(heard.leaving[unit] == held[unit] for unit in units(job))
+        heard, held = self._rebuilding.notices.heard, self._held
+        return heard.unprotected > 0 or any(heard.leaving[unit] == held[unit] for unit in units(self._recovery.job))
 
     @property
     def takes_shards(self) -> bool:
@@ -341,6 +338,12 @@ class Survivor:
         job = self._recovery.job
         mine = units_of(job, self._member.server)
         return (*(int(unit in mine) for unit in units(job)), int(not mine))
+
+    @property
+    def _held(self) -> tuple[int, ...]:
+        """What all servers of the view hold, as notices say it."""
+        job, held = self._recovery.job, [units_of(self._recovery.job, each) for each in self._recovery.view.servers]
+        return (*(sum(unit in mine for mine in held) for unit in units(job)), sum(not mine for mine in held))
 
     @property
     def _order(self) -> MoveOrder | None:

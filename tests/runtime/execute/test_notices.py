@@ -8,7 +8,7 @@ from torch.distributed import HashStore
 
 from recycle.control.membership.view import View
 from recycle.job import Server
-from recycle.runtime.execute.notices import EVERY, NoticeExchange, Notices
+from recycle.runtime.execute.notices import EVERY, LONG, NoticeExchange, Notices, interval
 from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 
@@ -48,6 +48,32 @@ def test_nothing_is_under_way_before_the_first_notice():
     notices = NoticeExchange(connect(HashStore(), View.among([Server(0, 0)]), Server(0, 0)), 1)
     notices.collect()
     assert notices.heard == Notices()
+
+
+@pytest.mark.parametrize(
+    ("mean", "long", "every"),
+    [
+        *((0.0, LONG, EVERY), (LONG / EVERY, LONG, EVERY), (LONG / 3, LONG, 3), (0.9 * LONG, LONG, 1), (9.0, LONG, 1)),
+        *((9.0, inf, EVERY), (0.0, 0.0, 1)),
+    ],
+)
+def test_from_post_to_post_there_are_few_iterations_where_they_are_long(mean, long, every):
+    assert interval(mean, long) == every
+
+
+@pytest.mark.parametrize(
+    ("before", "heard", "parting"),
+    [
+        ((), (), False),
+        ((), (2, 1, 0), False),
+        ((), (2, 2, 0), True),
+        ((1, 0, 0), (2, 1, 0), True),
+    ],
+)
+def test_servers_part_when_all_leave_or_it_was_heard_twice(before, heard, parting):
+    notices = NoticeExchange(connect(HashStore(), View.among([Server(0, 0)]), Server(0, 0)), 1)
+    notices.before, notices.heard = Notices(leaving=before), Notices(leaving=heard)
+    assert notices.is_parting((2, 2, 0)) is parting
 
 
 def test_who_leaves_is_heard_of_twice_with_all_who_were_told_meanwhile():

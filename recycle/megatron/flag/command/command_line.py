@@ -118,6 +118,15 @@ class CommandLine(NamedTuple):
         """A setting's value; None if it is not one that is read."""
         return getattr(self.settings, name, None)
 
+    @property
+    def loses_shards(self) -> bool:
+        """Whether a shard of a distributed optimizer is lost with the two servers that hold it.
+
+        Shards that hosts keep in memory come back, if another host than the lost one has them.
+        """
+        kept = self.flags.redundancy
+        return bool(self.setting("use_distributed_optimizer")) and (kept is None or kept.spare == 0)
+
     def option(self, name: str) -> str:
         """What a setting is called on the command line, as it was typed there if it was."""
         options = OTHER_NAMES.get(name, (option_of(name),))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from recycle.control.store.etcd_cluster import VARIABLE
+from recycle.control.store.etcd_cluster import VARIABLE, EtcdCluster
+from recycle.digits import parse_count
 from recycle.duration import parse_duration
 from recycle.errors import JobError, UserError
 from recycle.job import Server
@@ -92,7 +93,7 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     )
     group.add_argument(
         "--recycle-restarts",
-        type=int,
+        type=_times,
         default=RESTARTS,
         help="How often within an hour the server of a crashed worker is started again.",
     )
@@ -127,6 +128,13 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
+def _times(text: str) -> int:
+    try:
+        return parse_count(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: give a number from 0, in the digits 0 to 9") from error
+
+
 def read_flags(values: argparse.Namespace) -> Flags:
     """The flags among parsed arguments.
 
@@ -142,8 +150,6 @@ def read_flags(values: argparse.Namespace) -> Flags:
         budget = parse_duration(values.recycle_budget)
     except UserError as error:
         raise UserError(f"--recycle-budget: {error}") from error
-    if values.recycle_restarts < 0:
-        raise UserError(f"--recycle-restarts {values.recycle_restarts}: give a number from 0")
     try:
         redundancy = Redundancy.parse(values.recycle_keep_in_memory)
     except StateError as error:
@@ -151,6 +157,8 @@ def read_flags(values: argparse.Namespace) -> Flags:
     catalogue = None if values.recycle_catalogue is None else Path(values.recycle_catalogue)
     on = getattr(values, SCHEDULE) == RECYCLE
     store = values.recycle_store or os.environ.get(VARIABLE)
+    if store:
+        EtcdCluster.parse(store)
     record = None if values.recycle_record is None else Path(values.recycle_record)
     resumes = values.recycle_resume
     if resumes and (redundancy is None or record is None):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from recycle.errors import UserError
-from recycle.job import DeadServers, Job, Server
+from recycle.job import DeadServers, Job, Server, require_few_tasks
 from recycle.jobfile import load_job
 from recycle.megatron.flag.command.flags import Flags
 from recycle.placement import Placement, interleaved, placement_text
@@ -31,6 +31,14 @@ class Shape(NamedTuple):
     def of(cls, job: Job) -> "Shape":
         """That of a job."""
         return cls(job.pipelines, job.depth, job.micro_batches, len(job.stages) // job.depth)
+
+    def require_size(self) -> None:
+        """Refuse a job that is too large to be planned, before anything is made that grows with it.
+
+        Raises:
+            JobError: it is.
+        """
+        require_few_tasks(self.pipelines, self.stages * self.virtual, self.micro_batches)
 
     @property
     def placement(self) -> Placement:
@@ -61,6 +69,7 @@ class Source:
     """
 
     def __init__(self, flags: Flags, shape: Shape, fused: Sequence[str], make: Make) -> None:
+        shape.require_size()
         self._budget = flags.budget
         self._make = make
         self.mode = Mode("fused" if fused else "split", "staggered" if flags.staggered else "global")
@@ -68,7 +77,6 @@ class Source:
         if self.catalogue is None:
             sizes = {"pipelines": shape.pipelines, "stages": shape.stages, "micro_batches": shape.micro_batches}
             self.job = load_job(None, sizes | {"placement": placement_text(shape.placement), "name": "training"})
-            self.job.require_size()
             return
         index = self.catalogue.index
         self.job = index.job

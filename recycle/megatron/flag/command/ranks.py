@@ -1,6 +1,6 @@
 """Where Megatron puts the ranks of a job: which server a rank belongs to, and which servers a host has."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from recycle.job import Server
 from recycle.megatron.flag.command.planning import Shape
@@ -62,10 +62,19 @@ def torn_stages(servers: Sequence[Server], hosts: Sequence[frozenset[Server]]) -
 
     def is_torn(stage: int, host: frozenset[Server]) -> bool:
         lost = {server.pipeline for server in host if server.stage == stage}
-        holders = assign_shards(len(peers[stage]), peers[stage])
-        return lost < peers[stage] and any(lost.issuperset(each) for each in holders)
+        return lost < peers[stage] and has_both_holders(lost, len(peers[stage]))
 
     return [stage for stage in sorted(peers) if any(is_torn(stage, host) for host in hosts)]
+
+
+def has_both_holders(lost: Collection[int], pipelines: int) -> bool:
+    """Whether servers of one stage have a shard of a distributed optimizer that no other server has.
+
+    Args:
+        lost: their pipelines.
+        pipelines: how many there are.
+    """
+    return any(set(lost).issuperset(each) for each in assign_shards(pipelines, range(pipelines)))
 
 
 def unprotected(shape: Shape, dead: Sequence[Server]) -> str:

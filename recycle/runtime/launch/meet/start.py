@@ -24,6 +24,7 @@ from recycle.control.membership.addresses import (
     own_addresses,
     source_towards,
 )
+from recycle.digits import parse_count
 from recycle.runtime.errors import RunError
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -121,7 +122,7 @@ def find_start(environment: Mapping[str, str]) -> Start | None:
             environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
             environment.get("TORCHELASTIC_RUN_ID", ""),
-            int(environment.get("GROUP_WORLD_SIZE", "0")),
+            _numbers({"GROUP_WORLD_SIZE": "0"} | dict(environment), "GROUP_WORLD_SIZE")[0],
         )
     if all(name in environment for name in SLURM_VARIABLES) and environment["SLURM_STEP_NUM_TASKS"] != "1":
         return _from_slurm(environment)
@@ -138,8 +139,7 @@ def _from_slurm(environment: Mapping[str, str]) -> Start:
         port = _numbers(environment, "MASTER_PORT")[0]
     else:
         port = FIRST_PORT + _numbers({"SLURM_JOB_ID": "0"} | dict(environment), "SLURM_JOB_ID")[0] % PORTS
-    count_of_nodes = environment.get("SLURM_STEP_NUM_NODES", "")
-    nodes_known = int(count_of_nodes) if count_of_nodes.isdecimal() else 0
+    nodes_known = _numbers({"SLURM_STEP_NUM_NODES": "0"} | dict(environment), "SLURM_STEP_NUM_NODES")[0]
     return Start(rank, count, environment.get("SLURM_NODEID", ""), host, port, nodes=nodes_known, by_slurm=True)
 
 
@@ -263,7 +263,12 @@ def _address_for_others(what: str, host: NamedHost, ask: str) -> str:
 
 
 def _numbers(environment: Mapping[str, str], *names: str) -> list[int]:
+    found = []
     for name in names:
-        if not environment[name].isdecimal():
-            raise RunError(f"{name} is {environment[name]!r}, and must be a number: set it as torchrun does")
-    return [int(environment[name]) for name in names]
+        try:
+            found.append(parse_count(environment[name]))
+        except ValueError as error:
+            raise RunError(
+                f"{name} is {environment[name]!r}, and must be a number: set it as torchrun or srun does"
+            ) from error
+    return found
