@@ -222,9 +222,8 @@ def pays(arguments: argparse.Namespace) -> None:
 
 def rows_of_pays(all_pipelines: list[int], stages: int, all_micro_batches: list[int], moves: int) -> Iterator[str]:
     """The table, line by line; a column for each number of micro-batches per stage."""
-    first, *others = (f"{each / stages:g}" for each in all_micro_batches)
-    heads = " | ".join([f"{first} micro-batch{'' if first == '1' else 'es'} per stage", *others])
-    yield f"| pipelines | {heads} | drop the pipeline |"
+    heads = " | ".join(f"{each / stages:g}" for each in all_micro_batches)
+    yield f"| pipelines | micro-batches per stage: {heads} | drop the pipeline |"
     yield f"| --- |{' --- |' * (len(all_micro_batches) + 1)}"
     for pipelines in all_pipelines:
         cells = " | ".join(kept(pipelines, stages, each, moves) for each in all_micro_batches)
