@@ -107,13 +107,12 @@ class NoticeExchange:
         self._iterations += 1
 
     def is_parting(self, all_leave: tuple[int, ...]) -> bool:
-        """Whether those that leave do so now: they were heard of twice, or no other server is left to be heard of.
+        """Whether those do so now that were heard to leave: it was heard twice, or nobody is left to be heard.
 
         Args:
             all_leave: what all servers together say if each leaves.
         """
-        leaving = self.heard.leaving
-        return bool(leaving) and (bool(self.before.leaving) or leaving == all_leave)
+        return bool(self.before.leaving) or self.heard.leaving == all_leave
 
     def _post(self) -> None:
         now = time.monotonic()

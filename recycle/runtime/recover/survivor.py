@@ -266,7 +266,8 @@ class Survivor:
         That is when leaving was heard of for the second time: a cluster tells many at once, and none may be missed of
         those without whom a stage is empty. Where all servers leave, none can be.
         """
-        return self._rebuilding.notices.is_parting(self._held)
+        notices = self._rebuilding.notices
+        return bool(notices.heard.leaving) and notices.is_parting(self._held)
 
     @property
     def is_end(self) -> bool:
