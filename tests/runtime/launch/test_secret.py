@@ -31,6 +31,9 @@ def test_all_who_come_at_once_find_the_same_which_is_its_owners_alone(tmp_path):
 def test_on_a_host_it_is_in_a_folder_of_the_users(place, tmp_path, monkeypatch):
     assert secrets.secret_of_host() == secrets.secret_of_host() == (place / SECRET).read_text()
     assert place.stat().st_mode & 0o777 == 0o700
+    # Nor is it the folder in which a process was started.
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "")
+    assert secrets.secret_of_host() == (place / SECRET).read_text()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert secrets.secret_of_host() == (tmp_path / "recycle" / SECRET).read_text()
 

@@ -124,8 +124,8 @@ _OTHERWISE = f"name a file with a secret in {TOKEN_FILE}"
 
 def _folder_here() -> Path:
     """The same for all processes of a user on a host; anybody may make the second one first."""
-    runtime, own = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nowhere"), os.geteuid()
+    runtime, own = os.environ.get("XDG_RUNTIME_DIR"), os.geteuid()
     with suppress(OSError):
-        if runtime.stat().st_uid == own:
-            return runtime / "recycle"
+        if runtime and Path(runtime).stat().st_uid == own:
+            return Path(runtime) / "recycle"
     return Path(tempfile.gettempdir()) / f"recycle-{own}"
