@@ -207,8 +207,8 @@ and at least two pipelines, so that each stage has peers. Unless a row says othe
 - **backward**: whether the plan can compute weight gradients later than input gradients (*split*). If not (*fused*),
   a failure costs more throughput.
 - **death**: *yes* means that the job survives the death of any process and, with two hosts and
-  `--use-tp-pp-dp-mapping`, the loss of a host. *Process* means that it may not survive a host: Megatron
-  refuses that option with the setting, and may have all servers of a stage on one host.
+  `--use-tp-pp-dp-mapping`, the loss of a host. *Process* means that it survives the death of any process.
+  It survives a host only if the job's size allows it ([below](#process-and-a-server-that-fills-a-host)).
 - **dist. opt.**, **fp16**, **memory**, **stagger**, **exact**: whether the setting also runs with
   `--use-distributed-optimizer`, `--fp16`, `--recycle-keep-in-memory`, `--recycle-stagger` and `--recycle-exact`. A
   number is the reason why not, listed below.
@@ -216,6 +216,65 @@ and at least two pipelines, so that each stage has peers. Unless a row says othe
   that the code was read only. *no* means that it is accepted and in no such test.
 
 On GPUs, {tried}. Nothing else of these tables has run on a GPU.
+
+### The default GPU job
+
+The rows on layers change one setting each. A GPU job has two of these defaults at once, Transformer Engine's layers
+and fused gradient accumulation:
+
+| layers | fused gradient accumulation | backward |
+| --- | --- | --- |
+| Transformer Engine (default) | on (default) | **split** |
+| Transformer Engine | off: `--no-gradient-accumulation-fusion` | split; `--moe-grouped-gemm` is refused at the start |
+| Megatron's own: `--transformer-impl local` | on (default) | fused |
+| Megatron's own | off | split |
+
+In the first row, I still computes a few weight gradients at once: those of the head, of norms and of embeddings.
+
+### Process, and a server that fills a host
+
+*Process* stands where Megatron refuses `--use-tp-pp-dp-mapping`. Without that option, Megatron numbers ranks by stage
+and then pipeline. So one host may have all servers of a stage. Whether it does depends on the job:
+
+| servers | the loss of a host |
+| --- | --- |
+| a server fills one host or more: it has at least as many ranks as a host has GPUs. The row `job` of the doctor has \
+that number; without experts it is TP x CP | one server: survived |
+| a host holds fewer servers than there are pipelines | some servers of a stage: survived |
+| a host holds all servers of a stage | not survived |
+
+The row `survives` of `recycle doctor` says which one is yours. For example, TP 4 and CP 2 on hosts of 8 GPUs is one
+server for each host, and the doctor prints `a host is one server`. TP 2 and CP 2 on four such hosts, with two stages,
+survives as well: four pipelines, and two servers of a stage on a host.
+
+### Batches that grow, and other numbers of micro-batches
+
+A plan is for M micro-batches for each pipeline: `--global-batch-size` / (`--micro-batch-size` x pipelines). Smaller
+batches run the same plan.
+
+| question | answer |
+| --- | --- |
+| what happens when `--rampup-batch-size` takes its next step? | Each server goes on with the same plan, and leaves \
+out the instructions of the micro-batches from number m on. No new plan is searched for, no view changes, nothing \
+pauses |
+| does one catalogue serve the whole ramp? | yes, one for the M of `--global-batch-size`; another M is refused |
+| which batch is the doctor's table for? | that of `--global-batch-size`. Smaller ones have a larger share of idle \
+time |
+| which batches are legal? | each from the start of the ramp to the end is a multiple of `--micro-batch-size` x \
+pipelines, and the steps lead exactly to `--global-batch-size`. Others are refused before training |
+| what else does a ramp need? | `--train-samples` instead of `--train-iters`; neither `--recycle-stagger` nor \
+`--recycle-exact` |
+| and evaluations? | They have M micro-batches, also during the ramp |
+| what if M does not divide by the D - 1 peers of a dead server? | Nothing is refused: some peers compute one \
+micro-batch more than others. So the iteration may be a little longer |
+| and in a smaller batch of the ramp? | the same plan. There too, peers may have one more than others, or none |
+
+For example, with 4 pipelines and M of 16, the 16 micro-batches of a dead server go to its three peers as 5, 6 and 5.
+Of the first eight, they have 2, 3 and 3; of the first four, 1, 2 and 1.
+
+`--decrease-batch-size-if-needed` is another thing: it makes Megatron round a batch down that is no such multiple.
+ReCycle refuses it, because it reads the number of micro-batches from the options
+before Megatron rounds.
 """
 
 TAIL = """\
