@@ -231,6 +231,10 @@ and fused gradient accumulation:
 
 In the first row, I still computes a few weight gradients at once: those of the head, of norms and of embeddings.
 
+**A known gap.** A job that starts with all servers alive makes Transformer Engine's layers for a fused backward pass.
+After a death they compute all their weight gradients in I, and W is empty. Results are right, and throughput is lower
+than planned. Layers are split as planned if the job has virtual stages, or starts with `--recycle-dead`.
+
 ### Process, and a server that fills a host
 
 *Process* stands where Megatron refuses `--use-tp-pp-dp-mapping`. Without that option, Megatron numbers ranks by stage
