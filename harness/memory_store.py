@@ -7,7 +7,7 @@ from typing import Self
 
 from recycle.control.membership.errors import StoreLost
 from recycle.control.store import counted_log
-from recycle.control.store.store import Entries
+from recycle.control.store.store import Entries, Store
 
 
 class _Contents:
@@ -19,7 +19,7 @@ class _Contents:
         self.lost = False
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """A store in this process's memory."""
 
     forgets = True

@@ -120,7 +120,9 @@ def test_some_keys_are_read_at_once_whether_they_are_there_or_not(store: Store) 
     store.set("b", b"")
     assert store.get_many(["b", "a"]) == store.peek(["b", "a"]) == [b"", b"1"]
     assert store.get_many(["b", "c", "a", "d"]) == [b"", None, b"1", None]
-    assert store.get_many([]) == []
+    assert store.get_all(["b", "a"]) == [b"", b"1"]
+    assert store.get_all(["b", "c", "a"]) is None
+    assert store.get_many([]) == store.get_all([]) == []
 
 
 def test_a_log_gives_what_comes_behind_a_number_in_the_order_of_all(store: Store) -> None:
@@ -163,6 +165,7 @@ def each_request(store: Store) -> list:
     return [
         lambda: store.set("a", b"1"),
         lambda: store.get("a"),
+        lambda: store.get_all(["a"]),
         lambda: store.compare_set("a", b"", b"1"),
         lambda: store.set_many({"a": b"1"}),
         lambda: store.keep_first({"a": b"1"}),

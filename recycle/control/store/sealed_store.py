@@ -76,7 +76,11 @@ class SealedStore:
 
     def write(self, key: str, content: object) -> None:
         """Store something, whatever is there."""
-        self.plain.set(key, self.seal(key, content))
+        self.write_all({key: content})
+
+    def write_all(self, contents: Mapping[str, object]) -> None:
+        """The same for some keys, in few requests."""
+        self.plain.set_many({key: self.seal(key, each) for key, each in contents.items()})
 
     def write_once(self, key: str, content: _T) -> _T:
         """Store something where nothing is; gives what was stored first."""

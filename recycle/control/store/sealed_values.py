@@ -14,6 +14,15 @@ class SealedValues(SealedStore):
         found = self.read_all({key: key for key in keys}, bytes)
         return [found.get(key) for key in keys]
 
+    def get_all(self, keys: Sequence[str]) -> list[bytes] | None:
+        """The same if all are there, else None."""
+        stored = self.plain.get_all(keys)
+        if stored is None:
+            return None
+        found = [self.find(key, each, bytes) for key, each in zip(keys, stored, strict=True)]
+        there = [each for each in found if each is not None]
+        return there if len(there) == len(keys) else None
+
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """Store ``desired`` if what is there is ``expected``; gives what is there then. Empty means nothing."""
         before = self.seal(key, expected) if expected else b""

@@ -45,6 +45,11 @@ class Store(Protocol):
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """The same for some keys, in few requests."""
 
+    def get_all(self, keys: Sequence[str]) -> list[bytes] | None:
+        """The same if all are there; else None, for less where the store can."""
+        found = [each for each in self.get_many(keys) if each is not None]
+        return found if len(found) == len(keys) else None
+
     def peek(self, keys: Sequence[str]) -> list[bytes | None]:
         """The same, for less where the store can; what was stored a moment ago may be missing then."""
         return self.get_many(keys)

@@ -5,7 +5,7 @@ import errno
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import torch
@@ -112,15 +112,17 @@ class TorchStore(Store):
 
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """See Store."""
+        found = self.get_all(keys)
+        return [self._look(key) for key in keys] if found is None else [*found]
+
+    def get_all(self, keys: Sequence[str]) -> list[bytes] | None:
+        """See Store."""
         wanted = list(keys)
-        with self._reached():
-            try:
-                # Torch waits for keys that are missing, which is rare here.
-                if self.torch_store.check(wanted):
-                    return list(self.torch_store.multi_get(wanted))
-            except DistStoreError:
-                pass  # one was deleted meanwhile
-        return [self._look(key) for key in wanted]
+        with self._reached(), suppress(DistStoreError):  # one was deleted meanwhile
+            # Torch waits for keys that are missing.
+            if self.torch_store.check(wanted):
+                return list(self.torch_store.multi_get(wanted))
+        return None
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """See Store."""

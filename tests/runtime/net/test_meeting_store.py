@@ -24,7 +24,7 @@ def meetings():
 def test_what_one_sets_the_other_gets(meetings):
     one, other = meetings
     one.set("a", "1")
-    one.set("b", b"\0\xff")
+    one.multi_set(["b"], [b"\0\xff"])
     assert other.get("a") == b"1"
     assert other.multi_get(["b", "a"]) == [b"\0\xff", b"1"]
     assert other.check(["a", "b"])

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.distributed import AllreduceOptions, Work
 
+from recycle.runtime.net.gloo.directory import Directory
 from recycle.runtime.net.gloo.sockets import Connections
 
 CLOSED_WITHIN = 1.0
@@ -32,13 +33,16 @@ class GlooBackend:
         backend: torch's own object; nobody else keeps it.
         rank: this one.
         names: what people call the ranks of the group.
+        directory: where gloo finds their addresses.
 
     Attributes:
         names: see above.
+        directory: see above.
     """
 
-    def __init__(self, backend: Any, rank: int, names: Sequence[str]) -> None:
+    def __init__(self, backend: Any, rank: int, names: Sequence[str], directory: Directory) -> None:
         self.names = names
+        self.directory = directory
         self._rank = rank
         # In a list, which is emptied at the end: so the last reference is where it is emptied.
         self._held = [backend]

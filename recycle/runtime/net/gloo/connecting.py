@@ -24,77 +24,103 @@ from recycle.runtime.plain_words import losing, lost
 PAUSES = 0.002, 0.05
 """Seconds between two looks at the store: the first pause, and the longest; each is twice the one before."""
 
-PUBLISHED = "0/{}"
-"""Where gloo publishes a rank's address, in the store of its group."""
-
 
 class LazyGroup(NamedTuple):
     """A group that was made and has yet to connect.
 
     Attributes:
-        store: of this group alone.
+        name: what its keys in the store begin with, and no other group's.
         backend: this rank's part of it.
         rank: of this process.
         partners: the ranks to connect with; each of them must do the same.
     """
 
-    store: Store
+    name: str
     backend: GlooBackend
     rank: int
     partners: Collection[int]
 
+    @property
+    def addresses(self) -> dict[str, int]:
+        """The partners, by the keys where they say where they listen."""
+        return {self.address(each): each for each in sorted(self.partners)}
 
-def connect_groups(groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> None:
+    def address(self, rank: int) -> str:
+        """The key where a rank says where it listens."""
+        return f"{self.name}/address/{rank}"
+
+    def reached(self, rank: int, partner: int) -> str:
+        """The key where a rank says that it has connected to another one."""
+        return f"{self.name}/reached/{rank}/{partner}"
+
+
+def connect_groups(store: Store, groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> None:
     """Connect in some groups at once. Each group is told which connections it has then.
 
+    Requests to the store are few, as all members of a view make theirs at the same time: what concerns all groups and
+    partners goes into one.
+
     Args:
+        store: where their ranks find each other.
         groups: which, and with whom.
-        patience: how long to wait for partners that have not come as far as this one, in each of four steps at most.
+        patience: how long to wait for partners that have not come as far as this one, in each of two steps at most.
         check: raises when they will not come; it is asked every now and then.
 
     Raises:
         ConnectionLost: a partner did not come, or the store is gone.
     """
     try:
-        _connect(groups, patience, check)
+        _connect(store, groups, patience, check)
     except DistError as error:
         raise lost(error, ["the store"]) from error
 
 
-def _connect(groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> None:
-    waiting: list[tuple[LazyGroup, list[int]]] = []
+def _connect(store: Store, groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> None:
     ends: list[tuple[LazyGroup, Address, list[Address]]] = []
+    waiting: list[tuple[LazyGroup, int]] = []
+    reached: list[str] = []
     try:
+        _write(store, {each.address(each.rank): each.backend.directory.address(each.rank) for each in groups})
+        _learn(store, groups, patience, check)
         for group in groups:
-            rank, partners = group.rank, sorted(group.partners)
-            own, *addresses = _addresses(group, [rank, *partners], patience, check)
+            directory, rank, names = group.backend.directory, group.rank, group.backend.names
+            own, *addresses = [Address.of(directory.address(each)) for each in (rank, *group.addresses.values())]
             ends.append((group, own, addresses))
-            reached = [each for each, address in zip(partners, addresses, strict=True) if own > address]
-            for each in reached:
-                _greet(group.backend.send, each, GREETINGS[0], group.backend.names[each])
-                group.store.set(f"reached/{rank}/{each}", "")
-            waiting.append((group, [each for each in partners if each not in reached]))
-        for group, others in waiting:
-            names = group.backend.names
-            _wait(group.store, {f"reached/{each}/{group.rank}": names[each] for each in others}, patience, check)
-            for each in others:
-                _greet(group.backend.recv, each, GREETINGS[1], names[each])
+            for each, address in zip(group.addresses.values(), addresses, strict=True):
+                if own > address:
+                    _greet(group.backend.send, each, GREETINGS[0], names[each])
+                    reached.append(group.reached(rank, each))
+                else:
+                    waiting.append((group, each))
+        _write(store, dict.fromkeys(reached, b""))
+        keys = {group.reached(each, group.rank): group.backend.names[each] for group, each in waiting}
+        _wait(store, keys, patience, check)
+        for group, each in waiting:
+            _greet(group.backend.recv, each, GREETINGS[1], group.backend.names[each])
     finally:
         found = open_connections()
         for group, own, theirs in ends:
             group.backend.has(Connections(each for each in found if each.here == own or each.there in theirs))
 
 
+def _learn(store: Store, groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> None:
+    """Have gloo know where the partners listen."""
+    keys = {key: (group, each) for group in groups for key, each in group.addresses.items()}
+    _wait(store, {key: group.backend.names[each] for key, (group, each) in keys.items()}, patience, check)
+    addresses = store.multi_get(list(keys)) if keys else []
+    for (group, each), address in zip(keys.values(), addresses, strict=True):
+        group.backend.directory.learn(each, bytes(address))
+
+
+def _write(store: Store, values: Mapping[str, bytes]) -> None:
+    if values:
+        store.multi_set(list(values), list(values.values()))  # type: ignore[attr-defined]  # the stubs lack it
+
+
 def _greet(start: Callable[[list[torch.Tensor], int, int], Work], partner: int, tag: int, name: str) -> None:
     """Have gloo connect two ranks: it does so before it returns. What is started meets nothing, and is let go of."""
     with losing([name]):
         start([torch.zeros(1)], partner, tag)
-
-
-def _addresses(group: LazyGroup, ranks: Sequence[int], patience: timedelta, check: Callable[[], None]) -> list[Address]:
-    keys = {PUBLISHED.format(each): group.backend.names[each] for each in ranks}
-    _wait(group.store, keys, patience, check)
-    return [Address.of(bytes(each)) for each in group.store.multi_get(list(keys))]
 
 
 def _wait(store: Store, keys: Mapping[str, str], patience: timedelta, check: Callable[[], None]) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch.distributed import AllreduceOptions, ProcessGroupGloo, ReduceOp, Store, Work
 
 from recycle.runtime.net.gloo.backend import GlooBackend
+from recycle.runtime.net.gloo.directory import Directory
 from recycle.runtime.net.network import Group, NetworkOptions, ReductionKind
 from recycle.runtime.plain_words import losing, lost
 
@@ -55,24 +56,20 @@ class GlooGroup(Group):
         return GlooReduction(work, self._check, partners)
 
 
-def make_backend(store: Store, rank: int, names: Sequence[str], options: NetworkOptions) -> GlooBackend:
-    """Make this rank's part of a group, connected with nobody yet.
+def make_backend(rank: int, names: Sequence[str], options: NetworkOptions) -> GlooBackend:
+    """Make this rank's part of a group. It has no connection yet, and has told no other rank where it listens.
 
-    It listens on a device of its own, because a lazy device knows who connects by their rank alone.
+    It listens on a device of its own, because a lazy device tells ranks apart by their number alone.
 
     Args:
-        store: where the ranks find each other; nobody else uses it.
         rank: of this one.
         names: what people call the ranks.
         options: how they meet.
-
-    Raises:
-        ConnectionLost: the store is gone.
     """
-    with losing(["the store"]):
-        # Gloo waits five times as long for a connection.
-        backend = _make(store, rank, len(names), options, options.rebuild_timeout / 5, lazy_init=True)
-    return GlooBackend(backend, rank, names)
+    directory = Directory()
+    # Gloo waits five times as long for a connection.
+    backend = _make(directory, rank, len(names), options, options.rebuild_timeout / 5, lazy_init=True)
+    return GlooBackend(backend, rank, names, directory)
 
 
 def make_connected_backend(store: Store, rank: int, size: int, options: NetworkOptions) -> Any:

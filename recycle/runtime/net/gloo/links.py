@@ -97,8 +97,8 @@ class GlooPrivateLink(GlooLink, PrivateLink):
 
     def __init__(self, store: Store, first: bool, options: NetworkOptions, check: Callable[[], None]) -> None:
         rank, peer = (0, 1) if first else (1, 0)
-        backend = make_backend(store, rank, ["the other process"] * 2, options)
-        connect_groups([LazyGroup(store, backend, rank, [peer])], options.rebuild_timeout, check)
+        backend = make_backend(rank, ["the other process"] * 2, options)
+        connect_groups(store, [LazyGroup("pair", backend, rank, [peer])], options.rebuild_timeout, check)
         super().__init__(backend, rank, peer, 0, options.transfer_timeout, Waits())
 
     def unblock(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 
 import torch
-from torch.distributed import PrefixStore, Store
+from torch.distributed import Store
 
 from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
@@ -54,7 +54,7 @@ class GlooNetwork(SharesOverLinks):
         self.one_queue = False
         self.ends_are_right = True
         self.line: Line = NO_LINE
-        self._store = PrefixStore(f"epoch/{view.epoch}/rank/{rank.number}", store)
+        self._store = store
         self._options = options
         self._check = check
         # Groups end with the network, whoever else has let go of them.
@@ -68,9 +68,8 @@ class GlooNetwork(SharesOverLinks):
         groups = [self._everybody, peers]
         self.ranks: Group = Alone()
         if rank.size > 1:
-            meeting = PrefixStore(f"epoch/{view.epoch}/server/{server}", store)
             ranks = [ServerRank(number, rank.size).of(server) for number in range(rank.size)]
-            groups.append(self._make_group_at(meeting, rank.number, ranks))
+            groups.append(self._make_group_at(f"server/{server}", rank.number, ranks))
         self._connect(groups, options.rebuild_timeout)
         self.all: Group = GlooGroup(everybody.backend, self._check)
         self.peers: Group = GlooGroup(peers.backend, self._check)
@@ -111,11 +110,12 @@ class GlooNetwork(SharesOverLinks):
 
     def _make_group(self, name: str, servers: Sequence[Server]) -> LazyGroup:
         names = [self.rank.of(each) for each in servers]
-        return self._make_group_at(PrefixStore(name, self._store), servers.index(self.server), names)
+        return self._make_group_at(f"rank/{self.rank.number}/{name}", servers.index(self.server), names)
 
-    def _make_group_at(self, store: Store, rank: int, names: Sequence[str]) -> LazyGroup:
-        return LazyGroup(store, make_backend(store, rank, names, self._options), rank, neighbours(rank, len(names)))
+    def _make_group_at(self, name: str, rank: int, names: Sequence[str]) -> LazyGroup:
+        backend, partners = make_backend(rank, names, self._options), neighbours(rank, len(names))
+        return LazyGroup(f"epoch/{self.view.epoch}/{name}", backend, rank, partners)
 
     def _connect(self, groups: Sequence[LazyGroup], patience: timedelta) -> None:
         self._groups += groups
-        connect_groups(groups, patience, self._check)
+        connect_groups(self._store, groups, patience, self._check)

@@ -22,7 +22,7 @@ from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect, connect_pair
 from recycle.runtime.net.gloo.addresses import Address
 from recycle.runtime.net.gloo.backend import neighbours
-from recycle.runtime.net.gloo.connecting import PUBLISHED, _wait
+from recycle.runtime.net.gloo.connecting import _wait
 from recycle.runtime.net.gloo.groups import make_backend
 from recycle.runtime.net.network import DEFAULTS, NetworkOptions
 
@@ -96,9 +96,7 @@ def test_the_other_end_may_ask_later_than_connecting_may_take():
 
 def test_addresses_compare_as_gloo_compares_them():
     """That of two ranks the greater one connects; gloo waits for ever if both wait."""
-    store = HashStore()
-    make_backend(store, 0, ["W0_0", "W0_1"], DEFAULTS)
-    address = Address.of(bytes(store.get(PUBLISHED.format(0))))
+    address = Address.of(make_backend(0, ["W0_0", "W0_1"], DEFAULTS).directory.address(0))
     assert address.host == bytes([127, 0, 0, 1])
     ordered = [
         Address(b"\x0a\0\0\1", 9),
