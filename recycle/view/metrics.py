@@ -14,11 +14,13 @@ def metrics(state: RunState) -> bytes:
 
 
 def _lines(state: RunState) -> Iterator[str]:
+    last = sum(each.last for each in state.copies) if state.copies else None
     found: dict[str, tuple[str, float | None]] = {
         "iteration": ("The last iteration that was made, from 1.", state.step),
         "loss": ("Of the last iteration.", state.loss),
         "micro_batches_per_second": ("In the last iteration.", state.rate),
         "failures_total": ("Servers that died since the run began.", state.failures),
+        "last_copies": ("Stages whose state at most one live server has, and no host's memory.", last),
         "silent_seconds": ("Since any process wrote something.", state.silent),
         "ended": ("1 if no process of the run is left.", state.ended),
     }

@@ -9,8 +9,12 @@ from urllib.request import urlopen
 
 import pytest
 
+from harness.examples import paper_job, paper_plan
 from harness.ports import free_port
+from harness.recordings import write_events
 from recycle.cli.watch import watch_run
+from recycle.plan.document import save_plan
+from recycle.record.recording import PLAN, RunLine, ViewLine
 from tests.view.disturbed import write_disturbed
 from tests.view.pages import served
 
@@ -44,6 +48,16 @@ def test_before_a_run_begins_it_has_no_loss(tmp_path):
     text = watch_run(tmp_path / "nowhere")["/metrics"].answer({}).decode()
     assert "recycle_iteration 0.0\n" in text
     assert "recycle_loss " not in text
+
+
+def test_a_stage_with_one_live_server_is_counted(tmp_path):
+    save_plan(paper_plan(failed=()), tmp_path / PLAN)
+    lines = [RunLine("a run", 1, "paper, trained", "us", "measured")]
+    for epoch, (dead, last) in enumerate((("W0_2 W1_1", 0), ("W0_2 W1_2", 1))):
+        live = [str(each) for each in paper_job().servers() if str(each) not in dead.split()]
+        lines.append(ViewLine(epoch, epoch, live, [], 0, "two are dead", "memory", 40, 0.8, "the catalogue"))
+        write_events(tmp_path, {"launcher": lines})
+        assert f"recycle_last_copies {last}.0\n" in watch_run(tmp_path)["/metrics"].answer({}).decode()
 
 
 @pytest.mark.skipif(
