@@ -187,6 +187,7 @@ def test_a_folder_that_does_not_fit_is_refused_before_anything_slow(tmp_path, op
             '[[fault]]\nkind = "kill"\nserver = "W9_9"\niteration = 1',
             "fault 1, .*: server W9_9: this job has",
         ),
+        ("--token-file", "short", "a secret has 16 characters at least; make one with"),
         ("--plan", "{}", "this is no recycle plan file"),
         ("--catalogue", "none", "this is no catalogue"),
         ("--model", "layers = = 2", "this is no TOML file"),

@@ -219,6 +219,7 @@ def command(
     if redundancy is not None:
         job.require_standard(f"--keep-in-memory {redundancy}")
     etcd = None if store is None else EtcdCluster.parse(store)
+    from recycle.runtime.launch.meet.secret import given_secret
     from recycle.runtime.launch.meet.start import choose_address, find_start
 
     start = find_start(os.environ)
@@ -258,6 +259,9 @@ def command(
         # Before torch is imported, which takes seconds.
         require_free(output)
         host = choose_address(address, None)
+        if token_file is not None:
+            # On one host no process needs it. The other hosts of the next start will.
+            given_secret(token_file, {})
         read_before = read()
     with interrupted_at_once():
         from recycle.control.membership.durations import Durations
