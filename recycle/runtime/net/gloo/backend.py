@@ -8,6 +8,7 @@ it asks the kernel about. A connection that a fork of this process has as well, 
 after that, and gloo ends the process when it hears of it. So they are cut before, while the loop takes them off.
 """
 
+import atexit
 import threading
 import time
 import weakref
@@ -24,6 +25,10 @@ CLOSED_WITHIN = 1.0
 """Seconds for which the end of a group waits until gloo has closed its connections, which takes milliseconds."""
 
 PAUSE = 0.005
+
+ENDED_WITHIN = 5.0
+"""Seconds for which the end of a process waits for that of a group. Python would end the group's thread when it comes
+back from C++ later, and C++ would abort the process."""
 
 
 class GlooBackend:
@@ -89,7 +94,9 @@ def _cut(connections: list[Connections]) -> None:
 
 
 def _end_apart(held: list[Any], connections: list[Connections]) -> None:
-    threading.Thread(target=_end, args=(held, connections), name="end of a group", daemon=True).start()
+    thread = threading.Thread(target=_end, args=(held, connections), name="end of a group", daemon=True)
+    atexit.register(thread.join, ENDED_WITHIN)
+    thread.start()
 
 
 def _end(held: list[Any], connections: list[Connections]) -> None:
@@ -98,3 +105,4 @@ def _end(held: list[Any], connections: list[Connections]) -> None:
     while any(each.open for each in connections) and time.monotonic() < end:
         time.sleep(PAUSE)
     held.clear()
+    atexit.unregister(threading.current_thread().join)

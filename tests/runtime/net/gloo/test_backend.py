@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 
@@ -45,6 +47,18 @@ def test_who_lets_go_of_a_group_does_not_wait_for_what_is_under_way_in_it_and_wh
             each.wait()
     del second, under_way, each
     wait_until(lambda: set(threading.enumerate()) <= threads)
+
+
+ENDING = """
+from tests.runtime.net.gloo.test_backend import connected
+pairs = [connected() for _ in range(20)]
+pairs.clear()
+"""
+
+
+def test_a_process_can_end_while_groups_do():
+    """Python would end their threads in C++, which aborts the process."""
+    subprocess.run([sys.executable, "-c", ENDING], check=True)
 
 
 def test_a_group_ends_whose_connections_a_fork_has_as_well():
