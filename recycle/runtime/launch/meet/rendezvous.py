@@ -326,18 +326,29 @@ class Rendezvous:
         Raises:
             RunError: there is no run.
         """
+        self.nonce = self.agree("nonce", (nonce or secrets.token_hex(16)).encode()).decode()
+        return token_of(self._secret, self.nonce)
+
+    def agree(self, key: str, content: bytes) -> bytes:
+        """What the first process has said here, before it waits for others.
+
+        Args:
+            key: under which.
+            content: what it says. If it comes again, it finds that of the run.
+
+        Raises:
+            RunError: there is no run.
+        """
         if self.start.rank == 0:
-            # One that comes again finds that of the run.
-            found: bytes | None = self._reach().compare_set("nonce", b"", (nonce or secrets.token_hex(16)).encode())
+            found: bytes | None = self._reach().compare_set(key, b"", content)
         else:
-            found = self._wait("nonce", WaitingNotice(self.say))
+            found = self._wait(key, WaitingNotice(self.say))
         if not found:
             raise RunError(
                 f"the first process, on {self.start.host}, has begun no run: see what it says, and start all "
                 f"again{self._with_other_secret()}"
             )
-        self.nonce = found.decode()
-        return token_of(self._secret, self.nonce)
+        return found
 
     @contextmanager
     def telling_others(self) -> Iterator[None]:
