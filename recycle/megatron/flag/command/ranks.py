@@ -1,6 +1,7 @@
 """Where Megatron puts the ranks of a job: which server a rank belongs to, and which servers a host has."""
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from recycle.job import Server
 from recycle.megatron.flag.command.planning import Shape
@@ -43,10 +44,8 @@ def exposed_stages(servers: Sequence[Server], hosts: Sequence[frozenset[Server]]
         servers: all of them.
         hosts: the servers that die with each host.
     """
-    peers: dict[int, set[Server]] = {}
-    for server in servers:
-        peers.setdefault(server.stage, set()).add(server)
-    return [stage for stage in sorted(peers) if any(peers[stage] <= host for host in hosts)]
+    pipelines = _pipelines(servers)
+    return sorted({stage for host in hosts for stage in lost_with(host, pipelines).stages})
 
 
 def torn_stages(servers: Sequence[Server], hosts: Sequence[frozenset[Server]]) -> list[int]:
@@ -56,25 +55,40 @@ def torn_stages(servers: Sequence[Server], hosts: Sequence[frozenset[Server]]) -
         servers: all of them.
         hosts: the servers that die with each host.
     """
-    peers: dict[int, set[int]] = {}
-    for server in servers:
-        peers.setdefault(server.stage, set()).add(server.pipeline)
-
-    def is_torn(stage: int, host: frozenset[Server]) -> bool:
-        lost = {server.pipeline for server in host if server.stage == stage}
-        return lost < peers[stage] and has_both_holders(lost, len(peers[stage]))
-
-    return [stage for stage in sorted(peers) if any(is_torn(stage, host) for host in hosts)]
+    pipelines = _pipelines(servers)
+    return sorted({stage for host in hosts for stage in lost_with(host, pipelines).torn})
 
 
-def has_both_holders(lost: Collection[int], pipelines: int) -> bool:
-    """Whether servers of one stage have a shard of a distributed optimizer that no other server has.
+class LostWith(NamedTuple):
+    """What is lost with some servers.
+
+    Attributes:
+        stages: those that lose all their servers.
+        torn: others that lose both holders of a shard of a distributed optimizer.
+    """
+
+    stages: frozenset[int]
+    torn: frozenset[int]
+
+
+def lost_with(servers: Collection[Server], pipelines: int) -> LostWith:
+    """What is lost with some servers.
 
     Args:
-        lost: their pipelines.
-        pipelines: how many there are.
+        servers: they.
+        pipelines: how many the job has.
     """
-    return any(set(lost).issuperset(each) for each in assign_shards(pipelines, range(pipelines)))
+    lost: dict[int, set[int]] = {}
+    for server in servers:
+        lost.setdefault(server.stage, set()).add(server.pipeline)
+    stages = frozenset(stage for stage, homes in lost.items() if len(homes) == pipelines)
+    holders = [set(each) for each in assign_shards(pipelines, range(pipelines))]
+    torn = (stage for stage, homes in lost.items() if any(homes.issuperset(each) for each in holders))
+    return LostWith(stages, frozenset(torn) - stages)
+
+
+def _pipelines(servers: Sequence[Server]) -> int:
+    return len({server.pipeline for server in servers})
 
 
 def unprotected(shape: Shape, dead: Sequence[Server]) -> str:
