@@ -157,10 +157,10 @@ def _host_costs(
     kinds: dict[tuple[int, ...], list[DeadServers]] = {}
     fatal = torn = 0
     for dead in map(whole.job.dead_servers, hosts):
-        lost = lost_with(dead, pipelines)
-        if lost.stages:
+        exposed, halved = lost_with(dead, pipelines)
+        if exposed:
             fatal += 1
-        elif loses_shards and lost.torn:
+        elif loses_shards and halved:
             torn += 1
         else:
             kinds.setdefault(dead.counts, []).append(dead)

@@ -110,9 +110,3 @@ def test_a_rank_with_other_options_is_refused_in_a_line_that_names_one_and_both_
         "comes back {}, and the run was started {}: it goes" if returns else "started {}, and process 0, .*, {}: start"
     )
     assert re.search(pattern.format(*map(re.escape, texts)), str(caught.value))
-
-
-def test_of_two_long_values_it_is_said_where_they_part():
-    files = [str(number) for number in range(40)]
-    with pytest.raises(RunError, match=r"with --data-path \.\.\. x 21 .* 27 \.\.\., and process 0, .*\.\.\. 20 21"):
-        compare({"--data-path": files}, {"--data-path": [*files[:20], "x", *files[21:]]}, returns=False)

@@ -1,7 +1,6 @@
 """Where Megatron puts the ranks of a job: which server a rank belongs to, and which servers a host has."""
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 from recycle.job import Server
 from recycle.megatron.flag.command.planning import Shape
@@ -45,7 +44,7 @@ def exposed_stages(servers: Sequence[Server], hosts: Sequence[frozenset[Server]]
         hosts: the servers that die with each host.
     """
     pipelines = _pipelines(servers)
-    return sorted({stage for host in hosts for stage in lost_with(host, pipelines).stages})
+    return sorted({stage for host in hosts for stage in lost_with(host, pipelines)[0]})
 
 
 def torn_stages(servers: Sequence[Server], hosts: Sequence[frozenset[Server]]) -> list[int]:
@@ -56,35 +55,23 @@ def torn_stages(servers: Sequence[Server], hosts: Sequence[frozenset[Server]]) -
         hosts: the servers that die with each host.
     """
     pipelines = _pipelines(servers)
-    return sorted({stage for host in hosts for stage in lost_with(host, pipelines).torn})
+    return sorted({stage for host in hosts for stage in lost_with(host, pipelines)[1]})
 
 
-class LostWith(NamedTuple):
-    """What is lost with some servers.
-
-    Attributes:
-        stages: those that lose all their servers.
-        torn: others that lose both holders of a shard of a distributed optimizer.
-    """
-
-    stages: frozenset[int]
-    torn: frozenset[int]
-
-
-def lost_with(servers: Collection[Server], pipelines: int) -> LostWith:
-    """What is lost with some servers.
+def lost_with(servers: Collection[Server], pipelines: int) -> tuple[set[int], set[int]]:
+    """The stages that lose all their servers with some, and others that lose both holders of an optimizer's shard.
 
     Args:
-        servers: they.
+        servers: that are lost.
         pipelines: how many the job has.
     """
     lost: dict[int, set[int]] = {}
     for server in servers:
         lost.setdefault(server.stage, set()).add(server.pipeline)
-    stages = frozenset(stage for stage, homes in lost.items() if len(homes) == pipelines)
+    exposed = {stage for stage, homes in lost.items() if len(homes) == pipelines}
     holders = [set(each) for each in assign_shards(pipelines, range(pipelines))]
-    torn = (stage for stage, homes in lost.items() if any(homes.issuperset(each) for each in holders))
-    return LostWith(stages, frozenset(torn) - stages)
+    torn = {stage for stage, homes in lost.items() if any(homes.issuperset(each) for each in holders)}
+    return exposed, torn - exposed
 
 
 def _pipelines(servers: Sequence[Server]) -> int:

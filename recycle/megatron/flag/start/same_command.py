@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import takewhile
 from pathlib import Path
 from socket import gethostname
 
@@ -28,9 +27,6 @@ AT_START = ("--load", "--ckpt-step")
 """What a rank that comes back does not heed: it loads no checkpoint, and there may have been none at the start."""
 MUST_NOT = (KEEP, "--recycle-exact", "--recycle-stagger")
 """Those among all of them that do."""
-
-MOST_SHOWN = 8
-"""Words of a value that has more."""
 
 Settings = Mapping[str, Sequence[str]]
 
@@ -115,18 +111,11 @@ def write_settings(folder: Path, words: Sequence[str]) -> None:
 def _difference(theirs: Settings, own: Settings, unheeded: tuple[str, ...] = ()) -> tuple[str, str] | None:
     """Both sides of the first option that differs, for the user; None if none does."""
     for name in sorted({*theirs, *own} - {*unheeded}):
-        one, other = theirs.get(name), own.get(name)
-        if one != other:
-            # Of two long lists, the user sees where they part.
-            lists = one or (), other or ()
-            alike = sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(*lists, strict=False)))
-            first = alike if max(map(len, lists)) > MOST_SHOWN else 0
-            return _text(name, one, first), _text(name, other, first)
+        if theirs.get(name) != own.get(name):
+            return _text(name, theirs), _text(name, own)
     return None
 
 
-def _text(name: str, values: Sequence[str] | None, first: int) -> str:
-    if values is None:
-        return f"without {name}"
-    left = values[first : first + MOST_SHOWN]
-    return " ".join(["with", name, *["..."] * (first > 0), *left, *["..."] * (first + len(left) < len(values))])
+def _text(name: str, settings: Settings) -> str:
+    values = settings.get(name)
+    return f"without {name}" if values is None else f"with {' '.join([name, *values])}"
