@@ -8,7 +8,6 @@ import math
 import re
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-_COUNT = re.compile(r"\d{1,18}", re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
@@ -28,23 +27,16 @@ def parse_number(text: str) -> float:
     raise ValueError(text)
 
 
-def parse_count(text: str) -> int:
-    """A whole number from 0 on, of 18 digits at most.
+def parse_whole(text: str, *, signed: bool = False) -> int:
+    """A whole number of 18 digits at most.
+
+    Args:
+        text: as it is written.
+        signed: whether it may have a sign.
 
     Raises:
         ValueError: the text is none.
     """
-    if _COUNT.fullmatch(text):
-        return int(text)
-    raise ValueError(text)
-
-
-def parse_whole(text: str) -> int:
-    """A whole number, with a sign or without, of 18 digits at most.
-
-    Raises:
-        ValueError: the text is none.
-    """
-    if _WHOLE.fullmatch(text):
+    if _WHOLE.fullmatch(text) and (signed or text[0].isdigit()):
         return int(text)
     raise ValueError(f"{text!r}: give a whole number in the digits 0 to 9, of 18 at most")

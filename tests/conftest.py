@@ -78,7 +78,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     def call(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["recycle", *map(str, arguments)])
         with pytest.raises(SystemExit) as stop:
-            main()
+            main(goes_on=True)
         captured = capsys.readouterr()
         return int(stop.value.code or 0), captured.out, captured.err
 

@@ -211,7 +211,7 @@ def test_a_process_with_torch_in_it_is_not_taken_apart_at_its_end(act, status, s
 
 
 def test_a_program_that_calls_a_command_goes_on_and_ends_as_it_likes():
-    calls = "exec('try: main()\\nexcept SystemExit: pass', {'main': main, '__name__': 'another'}); sys.exit(5)"
+    calls = "try:\n    main(goes_on=True)\nexcept SystemExit:\n    sys.exit(5)"
     program = ENDING.format(act="return 0", call=calls)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (5, "the rest is done\n")

@@ -1,6 +1,7 @@
 """Numbers are in the digits 0 to 9: Python's own reading takes underscores and other alphabets as well."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import click
@@ -9,7 +10,7 @@ from click.types import IntParamType
 
 from recycle.cli.parameters import FAULTS, KeepInMemory, MoveLayers, Saves, Timeouts, Whole
 from recycle.cli.verbs import VERBS, group
-from recycle.digits import parse_count, parse_number, parse_whole
+from recycle.digits import parse_number, parse_whole
 from recycle.duration import parse_duration
 from recycle.errors import UserError
 from recycle.faults.rows import read_rows
@@ -51,8 +52,11 @@ READERS = {
 }
 
 
+SIGNED = partial(parse_whole, signed=True)
+
+
 @pytest.mark.parametrize("text", SLIPS)
-@pytest.mark.parametrize("parse", [parse_number, parse_count, parse_whole])
+@pytest.mark.parametrize("parse", [parse_number, parse_whole, SIGNED])
 def test_a_slip_is_no_number(parse, text):
     with pytest.raises(ValueError) as caught:
         parse(text)
@@ -61,10 +65,15 @@ def test_a_slip_is_no_number(parse, text):
 
 @pytest.mark.parametrize(
     ("parse", "text", "value"),
-    [(parse_number, "-1.5e3", -1500.0), (parse_count, "007", 7), (parse_whole, "-7", -7), (parse_whole, "+7", 7)],
+    [(parse_number, "-1.5e3", -1500.0), (parse_whole, "007", 7), (SIGNED, "-7", -7), (SIGNED, "+7", 7)],
 )
 def test_a_number_is_read(parse, text, value):
     assert parse(text) == value
+
+
+def test_a_sign_is_read_where_it_is_asked_for():
+    with pytest.raises(ValueError, match="-7"):
+        parse_whole("-7")
 
 
 @pytest.mark.parametrize("verb", VERBS)

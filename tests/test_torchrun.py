@@ -59,7 +59,7 @@ def test_who_waits_says_in_one_line_that_the_first_process_is_lost(tmp_path):
     words = [*SMALL, "-o", str(tmp_path / "run")]
     other = Started([*TRAIN, *words], None, by_hand(1, 4, "127.0.0.1", port), TRAINER)
     store = TorchStore("127.0.0.1", port, prefix="recycle/0/start")
-    wait_until(lambda: store.get("hello/1"))
+    wait_until(lambda: store.get("come/1"))
     first.kill()
     assert other.ended() == 2, other.output
     assert f"recycle: the run cannot begin: the store at 127.0.0.1:{port} does not answer; see what" in other.output

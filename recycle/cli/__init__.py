@@ -66,12 +66,15 @@ def _end_at_once(statuses: Sequence[int]) -> None:
         os._exit(statuses[-1])
 
 
-def main() -> None:
-    """Run the command line; what goes wrong is one line, and the exit status says of which kind it is."""
+def main(*, goes_on: bool = False) -> None:
+    """Run the command line; what goes wrong is one line, and the exit status says of which kind it is.
+
+    Args:
+        goes_on: whether the process goes on after it, as a program that calls it.
+    """
     statuses: list[int] = []
-    is_all = sys._getframe(1).f_globals.get("__name__") == "__main__"  # noqa: SLF001 - and not called by a program
     # What is registered first is done last.
-    atexit.register(_end_at_once, statuses if is_all else ())
+    atexit.register(_end_at_once, () if goes_on else statuses)
     interrupt = signal.getsignal(signal.SIGINT)
     if interrupt is signal.default_int_handler:
         interrupt = _end

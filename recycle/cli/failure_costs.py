@@ -8,7 +8,7 @@ from recycle.errors import NoPlanError
 from recycle.job import DeadServers, Server
 from recycle.megatron.flag.command.command_line import CommandLine
 from recycle.megatron.flag.command.planning import Source
-from recycle.megatron.flag.command.ranks import has_both_holders, hosts_of, servers_of
+from recycle.megatron.flag.command.ranks import hosts_of, lost_with, servers_of
 from recycle.placing.fleet import choose_fleet
 from recycle.placing.layers import layers_of, most_layers
 from recycle.placing.templates import Templates, make_templates
@@ -154,19 +154,16 @@ def _host_costs(
     if max(sizes) == 1 or whole.job.pipelines == 1:
         return costs
     pipelines = whole.job.pipelines
-    losses = [whole.job.dead_servers(host) for host in hosts]
     kinds: dict[tuple[int, ...], list[DeadServers]] = {}
-    torn = 0
-    for loss in losses:
-        lost: dict[int, set[int]] = {}
-        for server in loss:
-            lost.setdefault(server.stage, set()).add(server.pipeline)
-        if loss.lost:
-            continue
-        if loses_shards and any(has_both_holders(each, pipelines) for each in lost.values()):
+    fatal = torn = 0
+    for dead in map(whole.job.dead_servers, hosts):
+        exposed, halved = lost_with(dead, pipelines)
+        if exposed:
+            fatal += 1
+        elif loses_shards and halved:
             torn += 1
         else:
-            kinds.setdefault(loss.counts, []).append(loss)
+            kinds.setdefault(dead.counts, []).append(dead)
     plans: list[tuple[DeadServers, Plan]] = []
     unplanned = 0
     for alike in kinds.values():
@@ -174,7 +171,7 @@ def _host_costs(
             plans.append((alike[0], source.plan(alike[0])))
         except NoPlanError:
             unplanned += len(alike)
-    costs = costs._replace(fatal=sum(bool(loss.lost) for loss in losses), torn=torn, unplanned=unplanned)
+    costs = costs._replace(fatal=fatal, torn=torn, unplanned=unplanned)
     if not plans:
         return costs
     rerouted = tuple(

@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 from click.types import IntParamType
 
-from recycle.digits import parse_count, parse_whole
+from recycle.digits import parse_whole
 from recycle.duration import parse_duration
 from recycle.errors import UserError
 from recycle.files import STANDARD, require_writable
@@ -177,7 +177,7 @@ def _faults(text: str) -> Path | RandomFaults:
         return Path(text)
     mtbf, given, seed = text.removeprefix("mtbf=").partition(",seed=")
     try:
-        number = parse_count(seed if given else "0")
+        number = parse_whole(seed if given else "0")
     except ValueError as error:
         raise UserError(f"{text!r}: give a whole number as seed, such as mtbf=30s,seed=1") from error
     return RandomFaults(parse_duration(mtbf), number)
@@ -191,7 +191,7 @@ class Whole(IntParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: D102 - click's contract
         if isinstance(value, str):
             try:
-                value = parse_whole(value)
+                value = parse_whole(value, signed=True)
             except ValueError as error:
                 self.fail(str(error), param, ctx)
         return super().convert(value, param, ctx)

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from recycle.digits import is_number, parse_count, parse_number
+from recycle.digits import is_number, parse_number, parse_whole
 from recycle.errors import JobError
 from recycle.faults.errors import FaultError
 from recycle.files import from_json
@@ -320,7 +320,7 @@ def _of_counts(lines: Sequence[Fields], unit: float) -> list[TraceRow]:
     begin: float | None = None
     for number, fields in lines:
         try:
-            written, count = fields[0], parse_count(fields[1])
+            written, count = fields[0], parse_whole(fields[1])
         except (IndexError, ValueError) as error:
             raise FaultError(f"line {number}: {', '.join(fields)}: write a time and the count of live nodes") from error
         if len(fields) != 2:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from recycle.digits import parse_count
+from recycle.digits import parse_whole
 from recycle.duration import parse_duration
 from recycle.errors import UserError
 from recycle.faults.generator import calibrated, generate
@@ -182,7 +182,7 @@ def _seconds(text: str) -> float:
 
 def _whole(axis: str, text: str) -> int:
     try:
-        number = parse_count(text)
+        number = parse_whole(text)
     except ValueError:
         number = 0
     if not number:

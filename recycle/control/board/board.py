@@ -137,16 +137,10 @@ class Board:
 
 
 class VerdictBoard(BoardPart):
-    """The verdicts of the run, of which the newest counts.
+    """The verdicts of the run, of which the newest counts."""
 
-    Args:
-        sealed: the store.
-    """
-
-    def __init__(self, sealed: SealedStore) -> None:
-        super().__init__(sealed)
-        # As it was found, and what it is. No older one is believed after it, and none is put in its place.
-        self._read_last: tuple[bytes, Verdict] | None = None
+    # As it was found, and what it is. No older one is believed after it, and none is put in its place.
+    _read_last: tuple[bytes, Verdict] | None = None
 
     def open(self, opening: Opening) -> Opening:
         """Say with whom the run begins; gives what was said first."""

@@ -59,6 +59,7 @@ class HeldClaim:
 
     Attributes:
         cluster: with the scope of this start.
+        returned: whether that had begun already.
 
     Raises:
         ControlError: a run of that name goes on, or etcd cannot be used.
@@ -74,7 +75,9 @@ class HeldClaim:
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         cluster = _identified(cluster, say)
-        claim = _take(cluster, Claim(secrets.token_hex(8), origin), silence, returns=returns)
+        own = Claim(secrets.token_hex(8), origin)
+        claim = _take(cluster, own, silence, returns=returns)
+        self.returned = claim.scope != own.scope
         self.cluster = msgspec.structs.replace(cluster, scope=claim.scope)
         self._process = _renew_below(cluster, claim)
 

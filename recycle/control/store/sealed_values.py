@@ -51,8 +51,3 @@ class SealedValues(SealedStore):
                 return found
             # A stranger's; nobody can wait for another one in its place.
             time.sleep(min(STRANGE, left))
-
-    def has_strange(self, keys: Sequence[str]) -> bool:
-        """Whether something is under some keys that lacks the seal."""
-        stored = dict(zip(keys, self.plain.get_many(keys), strict=True))
-        return any(each is not None and self.find(key, each, bytes) is None for key, each in stored.items())

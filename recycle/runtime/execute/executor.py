@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from torch.profiler import record_function
 
+from recycle.errors import UserError
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.recorder import Moment, Recorder
 from recycle.runtime.errors import InstructionFailed, ViewBroken
@@ -77,6 +78,7 @@ class Executor:
 
         Raises:
             InstructionFailed: one of them raised. The list is logged with its row marked.
+            UserError: one of them cannot do what the user asks for.
             ViewBroken: somebody else is gone, and the list cannot be finished.
         """
         row = 0
@@ -103,7 +105,7 @@ class Executor:
                         under_way.append(Computing(received, end))
             for each in under_way:
                 _await(each.received, line)
-        except ViewBroken:
+        except (UserError, ViewBroken):
             raise
         except Exception as error:
             log.error("%s", "\n".join(rows(program, row)))

@@ -1,4 +1,4 @@
-"""Who of a stage's peers steps what: all of them everything, or each of them its shards."""
+"""Which of a stage's peers steps what: all of them everything, or each of them its shards."""
 
 import torch
 

@@ -236,3 +236,28 @@ def test_a_group_of_some_peers_is_refused_when_nobody_in_it_can_play_a_dead_one(
 
     alive = [server for server in job.servers() if server not in (some[-1], other[-1])]
     assert live_servers(job, [alive], work, groups)[some[0]] == [5, 5]
+
+
+def test_while_micro_batches_are_computed_a_group_is_refused_when_one_of_it_is_dead_and_the_view_ends_the_rest(capfd):
+    """Servers would call unequally often. Without a death of theirs, nothing is kept of calls that are made again."""
+    peers = tuple(Server(pipeline, 1) for pipeline in range(2))
+    elsewhere = [each for each in JOB.servers() if each != Server(1, 0)]
+    views = [JOB.servers(), elsewhere, [Server(0, 0), peers[0]]]
+
+    def work(live):
+        if live.server not in peers:
+            return [live.recover(None) for view in views[1:] if live.server in view]
+        live.collectives.inside = True
+        found = []
+        for _ in range(2):
+            found += [live.collectives.reduce(peers, (), torch.tensor(3 + live.server.pipeline), ReduceOp.SUM).item()]
+            if live.epoch == 0 or live.server == peers[0]:
+                live.recover(None)
+        if live.server == peers[0]:
+            with pytest.raises(RunError, match=r"since a death they compute .*: have the loss function report \[sum"):
+                live.collectives.reduce(peers, (), torch.tensor(3), ReduceOp.SUM)
+        return found
+
+    found = live_servers(JOB, views, work)
+    assert [found[each] for each in peers] == [[7, 7]] * 2
+    assert capfd.readouterr().err.count("the death of one of them ends this run; have the loss function") == 1

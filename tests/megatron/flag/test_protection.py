@@ -224,7 +224,8 @@ def test_what_cannot_begin_leaves_no_keys_in_etcd(environment, monkeypatch):
 @settings(deadline=None)
 @given(pipelines=st.integers(2, 4), stages=st.integers(1, 4), size=st.integers(1, 3), mapped=st.booleans())
 def test_servers_are_numbered_as_megatron_numbers_ranks(address, pipelines, stages, size, mapped):
-    environment = rank_of(address, "numbers") | {"WORLD_SIZE": str(pipelines * stages * size)}
+    numbers = f"{pipelines} {stages} {size} {mapped}"
+    environment = rank_of(address, numbers) | {"WORLD_SIZE": str(pipelines * stages * size)}
     words = f"--pipeline-model-parallel-size {stages} --tensor-model-parallel-size {size} --micro-batch-size 1"
     place = protection(environment, words + mapped * " --use-tp-pp-dp-mapping").place
     order = "tp-cp-ep-pp-dp" if mapped else "tp-cp-ep-dp-pp"

@@ -1,13 +1,25 @@
-"""Training goes on from memory with the settings that it had, and is refused with others."""
+"""Training goes on from memory, and ranks train together, with the same settings, and are refused with others."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.megatron.flag.start.same_command import MAY_CHANGE, MUST_NOT, SETTINGS, require_same, write_settings
+from recycle.megatron.flag.start.same_command import (
+    AT_START,
+    MAY_CHANGE,
+    MAY_DIFFER,
+    MUST_NOT,
+    SETTINGS,
+    require_same,
+    require_same_in_run,
+    write_settings,
+)
 from recycle.runtime.errors import RunError
+from recycle.runtime.launch.meet.rendezvous import NotAdmitted
+from recycle.runtime.launch.meet.start import Start
 
 VALUES = st.lists(st.from_regex(r"\A-?[0-9a-z]{1,3}\Z"), max_size=2)
 FIXED = st.sampled_from(["--hidden-size", "--bf16", "--data-path", "--lr", *MUST_NOT])
@@ -54,3 +66,47 @@ def test_where_nothing_says_what_the_settings_were_nothing_is_refused(tmp_path, 
     if content is not None:
         (tmp_path / SETTINGS).write_bytes(content)
     require_same(tmp_path, ["--lr", "3"])
+
+
+OF_RANKS = ["--clip-grad", "--train-iters", "--eval-interval", "--log-interval", "--save", *AT_START, *MUST_NOT]
+PER_RANK = st.dictionaries(st.sampled_from([*MAY_DIFFER, "--recycle-restarts"]), VALUES)
+COMMON = st.dictionaries(st.sampled_from(OF_RANKS), VALUES)
+
+
+def compare(run, rank, *, returns):
+    """The options of the first rank, and those of another one."""
+    said = []
+    meetings = [
+        SimpleNamespace(
+            start=Start(each, 2, "", "host0", 5),
+            agree=lambda _, content: said.append(content) or said[0],
+            is_over=lambda: returns,
+        )
+        for each in (0, 1)
+    ]
+    require_same_in_run(meetings[0], words_of(run))
+    require_same_in_run(meetings[1], words_of(rank))
+
+
+@given(common=COMMON, run=PER_RANK, rank=PER_RANK, returns=st.booleans())
+def test_ranks_may_differ_in_what_is_not_trained(common, run, rank, returns):
+    compare(common | run, rank | common, returns=returns)
+
+
+@given(run=COMMON, rank=COMMON, returns=st.booleans())
+def test_a_rank_with_other_options_is_refused_in_a_line_that_names_one_and_both_values(run, rank, returns):
+    heeded = {name for name in OF_RANKS if not (returns and name in AT_START)}
+    differing = {name for name in heeded if run.get(name) != rank.get(name)}
+    if not differing:
+        compare(run, rank, returns=returns)
+        return
+    with pytest.raises(NotAdmitted if returns else RunError, match="process") as caught:
+        compare(run, rank, returns=returns)
+    # A process that says it at the start is heard by all others.
+    assert isinstance(caught.value, NotAdmitted) == returns
+    name = min(differing)
+    texts = [" ".join(["with", name, *each[name]]) if name in each else f"without {name}" for each in (rank, run)]
+    pattern = (
+        "comes back {}, and the run was started {}: it goes" if returns else "started {}, and process 0, .*, {}: start"
+    )
+    assert re.search(pattern.format(*map(re.escape, texts)), str(caught.value))

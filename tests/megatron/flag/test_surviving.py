@@ -458,7 +458,7 @@ KEPT = ("--recycle-keep-in-memory", "copies=1", "--recycle-record", "run")
 def test_servers_of_several_ranks_whose_host_is_lost_come_back_on_another_one(
     dataset, shared_runs, tmp_path, lost, stores, divided, more
 ):
-    """Its agents are killed with their workers, and the same commands take their place."""
+    """Its agents are killed with their workers, and the same commands take their place, where another one may not."""
     port, slow, secret = free_port(), tmp_path / "slow", tmp_path / "secret"
     secret.write_text(uuid4().hex)
     secret.chmod(0o600)
@@ -467,9 +467,9 @@ def test_servers_of_several_ranks_whose_host_is_lost_come_back_on_another_one(
     with stores() as served:
         chosen = VARIABLES | {"PACE": str(slow)} | ({"RECYCLE_STORE": served.url} if served else {})
 
-        def begin(rank):
+        def begin(rank, *others):
             variables = chosen | by_hand(rank, 8, "127.0.0.1", port)
-            return Started([sys.executable, *FLAGGED, *words], None, variables, TRAINING_CODE)
+            return Started([sys.executable, *FLAGGED, *words, *others], None, variables, TRAINING_CODE)
 
         def said():
             return "".join(each.output for each in before + ranks)
@@ -481,6 +481,9 @@ def test_servers_of_several_ranks_whose_host_is_lost_come_back_on_another_one(
             before = [ranks[each] for each in lost]
             for each in before:
                 each.kill()
+            before.append(begin(lost[0], "--clip-grad", "0.1"))
+            assert before[-1].ended(600) == 2, said()[-8000:]
+            assert "comes back with --clip-grad 0.1, and the run was started without --clip-grad" in before[-1].output
             for each in lost:
                 ranks[each] = begin(each)
             back = re.compile(r"with 4 servers, .* among them again")

@@ -16,6 +16,7 @@ from recycle.errors import EndedAtOnce, UserError
 from recycle.runtime.launch.meet import rendezvous as meetings
 from recycle.runtime.launch.meet.greetings import Hello, absent, why_not
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
+from recycle.runtime.launch.meet.secret import corner_of
 from recycle.runtime.launch.meet.start import Start
 
 RELEASE = {"recycle": "1", "torch": "2"}
@@ -165,7 +166,10 @@ def test_what_strangers_say_before_a_run_is_not_heard(store):
     """Neither that there is none, nor that they are one of its processes."""
     stranger = TorchStore("127.0.0.1", store, prefix="recycle/0/start")
     other_run = meeting(store, 1, secret="another secret")
-    for key in ("withdrawn", "admission", "nonce", "hello/0", "hello/1", "left/1"):
+    keys = [
+        f"{corner_of('a secret')}/{key}" for key in ("withdrawn", "admission", "nonce", "hello/0", "hello/1", "left/1")
+    ]
+    for key in keys:
         stranger.set(key, b"garbage")
     other_run.leave(1)
     first, other = meeting(store, 0), Other(store)
@@ -173,7 +177,7 @@ def test_what_strangers_say_before_a_run_is_not_heard(store):
     assert meeting(store, 1).agree_on_token() == token
     let_in(first, other, token)
     assert other.admission.digest == digest_of(token)
-    assert token.encode() not in b"".join(filter(None, stranger.get_many(["nonce", "admission", "hello/0", "hello/1"])))
+    assert token.encode() not in b"".join(filter(None, stranger.get_many(keys)))
 
 
 def test_who_has_another_secret_is_no_part_of_the_start_and_that_is_said(store):
@@ -185,6 +189,20 @@ def test_who_has_another_secret_is_no_part_of_the_start_and_that_is_said(store):
     first.agree_on_token()
     with pytest.raises(UserError, match=said):
         other.agree_on_token()
+
+
+def test_a_first_process_that_comes_again_with_another_secret_changes_nothing_of_the_run(store):
+    first, other = meeting(store, 0, served=True), Other(store)
+    token = first.agree_on_token()
+    let_in(first, other, token)
+    strange = meeting(store, 0, 0.5, served=True, secret="another secret")
+    assert strange.agree_on_token() != token
+    assert not strange.is_over()
+    with pytest.raises(UserError, match="another secret"), strange.telling_others():
+        strange.receive()
+    for rank in range(2):
+        assert meeting(store, rank).agree_on_token() == token
+        assert meeting(store, rank).attend().digest == digest_of(token)
 
 
 def test_who_does_not_come_is_named(store):

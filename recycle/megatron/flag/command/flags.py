@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recycle.control.store.etcd_cluster import VARIABLE, EtcdCluster
-from recycle.digits import parse_count
+from recycle.digits import parse_whole
 from recycle.duration import parse_duration
 from recycle.errors import JobError, UserError
 from recycle.job import Server
@@ -130,7 +130,7 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 def _times(text: str) -> int:
     try:
-        return parse_count(text)
+        return parse_whole(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text}: give a number from 0, in the digits 0 to 9") from error
 

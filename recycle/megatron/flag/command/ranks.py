@@ -43,10 +43,8 @@ def exposed_stages(servers: Sequence[Server], hosts: Sequence[frozenset[Server]]
         servers: all of them.
         hosts: the servers that die with each host.
     """
-    peers: dict[int, set[Server]] = {}
-    for server in servers:
-        peers.setdefault(server.stage, set()).add(server)
-    return [stage for stage in sorted(peers) if any(peers[stage] <= host for host in hosts)]
+    pipelines = _pipelines(servers)
+    return sorted({stage for host in hosts for stage in lost_with(host, pipelines)[0]})
 
 
 def torn_stages(servers: Sequence[Server], hosts: Sequence[frozenset[Server]]) -> list[int]:
@@ -56,25 +54,28 @@ def torn_stages(servers: Sequence[Server], hosts: Sequence[frozenset[Server]]) -
         servers: all of them.
         hosts: the servers that die with each host.
     """
-    peers: dict[int, set[int]] = {}
-    for server in servers:
-        peers.setdefault(server.stage, set()).add(server.pipeline)
-
-    def is_torn(stage: int, host: frozenset[Server]) -> bool:
-        lost = {server.pipeline for server in host if server.stage == stage}
-        return lost < peers[stage] and has_both_holders(lost, len(peers[stage]))
-
-    return [stage for stage in sorted(peers) if any(is_torn(stage, host) for host in hosts)]
+    pipelines = _pipelines(servers)
+    return sorted({stage for host in hosts for stage in lost_with(host, pipelines)[1]})
 
 
-def has_both_holders(lost: Collection[int], pipelines: int) -> bool:
-    """Whether servers of one stage have a shard of a distributed optimizer that no other server has.
+def lost_with(servers: Collection[Server], pipelines: int) -> tuple[set[int], set[int]]:
+    """The stages that lose all their servers with some, and others that lose both holders of an optimizer's shard.
 
     Args:
-        lost: their pipelines.
-        pipelines: how many there are.
+        servers: that are lost.
+        pipelines: how many the job has.
     """
-    return any(set(lost).issuperset(each) for each in assign_shards(pipelines, range(pipelines)))
+    lost: dict[int, set[int]] = {}
+    for server in servers:
+        lost.setdefault(server.stage, set()).add(server.pipeline)
+    exposed = {stage for stage, homes in lost.items() if len(homes) == pipelines}
+    holders = [set(each) for each in assign_shards(pipelines, range(pipelines))]
+    torn = {stage for stage, homes in lost.items() if any(homes.issuperset(each) for each in holders)}
+    return exposed, torn - exposed
+
+
+def _pipelines(servers: Sequence[Server]) -> int:
+    return len({server.pipeline for server in servers})
 
 
 def unprotected(shape: Shape, dead: Sequence[Server]) -> str:

@@ -25,6 +25,7 @@ from recycle.megatron.flag.command.flags import REFUSED, STORE, TOKEN, TRUST, Fl
 from recycle.megatron.flag.command.ranks import PIPELINES_LAST, servers_of, torn_stages, unprotected
 from recycle.megatron.flag.start.keeper_part import KeeperPart, find_last_start, require_token
 from recycle.megatron.flag.start.record_folder import held
+from recycle.megatron.flag.start.same_command import require_same_in_run
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.claiming import LeftEarly, claimed, part
 from recycle.runtime.launch.meet.hosted import PATIENCE, HostedStore
@@ -263,6 +264,7 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
             last = find_last_start(flags) if start.rank == 0 else None
             endpoint = meeting.endpoint(meeting.agree_on_token("" if last is None else last.nonce))
             require_token(last, endpoint.token)
+            require_same_in_run(meeting, words)
             if start.rank > 0:
                 keys.enter_context(held(flags.record, begins=False))
                 hosted = None if start.served else HostedStore(start, say)

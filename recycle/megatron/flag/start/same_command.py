@@ -1,8 +1,9 @@
-"""What of a command line has to be as it was for training to go on from the state in memory."""
+"""What of a command line has to be the same in all ranks of a run, and in the next start from the state in memory."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from socket import gethostname
 
 import msgspec
 
@@ -10,6 +11,7 @@ from recycle.errors import UserError
 from recycle.files import from_json, read_bytes, write_whole
 from recycle.megatron.flag.command.flags import KEEP, RESUME
 from recycle.runtime.errors import RunError
+from recycle.runtime.launch.meet.rendezvous import NotAdmitted, Rendezvous
 
 SETTINGS = "settings.json"
 """The file, in the folder that the next start looks into."""
@@ -19,17 +21,22 @@ MAY_CHANGE = (
     *("--tensorboard-", "--wandb-", "--recycle-"),
 )
 """How the options begin that say nothing about a version of the state, nor about what is trained."""
+MAY_DIFFER = ("--recycle-", "--tensorboard-dir", "--wandb-", "--local-rank", "--local_rank")
+"""The same among the ranks of one run, which all have to train, evaluate, print and save at the same iterations."""
+AT_START = ("--load", "--ckpt-step")
+"""What a rank that comes back does not heed: it loads no checkpoint, and there may have been none at the start."""
 MUST_NOT = (KEEP, "--recycle-exact", "--recycle-stagger")
-"""Those among them that do."""
+"""Those among all of them that do."""
 
 Settings = Mapping[str, Sequence[str]]
 
 
-def settings_of(words: Sequence[str]) -> dict[str, list[str]]:
+def settings_of(words: Sequence[str], may_change: tuple[str, ...] = MAY_CHANGE) -> dict[str, list[str]]:
     """The options of a command line that must not change, with their values.
 
     Args:
         words: after the script's name.
+        may_change: how the options begin that may.
     """
     found: dict[str, list[str]] = {}
     values: list[str] = []
@@ -41,7 +48,7 @@ def settings_of(words: Sequence[str]) -> dict[str, list[str]]:
             found[name] = values
         else:
             values.append(word)
-    return {name: given for name, given in found.items() if name in MUST_NOT or not name.startswith(MAY_CHANGE)}
+    return {name: given for name, given in found.items() if name in MUST_NOT or not name.startswith(may_change)}
 
 
 def require_same(folder: Path, words: Sequence[str]) -> None:
@@ -57,15 +64,39 @@ def require_same(folder: Path, words: Sequence[str]) -> None:
     before: Settings = {}
     with suppress(UserError, msgspec.DecodeError):
         before = from_json(read_bytes(folder / SETTINGS), dict[str, list[str]])
-    now: Settings = settings_of(words)
-    if not before:
+    if before and (texts := _difference(before, settings_of(words))):
+        was, now = texts
+        raise RunError(
+            f"{RESUME}: the state in memory is of a start {was}, and this one is {now}: give the same, or leave "
+            f"{RESUME} out"
+        )
+
+
+def require_same_in_run(meeting: Rendezvous, words: Sequence[str]) -> None:
+    """Compare the options of a rank with those of the first one, at the start and when the rank comes back.
+
+    Args:
+        meeting: of the run's processes.
+        words: of this rank's command line, after the script's name.
+
+    Raises:
+        RunError: an option differs. At the start, all are told; a run that goes on is not.
+    """
+    mine, start = settings_of(words, MAY_DIFFER), meeting.start
+    told = from_json(meeting.agree("settings", msgspec.json.encode(mine)), dict[str, list[str]])
+    returns = meeting.is_over()
+    texts = _difference(told, mine, AT_START if returns else ())
+    if not texts:
         return
-    for name in sorted({*before, *now}):
-        if before.get(name) != now.get(name):
-            raise RunError(
-                f"{RESUME}: the state in memory is of a start {_text(name, before)}, and this one is "
-                f"{_text(name, now)}: give the same, or leave {RESUME} out"
-            )
+    theirs, own = texts
+    if returns:
+        raise NotAdmitted(
+            f"process {start.rank}, on {gethostname()}, comes back {own}, and the run was started {theirs}: it goes on "
+            "without this process; start the process again with the options of the run"
+        )
+    raise RunError(
+        f"this process was started {own}, and process 0, on {start.host}, {theirs}: start all with the same options"
+    )
 
 
 def write_settings(folder: Path, words: Sequence[str]) -> None:
@@ -75,6 +106,14 @@ def write_settings(folder: Path, words: Sequence[str]) -> None:
         UserError: the file cannot be written.
     """
     write_whole(folder / SETTINGS, msgspec.json.format(msgspec.json.encode(settings_of(words))), private=True)
+
+
+def _difference(theirs: Settings, own: Settings, unheeded: tuple[str, ...] = ()) -> tuple[str, str] | None:
+    """Both sides of the first option that differs, for the user; None if none does."""
+    for name in sorted({*theirs, *own} - {*unheeded}):
+        if theirs.get(name) != own.get(name):
+            return _text(name, theirs), _text(name, own)
+    return None
 
 
 def _text(name: str, settings: Settings) -> str:

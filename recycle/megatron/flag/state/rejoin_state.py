@@ -1,4 +1,4 @@
-"""Versions of a stage into which one can come who has nothing: it takes over all that a peer has, at a boundary.
+"""Versions of a stage that a server without any state can enter: it takes over all that a peer has, at a boundary.
 
 Only before an iteration, when the last step is made and surely right, is the state of a server all that another one
 needs to go on beside it. Where the state is kept in memory, what the training code knew there is remembered, so that it
@@ -61,7 +61,7 @@ class RejoinState:
         self._remembered = before | {version: pack(version, self._parts[CODE].state(version), ROOM)}
 
     def whole(self) -> Mapping[str, torch.Tensor]:
-        """The present version as it is before its iteration, for who has nothing; it was remembered."""
+        """The present version as it is before its iteration, for a server without any state; it was remembered."""
         version = self._versions.newest
         stage = self._parts[STAGE].state(version)
         return {REMEMBERED: self._remembered[version], **{f"{STAGE}{name}": each for name, each in stage.items()}}
@@ -100,10 +100,10 @@ class RejoinState:
         return self._versions.enter(network, step)
 
     def state(self) -> Mapping[str, torch.Tensor]:
-        """See Versioned; at a boundary it is for somebody who has nothing.
+        """See Versioned; at a boundary it is for a server without any state.
 
-        Elsewhere as well, where the step after it was taken back or is not made, and it is remembered: whoever lacks
-        it has nothing, or another version.
+        Elsewhere as well, where the step after it was taken back or is not made, and it is remembered: a server
+        that lacks it has no state, or another version.
         """
         versions = self._versions
         if self._open:
@@ -114,7 +114,7 @@ class RejoinState:
         return versions.state()
 
     def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
-        """See Versioned; who has gone on with its training code takes over model and optimizer alone."""
+        """See Versioned; a server that has gone on with its training code takes over model and optimizer alone."""
         arrives = self._arrive is not None
         parts = {kind: named(state, kind) for kind in self._parts}
         if REMEMBERED in state and arrives:

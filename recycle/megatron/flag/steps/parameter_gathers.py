@@ -43,7 +43,7 @@ class ParameterGathers:
         self.overlaps = overlaps
         self._network: Network | None = None
         self._under_way: list[Gather] = []
-        # That computations on a device come after, and nobody has waited for.
+        # That computations on a device come after, and the host has not waited for.
         self._ahead: list[Gather] = []
         for module in model.modules() if overlaps else ():
             own = frozenset(module.parameters(recurse=False))

@@ -20,6 +20,9 @@ NOTED = ("rerun_requested", "continue_requested", "checkpoint_requested", "resta
 DECIDED = 2
 """What is added to each of these by a rank whose training code has decided what becomes of the results."""
 
+NOT_TAKEN = "", False
+"""While no result is made again from which the training code has gone on."""
+
 
 class Reruns:
     """What one server's engine knows of an iteration."""
@@ -29,8 +32,7 @@ class Reruns:
         self._first = -1
         # While results are made again from which the training code has gone on: what it has found noted of them, and
         # whether it is past the iteration.
-        self._decided = ""
-        self._is_past = False
+        self._taken = NOT_TAKEN
         # All ranks know what any of them has noted before the engine asks them, so it need not.
         self._engine._reduce_any = _known  # noqa: SLF001 - it listens to nothing else
 
@@ -43,7 +45,8 @@ class Reruns:
         engine = self._engine
         # What was noted while it was computed in vain counts for nothing.
         engine.validation_counts.clear()
-        if self._is_past:
+        _, is_past = self._taken
+        if is_past:
             return
         if engine.state is RerunState.RERUNNING_IN_PLACE and self._first == epoch:
             engine.continue_requested = engine.checkpoint_requested = False
@@ -59,7 +62,7 @@ class Reruns:
         Raises:
             ViewBroken: one of them is gone.
         """
-        decided = self._decided
+        decided, _ = self._taken
         values = (DECIDED + (name == decided) if decided else int(getattr(self._engine, name)) for name in NOTED)
         noted = torch.tensor([*values])
         network.all.maximum(noted)
@@ -91,14 +94,14 @@ class Reruns:
         state, mode, rejected = engine.state, engine.mode, engine.rerun_requested
         within = state is not RerunState.NOT_RUNNING_YET and engine.current_iteration == iteration + 1
         engine.state = RerunState.INITIAL_RUN
-        self._decided, self._is_past = "rerun_requested" if repeated else "continue_requested", not within
+        self._taken = "rerun_requested" if repeated else "continue_requested", not within
         if within:
             self.begin(epoch)
         else:
             # The training code has taken this result: it is not looked at any more.
             engine.mode, engine.rerun_requested = RerunMode.VALIDATE_RESULTS, True
         yield
-        self._decided, self._is_past = "", False
+        self._taken = NOT_TAKEN
         engine.state, engine.mode = state, mode
         if not within:
             engine.rerun_requested = rejected

@@ -5,7 +5,7 @@ its step, to the same bits, and the first of them gives the stepped parameters t
 vote, when all holders have their sums, so no step has to be taken back: if a server dies before all have the
 parameters, the others go on with it. A shard that moves meanwhile takes its gradient along.
 
-If parameters are given while the next forward pass begins, nobody knows whether all peers have them when a view ends.
+If parameters are given while the next forward pass begins, no peer knows whether all have them when a view ends.
 So they are given again when the next one begins.
 
 Where experts are divided among the ranks of a server, Megatron has an optimizer of its own for them, with which it goes
@@ -301,7 +301,7 @@ class ShardedOptimizer:
             norm: of the whole model's gradient.
 
         Raises:
-            ViewBroken: somebody is gone; what is here can be stepped and spread again.
+            ViewBroken: a peer is gone; what is here can be stepped and spread again.
         """
         for part in self._parts:
             part.step(number, norm)

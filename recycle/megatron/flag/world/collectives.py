@@ -28,11 +28,15 @@ from recycle.megatron.shared.torch_calls import Calls, Carrier, never
 from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.net.network import Alone, Group, Network
 from recycle.runtime.net.process_groups import ReplaceableGroup
+from recycle.saying import say
 
 Numbers: TypeAlias = tuple[int, ...]
 
 ROUNDED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """What gloo adds up, and whose sums depend on the order."""
+
+REPORT = "have the loss function report [sum, count] and call no collective, or train with --pipeline-schedule stock"
+"""What a user can do about a collective in a schedule."""
 
 
 class Seats(NamedTuple):
@@ -69,6 +73,7 @@ class Collectives:
     Attributes:
         totals: sums over the servers of a stage that are known already, by what this server puts in, in bytes; each is
             taken once, in the order in which they are here.
+        inside: whether this server is at what a failure ends, and what is made again; see RankCalls.
     """
 
     def __init__(
@@ -82,6 +87,8 @@ class Collectives:
         layout: ServerRanks = ONE_RANK,
     ) -> None:
         self.totals: dict[bytes, list[torch.Tensor]] = {}
+        self.inside = False
+        self._has_warned = False
         self._server = server
         self._job = job
         self._ranks = ranks
@@ -217,11 +224,27 @@ class Collectives:
     def _meet(
         self, servers: tuple[Server, ...], numbers: Numbers, act: Callable[[], list[torch.Tensor]]
     ) -> list[torch.Tensor]:
+        if self.inside:
+            self._require_all(servers)
+            return act()
         if any(each.stage != self._server.stage for each in servers):
             self._settle()
         # Groups that differ in the first of their ranks only meet at the same time, in one call.
         spread = "" if self._is_whole(numbers) else f" by {' '.join(str(each - numbers[0]) for each in numbers)}"
         return self.call(f"{self.kind(servers)}{spread}", act, across=bool(numbers))
+
+    def _require_all(self, servers: tuple[Server, ...]) -> None:
+        """In a schedule, servers call as often as they compute micro-batches: equally often only if none is dead.
+
+        Raises:
+            RunError: one is.
+        """
+        where = "a collective over several servers is called while micro-batches are computed, as by a loss function"
+        if self._seats[servers].players != servers:
+            raise RunError(f"{where}, and since a death they compute different numbers of them: {REPORT}")
+        if not self._has_warned and self._server == servers[0] and self._ranks.rank.is_first:
+            say(f"{where}: the death of one of them ends this run; {REPORT}")
+        self._has_warned = True
 
     def _is_whole(self, numbers: Numbers) -> bool:
         """Whether a group has one rank of its servers, or all."""

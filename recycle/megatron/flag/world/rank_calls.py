@@ -25,16 +25,15 @@ class RankCalls:
         self._server = server
         self._ranks = ranks
         self._around = around
-        self._inside = False
 
     @contextmanager
     def inside(self) -> Iterator[None]:
         """Within the block is what a failure ends, and what is made again."""
-        self._inside = True
+        self._around.inside = True
         try:
             yield
         finally:
-            self._inside = False
+            self._around.inside = False
 
     def of(self, numbers: tuple[int, ...]) -> Carrier:
         """Those of the group of some ranks."""
@@ -44,6 +43,6 @@ class RankCalls:
         )
 
     def _carrier(self, numbers: tuple[int, ...]) -> Carrier:
-        if self._inside:
+        if self._around.inside:
             return self._ranks.carrier(numbers)
         return self._around.carrier((self._server,), several(numbers))

@@ -68,6 +68,10 @@ def claimed(
         # Others go on, or may; the last of them deletes the keys.
         over = start is None
         raise
+    except Exception:
+        # So they do without a process that comes back and is refused.
+        over = not claim.returned
+        raise
     finally:
         claim.release(over=over)
 

@@ -4,7 +4,7 @@ import secrets
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import msgspec
@@ -38,7 +38,7 @@ from recycle.runtime.launch.meet.greetings import (
     why_not,
 )
 from recycle.runtime.launch.meet.hosted import LOOK, await_store
-from recycle.runtime.launch.meet.secret import token_of
+from recycle.runtime.launch.meet.secret import corner_of, token_of
 from recycle.runtime.launch.meet.start import Start
 from recycle.runtime.net.endpoint import Endpoint
 
@@ -95,6 +95,7 @@ class Rendezvous:
         self._patience = patience
         self._identity = secrets.token_hex(8)
         self._secret = secret
+        self._corner = corner_of(secret)
         self.nonce = ""
         self._store: SealedValues | None = None
         self.keeper = KeeperOffer()
@@ -154,7 +155,7 @@ class Rendezvous:
         """Wait a moment until the others have heard that there is no run."""
         others, deadline = range(1, self.start.count), time.monotonic() + TOLD
         while time.monotonic() < deadline:
-            told = self._reach().get_many([f"{key}/{rank}" for rank in others for key in ("hello", "left")])
+            told = self._read([f"{key}/{rank}" for rank in others for key in ("hello", "left")])
             pairs = zip(told[::2], told[1::2], strict=True)
             if all(left is not None or (came is None and not patient) for came, left in pairs):
                 return
@@ -174,7 +175,7 @@ class Rendezvous:
     def _hopeless(self, ends: Mapping[int, int]) -> int:
         """How many of torchrun's nodes will not say themselves that all their processes have ended well."""
         by_node: dict[str, list[bool]] = defaultdict(list)
-        told = self._reach().get_many([f"hello/{rank}" for rank in range(self.start.count)])
+        told = self._read([f"hello/{rank}" for rank in range(self.start.count)])
         for rank, hello in enumerate(told):
             if hello is not None:
                 by_node[msgspec.json.decode(hello, type=Hello).node].append(ends.get(rank) == 0)
@@ -198,11 +199,11 @@ class Rendezvous:
     def _absent(self, within: str = "") -> str:
         """Who has not come, for the others as well; in the first process."""
         start = self.start
-        found = self._reach().get_many([f"hello/{rank}" for rank in range(start.count)])
+        found = self._read([f"hello/{rank}" for rank in range(start.count)])
         text = (
             absent(start, [rank for rank, each in enumerate(found) if each is None], within) + self._with_other_secret()
         )
-        self._reach().write("absent", text.encode())
+        self._reach().write(self._at("absent"), text.encode())
         return text
 
     def _whom(self) -> str:
@@ -210,16 +211,16 @@ class Rendezvous:
         waits = f"process {self.start.rank} waits"
         if self.start.rank == 0:
             return f"{waits}: {self._absent()}"
-        hello, told = self._reach().get_many(["hello/0", "absent"])
+        hello, told = self._read(["hello/0", "absent"])
         if hello is None:
             return f"{waits}: {absent(self.start, [0])}{self._with_other_secret()}"
         told = told or b"it prepares the run"
         return f"{waits} for the first one, on {read_hello(hello, 0).host}: {told.decode(errors='replace')}"
 
     def _with_other_secret(self) -> str:
-        """What is said where something in the store was sealed by who has another secret; it may be a stranger."""
-        keys = ["nonce", "admission", *(f"hello/{rank}" for rank in range(self.start.count))]
-        return OTHER_SECRET if self._reach().has_strange(keys) else ""
+        """What is said if a process has come with another secret; it may be a stranger."""
+        come = self._reach().plain.get_many([f"come/{rank}" for rank in range(self.start.count)])
+        return OTHER_SECRET if {*come} - {None, self._corner.encode()} else ""
 
     # The others.
 
@@ -230,7 +231,7 @@ class Rendezvous:
             RunError: there is no run.
             ControlError: nobody answers.
         """
-        found = self._reach().read("admission", bytes)
+        found = self._reach().read(self._at("admission"), bytes)
         self.is_late = found is not None and not read_welcome(found).refusal
         if found is None:
             self.greet()
@@ -285,13 +286,13 @@ class Rendezvous:
             if passed > FAREWELL or (passed > GRACE and ends.keys() >= set(expected)):
                 break
             time.sleep(LOOK)
-            told = self._reach().get_many([f"left/{rank}" for rank in everybody])
+            told = self._read([f"left/{rank}" for rank in everybody])
             ends = {rank: msgspec.json.decode(each, type=int) for rank, each in enumerate(told) if each is not None}
         return ends
 
     def is_over(self) -> bool:
         """Whether all were let in already, as where the first process comes again."""
-        found = self._reach().read("admission", bytes)
+        found = self._reach().read(self._at("admission"), bytes)
         return found is not None and not read_welcome(found).refusal
 
     def greet(self) -> None:
@@ -305,7 +306,7 @@ class Rendezvous:
             socket.gethostname(), start.node, self.address, release(), self.keeper, identity, self.start.count
         )
         key, said = f"hello/{start.rank}", msgspec.json.encode(hello)
-        found = self._reach().compare_set(key, b"", said)
+        found = self._reach().compare_set(self._at(key), b"", said)
         if found == said:
             return
         other = read_hello(found, start.rank)
@@ -315,7 +316,7 @@ class Rendezvous:
                 f"process {start.rank} has come already, on {other.host}: where that is another job's, give this one a "
                 "MASTER_PORT of its own; where it has ended, start all again"
             )
-        self._reach().write(key, said)
+        self._reach().write(self._at(key), said)
 
     def agree_on_token(self, nonce: str = "") -> str:
         """The run's token, which all make of the secret and of what the first process tells here.
@@ -326,18 +327,29 @@ class Rendezvous:
         Raises:
             RunError: there is no run.
         """
+        self.nonce = self.agree("nonce", (nonce or secrets.token_hex(16)).encode()).decode()
+        return token_of(self._secret, self.nonce)
+
+    def agree(self, key: str, content: bytes) -> bytes:
+        """What the first process has said here, before it waits for others.
+
+        Args:
+            key: under which.
+            content: what it says. If it comes again, it finds that of the run.
+
+        Raises:
+            RunError: there is no run.
+        """
         if self.start.rank == 0:
-            # One that comes again finds that of the run.
-            found: bytes | None = self._reach().compare_set("nonce", b"", (nonce or secrets.token_hex(16)).encode())
+            found: bytes | None = self._reach().compare_set(self._at(key), b"", content)
         else:
-            found = self._wait("nonce", WaitingNotice(self.say))
+            found = self._wait(key, WaitingNotice(self.say))
         if not found:
             raise RunError(
                 f"the first process, on {self.start.host}, has begun no run: see what it says, and start all "
                 f"again{self._with_other_secret()}"
             )
-        self.nonce = found.decode()
-        return token_of(self._secret, self.nonce)
+        return found
 
     @contextmanager
     def telling_others(self) -> Iterator[None]:
@@ -356,25 +368,25 @@ class Rendezvous:
     def _withdraw(self, reason: str) -> None:
         told = f"process {self.start.rank}, on {socket.gethostname()}, takes no part: {reason}"
         with suppress(ControlError, StoreLost):
-            self._reach(min(TELLING, self._patience)).compare_set("withdrawn", b"", told.encode())
+            self._reach(min(TELLING, self._patience)).compare_set(self._at("withdrawn"), b"", told.encode())
             self.leave(1)
 
     def _write(self, key: str, content: object) -> None:
-        self._reach().write(key, msgspec.json.encode(content))
+        self._reach().write(self._at(key), msgspec.json.encode(content))
 
     def _wait(self, key: str, awaiting: WaitingNotice) -> bytes | None:
         store, deadline = self._reach(), time.monotonic() + self._patience
         # In short waits, between which a signal is heard.
-        while store.wait(key, min(1.0, self._patience)) is None:
-            self._heed(store)
+        while store.wait(self._at(key), min(1.0, self._patience)) is None:
+            self._heed()
             awaiting.look(self._whom)
             if time.monotonic() > deadline:
                 return None
-        return store.read(key, bytes)
+        return store.read(self._at(key), bytes)
 
-    def _heed(self, store: SealedValues) -> None:
+    def _heed(self) -> None:
         """Look whether somebody has said that there is no run."""
-        withdrawn, admission = store.get_many(["withdrawn", "admission"])
+        withdrawn, admission = self._read(["withdrawn", "admission"])
         if withdrawn is not None:
             refusal = withdrawn.decode(errors="replace")
         else:
@@ -401,4 +413,12 @@ class Rendezvous:
                 else EtcdStore(self.cluster, prefix, near=self.address)
             )
             self._store = SealedValues(store, self._secret)
+            store.set(f"come/{start.rank}", self._corner.encode())
         return self._store
+
+    def _at(self, key: str) -> str:
+        """Where a process with another secret, such as one that comes back, writes over nothing."""
+        return f"{self._corner}/{key}"
+
+    def _read(self, keys: Sequence[str]) -> list[bytes | None]:
+        return self._reach().get_many([self._at(key) for key in keys])

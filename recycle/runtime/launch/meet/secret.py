@@ -109,6 +109,11 @@ def secret_in(folder: Path) -> str:
         raise RunError(f"{path}: cannot be used: {error.strerror}; {_OTHERWISE}") from error
 
 
+def corner_of(secret: str) -> str:
+    """The part of a store that processes with a secret have to themselves before a run. It does not tell the secret."""
+    return token_of(secret, "corner")[:16]
+
+
 def token_of(secret: str, nonce: str) -> str:
     """The token of a run, which nobody can make who knows only the number.
 

@@ -24,7 +24,7 @@ from recycle.control.membership.addresses import (
     own_addresses,
     source_towards,
 )
-from recycle.digits import parse_count
+from recycle.digits import parse_whole
 from recycle.runtime.errors import RunError
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -266,7 +266,7 @@ def _numbers(environment: Mapping[str, str], *names: str) -> list[int]:
     found = []
     for name in names:
         try:
-            found.append(parse_count(environment[name]))
+            found.append(parse_whole(environment[name]))
         except ValueError as error:
             raise RunError(
                 f"{name} is {environment[name]!r}, and must be a number: set it as torchrun or srun does"
