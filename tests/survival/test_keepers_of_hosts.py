@@ -2,15 +2,14 @@
 
 import subprocess
 
-import msgspec
 import pytest
 
 from harness.digests import data_digests
 from harness.forked import TRAINER
 from harness.hosts import hosts, missing
-from harness.started import TRAIN, Started, by_hand, losses, small_run, wait_until
+from harness.started import TRAIN, Started, by_hand, losses, recorded, small_run, wait_until
 from recycle.cli.join import LATE
-from recycle.record.recording import CopyLine, InstantLine, Line, ViewLine
+from recycle.record.recording import CopyLine, InstantLine, ViewLine
 from recycle.runtime.checkpoint_folders import folder_of
 from recycle.state.redundancy import Redundancy
 from tests.survival.test_hosts import titles
@@ -49,12 +48,7 @@ def started_apart(start, found, arguments, on=ON):
 
 def told(folder, kind):
     """All lines of a kind that a run's processes have written."""
-    lines = [
-        msgspec.json.decode(text, type=Line)
-        for path in sorted((folder / "run" / "events").glob("*.jsonl"))
-        for text in path.read_bytes().splitlines()
-    ]
-    return [each for each in lines if isinstance(each, kind)]
+    return [each for each in recorded(folder / "run") if isinstance(each, kind)]
 
 
 def require_same(folder, undisturbed):
