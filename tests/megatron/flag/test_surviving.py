@@ -313,8 +313,8 @@ def test_with_dropout_and_cyclic_data_and_stages_of_unequal_size_deaths_change_n
     settings += ("--pipeline-model-parallel-layout", "Et|tttL", "--recycle-catalogue", tmp_path / "plans.zip")
     job = paper_job(pipelines=2, stages=2, micro_batches=4)
     make_catalogue(tmp_path / "plans.zip", job, Mode(optimizer="global"), 1, QUICK, "lowered", lambda *_: None)
-    whole = train(dataset, *settings, *ON, iterations=5)
-    survived = train(dataset, *settings, *ON, iterations=5, watch=kill([(2, 2, 0.1), (1, 4, 0.1)]))
+    whole = train(dataset, *settings, *ON, iterations=LENGTH)
+    survived = train(dataset, *settings, *ON, iterations=LENGTH, watch=kill([(2, 2, 0.1), (1, 4, 0.1)]))
     assert deaths(survived) == ["W0_1", "W1_0"]
     assert losses(survived) == nearly(whole)
 
