@@ -216,7 +216,9 @@ def norms(printed: Printed) -> dict[int, float]:
 
 def deaths(printed: Printed) -> list[str]:
     """The servers of one rank that a run has printed to be killed, in turn."""
-    return re.findall(r"recycle: (W\d_\d) was killed by signal 9 \(SIGKILL\); training goes on with", printed.output)
+    views = re.findall(r"recycle: (.*); training goes on with", printed.output)
+    # Where a second one dies before there is a view without the first, both are in one line.
+    return re.findall(r"(W\d_\d) was killed by signal 9 \(SIGKILL\)", "\n".join(views))
 
 
 def returns(printed: Printed) -> list[str]:

@@ -127,14 +127,18 @@ def by_hand(rank: int, count: int, master: str, port: int) -> dict[str, str]:
     return {"RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": master, "MASTER_PORT": str(port)}
 
 
+def recorded(folder: Path) -> list[Line]:
+    """All that a run's processes have written. The last line of each may be half there, as a process was killed."""
+    files = [path.read_bytes().rpartition(b"\n")[0] for path in sorted((folder / "events").glob("*.jsonl"))]
+    return [msgspec.json.decode(text, type=Line) for file in files for text in file.splitlines()]
+
+
 def losses(folder: Path) -> dict[int, list[float]]:
     """Of a run, by step; an iteration that was made again counts as it was made last."""
     found: dict[int, tuple[int, list[float]]] = {}
-    for path in sorted((folder / "events").glob("*.jsonl")):
-        for text in path.read_bytes().splitlines():
-            line = msgspec.json.decode(text, type=Line)
-            if isinstance(line, IterationLine) and line.losses and found.get(line.step, (-1, []))[0] <= line.epoch:
-                found[line.step] = line.epoch, line.losses
+    for line in recorded(folder):
+        if isinstance(line, IterationLine) and line.losses and found.get(line.step, (-1, []))[0] <= line.epoch:
+            found[line.step] = line.epoch, line.losses
     return {step: losses for step, (_, losses) in sorted(found.items())}
 
 

@@ -86,7 +86,7 @@ def batch(tmp_path):
     """The script on three nodes of one task each, begun by a shell as the job's; its process, and the cluster."""
     (tmp_path / "model.toml").write_text(MODEL)
     run = tmp_path / "job" / "run"
-    size = f"--pipelines 3 --stages 1 --micro-batches 2 --iterations 60 --model {tmp_path / 'model.toml'}"
+    size = f"--pipelines 3 --stages 1 --micro-batches 2 --iterations 20000 --model {tmp_path / 'model.toml'}"
     train = f"{' '.join(TRAIN)} train {size} -o {run} --resume-from {run}"
     with hosts(4) as (*nodes, spare):
         cluster = Cluster(tmp_path, nodes, spare, 1)

@@ -2,15 +2,14 @@
 
 import subprocess
 
-import msgspec
 import pytest
 
 from harness.digests import data_digests
 from harness.forked import TRAINER
 from harness.hosts import hosts, missing
-from harness.started import TRAIN, Started, by_hand, losses, small_run, wait_until
+from harness.started import TRAIN, Started, by_hand, losses, recorded, small_run, wait_until
 from recycle.cli.join import LATE
-from recycle.record.recording import CopyLine, InstantLine, Line, ViewLine
+from recycle.record.recording import CopyLine, InstantLine, ViewLine
 from recycle.runtime.checkpoint_folders import folder_of
 from recycle.state.redundancy import Redundancy
 from tests.survival.test_hosts import titles
@@ -18,7 +17,7 @@ from tests.survival.test_hosts import titles
 WHY_NOT = missing()
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(400)]
 
-ITERATIONS, SAVED = 30, 20
+ITERATIONS, SAVED = 60, 50
 PIPELINES = 2
 ON = (0, 1) * PIPELINES
 """The host of each rank: that of its stage, so that a host has all servers of one."""
@@ -49,12 +48,7 @@ def started_apart(start, found, arguments, on=ON):
 
 def told(folder, kind):
     """All lines of a kind that a run's processes have written."""
-    lines = [
-        msgspec.json.decode(text, type=Line)
-        for path in sorted((folder / "run" / "events").glob("*.jsonl"))
-        for text in path.read_bytes().splitlines()
-    ]
-    return [each for each in lines if isinstance(each, kind)]
+    return [each for each in recorded(folder / "run") if isinstance(each, kind)]
 
 
 def require_same(folder, undisturbed):
@@ -112,7 +106,7 @@ def test_all_trainers_of_the_job_are_lost_and_a_new_start_goes_on_from_the_keepe
             assert killing.wait() in (0, 1)
         for each in ranks:
             each.ended()
-            assert "iteration 30/" not in each.output
+            assert f"iteration {ITERATIONS}/" not in each.output
         assert not list((tmp_path / "run" / "checkpoints").glob("step*"))
         again = started_apart(start, found, [*words(tmp_path, kept=after), "--resume"], on)
         for each in again:

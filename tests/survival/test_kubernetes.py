@@ -73,7 +73,7 @@ def pods(manifest, start, tmp_path):
     (server,) = manifest["Job", "llama70b"]["spec"]["template"]["spec"]["containers"]
     (member,) = manifest["StatefulSet", "etcd"]["spec"]["template"]["spec"]["containers"]
     (tmp_path / "model.toml").write_text(MODEL)
-    size = "--pipelines 3 --stages 1 --micro-batches 2 --iterations 60"
+    size = "--pipelines 3 --stages 1 --micro-batches 2 --iterations 300"
     files = f"--model {tmp_path / 'model.toml'} -o {tmp_path / 'run'}"
     megatron = MEGATRON.search(server["command"][-1])
     changes = {megatron[0]: f"{' '.join(TRAIN)} train {size} {files}"}
@@ -102,7 +102,7 @@ def test_the_job_outlives_the_node_of_its_first_pod(pods):
     nodes[0].crash()
     for number in (1, 2):
         assert made[number].ended() == 0, made[number].output
-    assert "iteration 60/60" in made[1].output + made[2].output
+    assert "iteration 300/300" in made[1].output + made[2].output
 
 
 @pytest.mark.long

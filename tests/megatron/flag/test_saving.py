@@ -206,13 +206,19 @@ def test_a_full_disk_of_one_is_nobodys_death_and_all_go_on_without_the_checkpoin
 def test_a_run_goes_on_without_a_checkpoint_and_makes_the_next_one(tmp_path, format):
     dataset, saves = make_dataset(tmp_path / "text"), tmp_path / "saves"
     saves.write_text("a file where the folder should be")
+    # All wait there until there is room.
+    held = tmp_path / "5"
+    held.touch()
 
     def make_room(started, output):
         if "iteration        5/" in output and saves.is_file():
             saves.unlink()
+            held.unlink()
 
     on = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms", "--recycle-restarts", 0)
-    output = train(dataset, *on, "--ckpt-format", format, "--save-interval", 4, "--save", saves, watch=make_room).output
+    on += ("--ckpt-format", format, "--save-interval", 4, "--save", saves)
+    told = {"HELD": str(tmp_path)}
+    output = train(dataset, *on, watch=make_room, script="held_gpt.py", told=told).output
     said = r"recycle: the checkpoint of iteration 4 cannot be written: (File exists|Not a directory); training goes on"
     assert re.search(said, output)
     assert "training goes on with 4 servers" in output

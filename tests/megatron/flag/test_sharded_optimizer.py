@@ -178,9 +178,9 @@ def test_stock_goes_on_from_a_fully_reshardable_checkpoint_of_tied_embeddings(da
 
 def test_neighbours_die_together_as_on_one_host_and_no_shard_is_lost(dataset, shared_runs):
     size, when = ("--global-batch-size", 16), random.uniform(0, 0.2)
-    stock = nearly(trained_by_script(shared_runs, dataset, *SHARDED, *size, ranks=4, iterations=8).left)
+    stock = nearly(trained_by_script(shared_runs, dataset, *SHARDED, *size, ranks=4, iterations=LENGTH).left)
     watch = kill([(0, 4, when), (1, 4, when)])
-    survived = train(dataset, *RETURNING, *size, "--recycle-restarts", 0, ranks=4, iterations=8, watch=watch)
+    survived = train(dataset, *RETURNING, *size, "--recycle-restarts", 0, ranks=4, iterations=LENGTH, watch=watch)
     assert set(re.findall(r"(W\d_0) was killed by signal 9", survived.output)) == {"W0_0", "W1_0"}, when
     assert losses(survived) == stock, when
 

@@ -313,8 +313,8 @@ def test_with_dropout_and_cyclic_data_and_stages_of_unequal_size_deaths_change_n
     settings += ("--pipeline-model-parallel-layout", "Et|tttL", "--recycle-catalogue", tmp_path / "plans.zip")
     job = paper_job(pipelines=2, stages=2, micro_batches=4)
     make_catalogue(tmp_path / "plans.zip", job, Mode(optimizer="global"), 1, QUICK, "lowered", lambda *_: None)
-    whole = train(dataset, *settings, *ON, iterations=5)
-    survived = train(dataset, *settings, *ON, iterations=5, watch=kill([(2, 2, 0.1), (1, 4, 0.1)]))
+    whole = train(dataset, *settings, *ON, iterations=LENGTH)
+    survived = train(dataset, *settings, *ON, iterations=LENGTH, watch=kill([(2, 2, 0.1), (1, 4, 0.1)]))
     assert deaths(survived) == ["W0_1", "W1_0"]
     assert losses(survived) == nearly(whole)
 
@@ -375,7 +375,7 @@ def test_all_servers_of_a_stage_are_killed_and_the_job_goes_on_from_memory(datas
     watch = kill([(2, 8, 0), (3, 8, 0)])
     survived = train(dataset, *kept, iterations=LENGTH, script="late_gpt.py", watch=watch)
     assert "no live server of stage 1 is left: waiting for a replacement" in survived.output
-    for version in ("3", "[7-9]"):
+    for version in ("3", r"([7-9]|1\d)"):
         assert re.search(rf"version {version} of stage 1 is taken from this host's keeper", survived.output)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["kept-2", "kept-3", "late-0", "norm-1"]
     assert losses(survived) == stock
@@ -392,7 +392,7 @@ def test_all_servers_of_a_stage_of_experts_are_killed_while_batches_grow_and_not
     last, when = random.choice((3, 4, 5, 6)), random.uniform(0, 0.3)
     watch = kill([(2, last, when), (3, last, when)])
     survived = train(dataset, *settings, "--recycle-keep-in-memory", "copies=1", iterations=None, watch=watch)
-    assert re.search(r"version [2-7] of stage 1 is taken from this host's keeper", survived.output), (last, when)
+    assert re.search(r"version ([2-9]|1\d) of stage 1 is taken from this host's", survived.output), (last, when)
     # Where two experts are nearly as good for a token, the last digit of a parameter decides between them.
     assert losses(survived) == pytest.approx(losses(whole), rel=1e-4), (last, when)
     assert balances(survived) == pytest.approx(balances(whole), rel=1e-4), (last, when)
@@ -414,7 +414,7 @@ def test_a_stage_of_ranks_that_hold_shards_is_killed_and_the_job_goes_on_from_me
     watch = kill([(each, 4, when) for each in victims])
     survived = train(dataset, *split, *kept, ranks=8, iterations=LENGTH, watch=watch)
     assert "no live server of stage 1 is left: waiting for a replacement" in survived.output, (victims, when)
-    assert re.search(r"version [3-6] of stage 1 is taken from this host's keeper", survived.output), (victims, when)
+    assert re.search(r"version ([3-9]|1\d) of stage 1 is taken from this host's", survived.output), (victims, when)
     # The first parameters of all its ranks together are those of a server of one rank.
     expected = {key: pytest.approx(value.expected, rel=1e-5) for key, value in stock.items()}
     assert losses(survived) == expected, (victims, when)
@@ -422,15 +422,17 @@ def test_a_stage_of_ranks_that_hold_shards_is_killed_and_the_job_goes_on_from_me
 
 def test_all_servers_are_killed_at_once_and_the_next_start_goes_on_from_memory(dataset, stock, tmp_path):
     kept = ("--recycle-keep-in-memory", "copies=1", "--recycle-record", tmp_path / "run")
+    held = {"script": "held_gpt.py", "told": {"HELD": str(tmp_path)}}
+    (tmp_path / "5").touch()
     with pytest.raises(AssertionError) as ended:
-        train(dataset, *ON, *kept, iterations=LENGTH, watch=kill([(rank, 5, 0) for rank in range(4)]))
+        train(dataset, *ON, *kept, iterations=LENGTH, watch=kill([(rank, 5, 0) for rank in range(4)]), **held)
     assert "recycle: all servers are dead; the memory of hosts has the state for 10 minutes" in str(ended.value)
     with pytest.raises(AssertionError, match="a start with --hidden-size 32, and this one is with --hidden-size 64"):
         train(dataset, *ON, *kept, "--recycle-resume", "--hidden-size", 64, iterations=LENGTH)
     survived = train(dataset, *ON, *kept, "--recycle-resume", iterations=LENGTH)
-    assert re.search(r"version [4-7] of stage 0 is taken from this host's keeper", survived.output)
+    assert re.search(r"version [45] of stage 0 is taken from this host's keeper", survived.output)
     found = losses(survived)
-    assert min(number for kind, number in found if kind == "trained") in range(5, 9)
+    assert min(number for kind, number in found if kind == "trained") in (5, 6)
     assert found == {key: stock[key] for key in found}
     assert ("trained", LENGTH) in found
     # Nothing is left of a run that came to its end.

@@ -9,6 +9,7 @@ from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
 from torch.distributed.elastic.utils.store import barrier
 
 from harness.ports import free_port
+from harness.started import wait_until
 from recycle.control.board.joinfile import digest_of
 from recycle.control.host import waiting_notice as awaiting
 from recycle.control.store.tcp_store import TorchStore, listen, serve
@@ -215,11 +216,12 @@ def test_who_waits_says_for_whom(store, monkeypatch):
     said = []
     first = meeting(store, 0, 1.5, count=3, say=said.append)
     other = Other(store, count=3, say=said.append)
+    # It has come by then.
+    wait_until(lambda: any(each.startswith("process 1 waits") for each in said))
     with pytest.raises(UserError, match=r"process 2 of 3 has not come within 1\.5 s; see what their hosts say"):
         first.receive()
     other.end()
     assert "process 0 waits: process 2 of 3 has not come" in said
-    assert any(each.startswith("process 1 waits") for each in said)
 
 
 def test_a_process_that_waits_for_the_store_says_where_that_is(monkeypatch):
