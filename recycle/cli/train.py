@@ -398,4 +398,7 @@ def attend(folder: Path, meeting: "Rendezvous", *, keeps: bool, goes_on: bool) -
     finally:
         stand_in.end()
     if status:
-        raise RunFailed(f"process {meeting.start.rank} ended with {status}: see what the first process says")
+        raise RunFailed(
+            f"process {meeting.start.rank} ended with {status}: see what the first process says; if its host is lost, "
+            "go on with --resume"
+        )

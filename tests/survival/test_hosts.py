@@ -110,6 +110,19 @@ def test_a_host_that_is_cut_off_writes_nothing_and_ends_when_it_hears_that_the_o
     assert ranks[0].ended() == 128 + signal.SIGTERM, ranks[0].output
 
 
+@pytest.mark.long
+def test_the_loss_of_a_first_host_that_closes_no_connection_ends_the_run_with_a_line(three, start, tmp_path):
+    """The kernel itself would go on sending for a quarter of an hour."""
+    arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=20_000)]
+    ranks = [start(arguments, host, by_hand(rank, 2, "host1", 29500)) for rank, host in enumerate(three[:2])]
+    ranks[0].wait_for("iteration 5/")
+    three[0].pull_plug()
+    three[0].crash()
+    assert ranks[1].ended() == 1, ranks[1].output
+    assert "if its host is lost, go on with --resume" in ranks[1].output
+    assert "Traceback" not in ranks[1].output
+
+
 def titles(host):
     """Of all processes of a host."""
     shown = subprocess.run(host.command("ps", "ax", "-o", "args="), capture_output=True, text=True, check=True)

@@ -15,6 +15,7 @@ from torch.distributed import Store as Meeting
 from recycle.control.membership.addresses import LOOPBACK, listen_by_name, place, reach
 from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.membership.open_files import why_none_opens
+from recycle.control.membership.vanished import end_all_with_host
 from recycle.control.store import counted_log
 from recycle.control.store.store import Entries, Store
 
@@ -93,6 +94,8 @@ class TorchStore(Store):
             # Torch goes on trying for all its patience where nobody listens; this finds out at once.
             address = reach(host, port, patience)
             store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=patience))
+        # Torch limits no request but a wait.
+        end_all_with_host(address, port)
         self._whole: Meeting = store
         self.torch_store: Meeting = PrefixStore(prefix, store) if prefix else store
 

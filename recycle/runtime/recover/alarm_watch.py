@@ -16,6 +16,7 @@ from recycle.control.membership.view import Member
 from recycle.plan.instruction import Instruction
 from recycle.runtime.errors import Interrupted
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.net.gloo.sockets import cut_vanished
 from recycle.runtime.net.network import Network
 from recycle.runtime.recover.store_connection import StoreProbe
 
@@ -205,6 +206,8 @@ class AlarmWatch:
             except StoreLost as error:
                 board = None
                 self.loss = error
+                # Nobody can be declared dead, so what waits for a host that was lost as well has to fail by itself.
+                cut_vanished()
                 time.sleep(self._durations.beat)
 
     def _await_alarm(self, board: Board, epoch: int) -> Alarm | None:

@@ -21,15 +21,16 @@ from functools import partial
 from operator import call
 from typing import NamedTuple
 
+from recycle.control.membership.vanished import VANISHED, end_idle_with_host
 from recycle.runtime.net.gloo.addresses import FAMILIES, Address
 
 SOCKETS = "/proc/self/fd"
 
 # Unlike Python's own functions, these let no other thread go on.
 _LIBRARY = ctypes.PyDLL(None)
-_INFO = struct.Struct("=8B5I")
-"""The beginning of ``tcp_info``: the third byte counts how often the same was sent again, the last number segments that
-are not acknowledged."""
+_INFO = struct.Struct("=8B13I")
+"""The beginning of ``tcp_info``: the third byte counts how often the same was sent again, the fifth number segments
+that are not acknowledged, and the last one milliseconds since something was."""
 
 AGAIN = 3
 """So many times something is sent again before it counts as not acknowledged: once may happen on any network."""
@@ -65,6 +66,12 @@ class Connections:
 
     def __init__(self, chosen: Iterable[Connection]) -> None:
         self._chosen = tuple(chosen)
+
+    def end_with_hosts(self) -> None:
+        """Have the kernel end those over which nothing is sent when the host at the other end has vanished."""
+        for each in self._chosen:
+            with suppress(OSError), _looked_at(each.number) as connection:
+                end_idle_with_host(connection)
 
     @property
     def open(self) -> bool:
@@ -110,14 +117,24 @@ def open_connections() -> list[Connection]:
 
 def unanswered() -> set[str]:
     """The addresses to which this process has sent what they have not acknowledged, though it was sent again."""
-    found = set()
+    return {each.there.name for each in _unanswered(0.0)}
+
+
+def cut_vanished() -> None:
+    """Shut down the connections to hosts that have acknowledged nothing of what was sent for too long."""
+    Connections(_unanswered(VANISHED)).cut()
+
+
+def _unanswered(seconds: float) -> Iterator[Connection]:
+    """Connections over which something was sent again, and for so long nothing was acknowledged."""
     for connection in open_connections():
-        with suppress(OSError), _looked_at(connection.number) as looked_at:
-            info = looked_at.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
-            _, _, again, *_, unacknowledged = _INFO.unpack(info)
-            if unacknowledged and again >= AGAIN:
-                found.add(connection.there.name)
-    return found
+        with suppress(OSError):
+            with _looked_at(connection.number) as looked_at:
+                info = looked_at.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+            found = _INFO.unpack(info)
+            again, unacknowledged, silent = found[2], found[12], found[20] / 1000
+            if unacknowledged and again >= AGAIN and silent >= seconds:
+                yield connection
 
 
 def cut_connections(keep: Iterable[int]) -> None:
