@@ -82,9 +82,7 @@ def _connect(groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[
     finally:
         found = open_connections()
         for group, own, theirs in ends:
-            made = Connections(each for each in found if each.here == own or each.there in theirs)
-            made.end_with_hosts()
-            group.backend.has(made)
+            group.backend.has(Connections(each for each in found if each.here == own or each.there in theirs))
 
 
 def _greet(start: Callable[[list[torch.Tensor], int, int], Work], partner: int, tag: int, name: str) -> None:
