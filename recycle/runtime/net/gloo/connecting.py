@@ -100,9 +100,7 @@ def _connect(store: Store, groups: Sequence[LazyGroup], patience: timedelta, che
     finally:
         found = open_connections()
         for group, own, theirs in ends:
-            made = Connections(each for each in found if each.here == own or each.there in theirs)
-            made.end_with_hosts()
-            group.backend.has(made)
+            group.backend.has(Connections(each for each in found if each.here == own or each.there in theirs))
 
 
 def _learn(store: Store, groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> None:

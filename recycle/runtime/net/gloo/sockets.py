@@ -67,12 +67,6 @@ class Connections:
     def __init__(self, chosen: Iterable[Connection]) -> None:
         self._chosen = tuple(chosen)
 
-    def end_with_hosts(self) -> None:
-        """Have the kernel end those over which nothing is sent when the host at the other end has vanished."""
-        for each in self._chosen:
-            with suppress(OSError), _looked_at(each.number) as connection:
-                end_idle_with_host(connection)
-
     @property
     def open(self) -> bool:
         """Whether gloo has yet to close one of them."""
@@ -121,8 +115,14 @@ def unanswered() -> set[str]:
 
 
 def cut_vanished() -> None:
-    """Shut down the connections to hosts that have acknowledged nothing of what was sent for too long."""
+    """Shut down the connections to hosts that have acknowledged nothing of what was sent for too long.
+
+    From the first call on, the kernel ends those over which nothing is sent.
+    """
     Connections(_unanswered(VANISHED)).cut()
+    for each in open_connections():
+        with suppress(OSError), _looked_at(each.number) as connection:
+            end_idle_with_host(connection)
 
 
 def _unanswered(seconds: float) -> Iterator[Connection]:
