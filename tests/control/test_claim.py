@@ -6,6 +6,7 @@ from functools import partial
 import msgspec
 import pytest
 
+from recycle.control.host import waiting_notice
 from recycle.control.host.claim import RENEWAL, HeldClaim, find_claim
 from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.store.etcd_cluster import EtcdCluster
@@ -49,19 +50,23 @@ def test_a_name_is_claimed_once_and_free_again_after_the_run(keys: EtcdCluster) 
     again.release()
 
 
-def test_others_find_a_claim_once_its_keys_take_what_they_write(keys: EtcdCluster) -> None:
+def test_others_find_a_claim_once_its_keys_take_what_they_write(
+    keys: EtcdCluster, eventually: Callable[[Callable[[], object]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting_notice, "FIRST", 0.0)
     store = EtcdStore(keys)
-    found = []
+    found: list[str] = []
+    said: list[str] = []
 
     def find() -> None:
-        cluster = find_claim(keys, "mine", 120)
+        cluster = find_claim(keys, "mine", 120, said.append)
         EtcdStore(cluster).set("hello", b"1")
         found.append(cluster.scope)
 
     other = threading.Thread(target=find)
     other.start()
-    # Longer than somebody looks for it.
-    time.sleep(0.3)
+    # It has seen that there is none.
+    eventually(lambda: said)
     store.set("claim", b'{"scope":"new","origin":"mine","renewed":0}')
     time.sleep(0.5)
     assert other.is_alive()
@@ -148,12 +153,15 @@ def test_etcd_that_is_lost_while_a_run_starts_is_one_line(keys: EtcdCluster, mon
                 attempt()
 
 
-def test_of_another_releases_claim_it_is_said_or_it_is_taken_over(keys: EtcdCluster) -> None:
+def test_of_another_releases_claim_it_is_said_or_it_is_taken_over(
+    keys: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting_notice, "FIRST", 0.0)
     store = EtcdStore(keys)
     store.set("claim", b'{"begun":"otherwise"}')
-    threading.Timer(0.3, lambda: store.clone().set("claim", b'{"begun":"again"}')).start()
     with pytest.raises(ControlError, match=rf"run '{keys.run}' was begun there by another release: install the same"):
-        find_claim(keys, "mine", 120)
+        # It is renewed once it was seen.
+        find_claim(keys, "mine", 120, lambda _: store.set("claim", b'{"begun":"again"}'))
     # Nobody renews it.
     claim = HeldClaim(keys, "mine", 0.5)
     assert find_claim(keys, "mine", 120) == claim.cluster
