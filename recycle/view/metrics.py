@@ -20,7 +20,7 @@ def _lines(state: RunState) -> Iterator[str]:
         "loss": ("Of the last iteration.", state.loss),
         "micro_batches_per_second": ("In the last iteration.", state.rate),
         "failures_total": ("Servers that died since the run began.", state.failures),
-        "last_copies": ("Stages whose state at most one live server has, and no host's memory.", last),
+        "last_copies": ("Stages with one live server left, or none, and no copies in memory.", last),
         "silent_seconds": ("Since any process wrote something.", state.silent),
         "ended": ("1 if no process of the run is left.", state.ended),
     }
