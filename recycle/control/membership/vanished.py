@@ -3,11 +3,11 @@
 The kernel then waits for an answer to what was sent for a quarter of an hour, and where nothing was sent for ever.
 """
 
-import os
 import socket
-import stat
 from contextlib import suppress
 from typing import Any
+
+from recycle.control.membership.own_sockets import looked_at, own_sockets
 
 VANISHED = 30.0
 """Seconds for which a host may answer nothing before its connections are ended. Within them, a machine that was
@@ -19,7 +19,6 @@ _PROBES = {
     socket.TCP_KEEPINTVL: _APART,
     socket.TCP_KEEPCNT: (int(VANISHED) - _IDLE) // _APART,
 }
-_SOCKETS = "/proc/self/fd"
 
 
 def end_idle_with_host(connection: socket.socket) -> None:
@@ -37,18 +36,12 @@ def end_all_with_host(address: str, port: int) -> None:
 
     It must not be one that may take nothing for long: such a connection ends, too.
     """
-    for number in map(int, os.listdir(_SOCKETS)):  # noqa: PTH208 - paths are of no use here
-        # An error is the listing's own descriptor, or one that is closed, or a socket without another end.
-        with suppress(OSError):
-            if not stat.S_ISSOCK(os.fstat(number).st_mode):
-                continue
-            connection = socket.socket(fileno=number)
-            try:
-                if connection.family != socket.AF_UNIX and _end(connection.getpeername()) == (address, port):
-                    end_idle_with_host(connection)
-                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(VANISHED * 1000))
-            finally:
-                connection.detach()
+    for number, _ in own_sockets():
+        # An error is one that is closed, or has no other end.
+        with suppress(OSError), looked_at(number) as connection:
+            if connection.family != socket.AF_UNIX and _end(connection.getpeername()) == (address, port):
+                end_idle_with_host(connection)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(VANISHED * 1000))
 
 
 def _end(name: tuple[Any, ...]) -> tuple[str, int]:

@@ -206,7 +206,7 @@ class AlarmWatch:
             except StoreLost as error:
                 board = None
                 self.loss = error
-                # Nobody can be declared dead, so what waits for a host that was lost as well has to fail by itself.
+                # No member can be declared dead now, so a wait for a host that was lost as well has to fail by itself.
                 cut_vanished()
                 time.sleep(self._durations.beat)
 

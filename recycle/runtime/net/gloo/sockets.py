@@ -13,18 +13,16 @@ connect meanwhile.
 import ctypes
 import os
 import socket
-import stat
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from operator import call
 from typing import NamedTuple
 
+from recycle.control.membership.own_sockets import looked_at, own_sockets
 from recycle.control.membership.vanished import VANISHED, end_idle_with_host
 from recycle.runtime.net.gloo.addresses import FAMILIES, Address
-
-SOCKETS = "/proc/self/fd"
 
 # Unlike Python's own functions, these let no other thread go on.
 _LIBRARY = ctypes.PyDLL(None)
@@ -89,23 +87,19 @@ class Connections:
 def open_connections() -> list[Connection]:
     """The TCP connections of this process."""
     found = []
-    for name in os.listdir(SOCKETS):  # noqa: PTH208 - training stands still while this is done
-        number = int(name)
-        # An error is the listing's own descriptor, or one that is closed, or a socket that listens and so has no peer.
+    for number, inode in own_sockets():
+        # An error is one that is closed, or a socket that listens and so has no peer.
         with suppress(OSError):
-            status = os.fstat(number)
-            if not stat.S_ISSOCK(status.st_mode):
-                continue
-            with _looked_at(number) as connection:
+            with looked_at(number) as connection:
                 family = connection.family
                 if family not in FAMILIES or connection.type != socket.SOCK_STREAM:
                     continue
                 ends = connection.getsockname(), connection.getpeername()
             peer = _peer(number)
             # Else it was closed meanwhile, and the number is another one's.
-            if peer and _inode(number) == status.st_ino:
+            if peer and _inode(number) == inode:
                 here, there = (Address.of_end(family, each) for each in ends)
-                found.append(Connection(number, peer, status.st_ino, here, there))
+                found.append(Connection(number, peer, inode, here, there))
     return found
 
 
@@ -121,7 +115,7 @@ def cut_vanished() -> None:
     """
     Connections(_unanswered(VANISHED)).cut()
     for each in open_connections():
-        with suppress(OSError), _looked_at(each.number) as connection:
+        with suppress(OSError), looked_at(each.number) as connection:
             end_idle_with_host(connection)
 
 
@@ -129,8 +123,8 @@ def _unanswered(seconds: float) -> Iterator[Connection]:
     """Connections over which something was sent again, and for so long nothing was acknowledged."""
     for connection in open_connections():
         with suppress(OSError):
-            with _looked_at(connection.number) as looked_at:
-                info = looked_at.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+            with looked_at(connection.number) as socket_there:
+                info = socket_there.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
             found = _INFO.unpack(info)
             again, unacknowledged, silent = found[2], found[12], found[20] / 1000
             if unacknowledged and again >= AGAIN and silent >= seconds:
@@ -156,20 +150,3 @@ def _peer(number: int) -> bytes:
     name, length = ctypes.create_string_buffer(_ROOM), ctypes.c_uint32(_ROOM)
     failed = _LIBRARY.getpeername(number, name, ctypes.byref(length))
     return b"" if failed else name.raw[: length.value]
-
-
-@contextmanager
-def _looked_at(number: int) -> Iterator[socket.socket]:
-    """A socket by its file descriptor, which stays as it is.
-
-    It must not be duplicated: what gloo closes meanwhile would stay open, and with sockets that were duplicated gloo
-    has been seen to end the process.
-
-    Raises:
-        OSError: it is closed, or no socket.
-    """
-    looked_at = socket.socket(fileno=number)
-    try:
-        yield looked_at
-    finally:
-        looked_at.detach()
