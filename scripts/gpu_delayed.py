@@ -101,10 +101,9 @@ class _Trained:
         layer: which.
         way: how it computes.
         device: where.
-        delays: whether it leaves weight gradients.
     """
 
-    def __init__(self, layer: Layer, way: Way, device: torch.device, **delays: bool) -> None:
+    def __init__(self, layer: Layer, way: Way, device: torch.device) -> None:
         import transformer_engine.pytorch as engine
 
         torch.manual_seed(0)
@@ -120,7 +119,6 @@ class _Trained:
             params_dtype=way.precision,
             device=device,
             **outside,
-            **delays,
         )
         self._main = MainParameters(self.module.parameters())
         self.begin()
@@ -167,7 +165,7 @@ def _difference(layer: Layer, way: Way, device: torch.device) -> float:
         way: how it computes.
         device: where.
     """
-    whole, parts = _Trained(layer, way, device), _Trained(layer, way, device, delay_wgrad_compute=True)
+    whole, parts = _Trained(layer, way, device), _Trained(layer, way, device)
     for one, other in zip(whole.module.parameters(), parts.module.parameters(), strict=True):
         other.data.copy_(one)
     modules = DelayedModules(parts.module)

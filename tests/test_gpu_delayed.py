@@ -22,15 +22,10 @@ class Linear(DelayingLinear):
         fuse_wgrad_accumulation=False,
         params_dtype=None,
         return_bias=False,
-        delay_wgrad_compute=False,
         device="cuda",
     ):
         super().__init__(inputs, outputs, fused=fuse_wgrad_accumulation)
         self.to(params_dtype)
-        self.delays = delay_wgrad_compute
-
-    def forward(self, source):
-        return super().forward(source) if self.delays else torch.nn.functional.linear(source, self.weight, self.bias)
 
 
 class WrongLinear(Linear):
@@ -38,7 +33,7 @@ class WrongLinear(Linear):
 
     def backward_dw(self):
         (source, gradient), compute = self.wgrad_store.context.get()
-        self.wgrad_store.context.put([[source + 1, gradient], compute])
+        self.wgrad_store.put([source + 1, gradient], compute)
         super().backward_dw()
 
 

@@ -11,6 +11,7 @@ from harness.paths import ROOT, python_path
 OLDEST, NEWER = "0.16.1", ("0.18.2", "0.19.2")
 NAMES = ("shared/test_release.py", "flag/test_auxiliary_losses.py", "flag/test_command_line.py")
 KILLS = (
+    "flag/test_delaying_layers.py",
     "flag/test_surviving.py::test_killed_in_the_middle_of_something[2:evaluation:2,1:forward:30]",
     "flag/test_returns.py::test_a_server_of_each_stage_comes_back_in_turn_and_nothing_changes",
     "flag/test_returns.py::test_an_iteration_that_megatron_makes_again_changes_nothing",

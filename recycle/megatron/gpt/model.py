@@ -10,7 +10,6 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_with_transfor
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from recycle.megatron.shared.delayed_weights import delay_weight_gradients
 from recycle.megatron.shared.norms import take_parts_of_sequences
 from recycle.megatron.shared.weight_queue import offer_hooks
 from recycle.runtime.execute.seeds import seed_of, seeded
@@ -80,10 +79,7 @@ def transformer_config(options: ModelOptions, depth: int, **changes: Any) -> Any
         "batch_p2p_comm": False,
         "deallocate_pipeline_outputs": True,
     }
-    config = TransformerConfig(**(settings | changes))
-    if options.transformer_engine:
-        delay_weight_gradients(config)
-    return config
+    return TransformerConfig(**(settings | changes))
 
 
 def build_stage(options: ModelOptions, config: Any, stage: int, depth: int, groups: Any) -> torch.nn.Module:

@@ -1,8 +1,9 @@
 """The backward split of Transformer Engine's modules, by their own means.
 
-With ``delay_wgrad_compute``, a backward pass leaves each module's weight gradients in a store that the module has, and
-``backward_dw`` computes what was left first. Megatron's configuration allows that only where it overlaps experts'
-communication, so it is set once the configuration is checked, and before layers are made of it.
+Each module has a store. While the store is on, a backward pass leaves weight gradients in it, and ``backward_dw``
+computes what was left first. While it is off, they are computed at once. Megatron makes modules with stores that are
+off: it allows ``delay_wgrad_compute`` only if experts' communication is overlapped. So stores are switched on here,
+when the model is there.
 
 What is left is taken out of the stores right after the backward pass, and is its micro-batch's from then on: weight
 gradients can be computed in any order, and dropped. Until then it holds the inputs of the products and the gradients of
@@ -13,15 +14,14 @@ Gradients of biases come with the products, or in the backward pass already: whe
 added outside of the module, or where an activation's gradient has it. Only the product shows which.
 """
 
+import queue
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-
-from recycle.runtime.errors import RunError
 
 CACHE = "disable_parameter_transpose_cache"
 """The attribute with which Megatron's wrappers do not tell Transformer Engine of the first micro-batch."""
@@ -62,73 +62,35 @@ def add_up_always(model: torch.nn.Module) -> None:
             setattr(each, CACHE, True)
 
 
-def delay_weight_gradients(config: Any) -> None:
-    """Have layers that are made of a configuration leave their weight gradients.
-
-    Args:
-        config: Megatron's, checked already; no layer was made of it yet.
-
-    Raises:
-        RunError: it has a setting with which that does not work, or the release that is installed is too old.
-    """
-    # Not before there is a configuration, because who imports Megatron decides whether its functions are compiled.
-    from megatron.core import utils
-
-    release = utils.get_te_version()
-    if release is not None and not utils.is_te_min_version(DELAYS):
-        raise RunError(
-            f"Transformer Engine is {release}: its layers leave weight gradients from {DELAYS} on; install that or use "
-            "Megatron's own layers"
-        )
-    if config.tp_comm_overlap:
-        raise RunError(
-            "tp_comm_overlap is on: Transformer Engine computes weight gradients while it communicates then, and "
-            "cannot leave them for later; turn it off, or make the plan with --backward fused"
-        )
-    if getattr(config, "use_transformer_engine_op_fuser", False):
-        raise RunError(
-            "use_transformer_engine_op_fuser is on: what Transformer Engine fuses of operations computes weight "
-            "gradients at once; turn it off, or make the plan with --backward fused"
-        )
-    config.delay_wgrad_compute = True
-
-
 class DelayedModules:
     """The modules of a stage that leave weight gradients.
 
+    Some cannot, and compute them at once: modules with a weight that several modules use, experts that do not add up
+    gradients in ``main_grad``, modules that overlap products with communication, and all modules that are debugged.
+
     Args:
         model: of the stage.
-
-    Attributes:
-        parameters: of these modules.
-
-    Raises:
-        RunError: they cannot leave those of a weight that several modules use, nor those of experts apart from
-            ``main_grad``, nor any while they are debugged.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._modules: list[Any] = [each for each in model.modules() if delays(each)]
-        self.parameters = frozenset(own for each in self._modules for own in each.parameters())
-        if self._modules and _debugged():
-            raise RunError(
-                "nvdlfw_inspect is initialized: Transformer Engine leaves no weight gradients while it debugs; leave "
-                "it out, or make the plan with --backward fused"
-            )
         users = Counter(id(own) for each in model.modules() for own in each.parameters(recurse=False))
-        for module in self._modules:
-            if hasattr(module, "num_gemms") and not module.fuse_wgrad_accumulation:
-                # Since 2.8 the backward pass gives autograd the memory for the products, before they are computed.
-                raise RunError(
-                    f"gradient_accumulation_fusion is off: a {type(module).__name__} of Transformer Engine can leave "
-                    "weight gradients of experts only if it adds them up itself; turn it on, or make the plan with "
-                    "--backward fused"
-                )
-            if any(users[id(each)] > 1 for each in module.parameters(recurse=False)):
-                raise RunError(
-                    f"a weight of a {type(module).__name__} is tied to another module's: Transformer Engine loses a "
-                    "part of its gradient if it is left for later; untie them, or make the plan with --backward fused"
-                )
+        self._modules: list[Any] = [each for each in model.modules() if _has_store(each) and _can_leave(each, users)]
+        for each in self._modules:
+            if each.wgrad_store.context is None:
+                each.wgrad_store.context = queue.Queue()
+            if hasattr(each, "config"):
+                # Megatron's wrappers ask it before they compute what was left.
+                each.config.delay_wgrad_compute = True
+        self._switch(on=True)
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Within the block, a backward pass computes weight gradients as other layers do."""
+        self._switch(on=False)
+        try:
+            yield
+        finally:
+            self._switch(on=True)
 
     def take(self) -> list[Delayed]:
         """What the last backward pass has left; the stores are empty then."""
@@ -149,11 +111,27 @@ class DelayedModules:
                     module.backward_dw()
                 assert module.wgrad_store.context.empty(), f"{type(module).__name__} has not computed all that it left"
 
+    def _switch(self, *, on: bool) -> None:
+        for each in self._modules:
+            each.wgrad_store.enabled = on
 
-def delays(module: torch.nn.Module) -> bool:
-    """Whether a module leaves its weight gradients for ``backward_dw``."""
-    store = getattr(module, "wgrad_store", None)
-    return store is not None and hasattr(module, "backward_dw") and store.delay_wgrad_compute()
+
+def _has_store(module: torch.nn.Module) -> bool:
+    return getattr(module, "wgrad_store", None) is not None and hasattr(module, "backward_dw")
+
+
+def _can_leave(module: Any, users: Mapping[int, int]) -> bool:
+    """Whether a module with a store can leave all its weight gradients.
+
+    Args:
+        module: which.
+        users: how many modules have each parameter.
+    """
+    if getattr(module, "ub_bulk_wgrad", False) or any(users[id(each)] > 1 for each in module.parameters(recurse=False)):
+        # A part of the gradient of a weight with two users would be lost.
+        return False
+    # Since 2.8, the backward pass gives autograd the memory for the products of experts before they are computed.
+    return not _debugged() and (not hasattr(module, "num_gemms") or bool(module.fuse_wgrad_accumulation))
 
 
 def _debugged() -> bool:

@@ -108,8 +108,6 @@ TRAINER = (
         "extra_args_provider, args_defaults, ignore_unknown_args, allow_no_cuda, skip_mpu_initialization, "
         "get_embedding_ranks, get_position_embedding_ranks, parsed_args, store",
     ),
-    # Replaced: where the backward pass is split, layers of Transformer Engine leave their weight gradients.
-    Hook("megatron.training.arguments", "core_transformer_config_from_args", "args, config_class"),
     # Replaced: it gives the schedule that runs the plan.
     Hook(TRAINING, "get_forward_backward_func", "pp_size, vp_size"),
     # Replaced: the loaders are kept, to read the data of other pipelines with them.
@@ -266,8 +264,6 @@ SINCE_0_18 = _with(
 
 SINCE_0_19 = _with(
     SINCE_0_18,
-    # Called by scripts before they come to it, so that layers of Transformer Engine cannot be told of a plan.
-    Hook("megatron.training.argument_utils", "gpt_config_from_args", "args, config, model_config_cls"),
     Hook(
         "megatron.core.parallel_state",
         "get_data_parallel_rank",

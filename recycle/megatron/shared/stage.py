@@ -180,10 +180,8 @@ class MegatronStage:
             gradient = self.input_gradient(micro_batch, received)
             self.weight_gradient(micro_batch)
             return gradient
-        with self._telling():
-            gradient = self._backward(micro_batch, received)
-        self._delayed.compute(self._delayed.take())
-        return gradient
+        with self._delayed.at_once(), self._telling():
+            return self._backward(micro_batch, received)
 
     def _backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         source, output = self._contexts.pop(micro_batch)
@@ -248,8 +246,7 @@ class MegatronStage:
         """Within the block, a backward pass tells of the gradients that it has made whole."""
         tell, hooks = self._take_on_gradient(), []
         if tell is not None:
-            # Layers that leave gradients add them behind the backward pass.
-            for each in [each for each in self._trained() if each not in self._delayed.parameters]:
+            for each in self._trained():
                 view: Any = each.expand_as(each)
                 # Behind what DDP does there, which adds a gradient to those of other micro-batches.
                 hooks.append(view.grad_fn.next_functions[0][0].register_hook(partial(_tell, tell, each)))

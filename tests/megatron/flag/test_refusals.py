@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from harness.examples import QUICK, paper_job
+from recycle.megatron.flag.command.refusals import unsplit
 from recycle.megatron.flag.device.requirements import require_supported
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.runtime.errors import RunError
 
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
-SPLIT, FUSED = (make_plan(JOB, [], mode, QUICK) for mode in (Mode(), Mode("fused", "global")))
+PLAN = make_plan(JOB, [], Mode(), QUICK)
 GOOD = {
     "virtual_pipeline_model_parallel_size": None,
     "pipeline_model_parallel_size": 2,
@@ -25,50 +26,45 @@ GOOD = {
 }
 
 
-class EngineLinear(torch.nn.Linear):
-    """A stand-in for a layer of Transformer Engine, which does not install without CUDA."""
-
-    __module__ = "megatron.core.extensions.transformer_engine"
-
-
-class DelayingLinear(EngineLinear):
-    """Such a layer, of a release that leaves its weight gradients."""
-
-    __module__ = EngineLinear.__module__
-    wgrad_store = SimpleNamespace(delay_wgrad_compute=lambda: True)
-
-    def backward_dw(self):
-        raise AssertionError
-
-
-def refuse(message, plan=SPLIT, model=None, **changes):
+def refuse(message, **changes):
     with pytest.raises(RunError, match=message):
-        require_supported([model or torch.nn.Linear(2, 2)], SimpleNamespace(**GOOD | changes), plan)
+        require_supported([torch.nn.Linear(2, 2)], SimpleNamespace(**GOOD | changes), PLAN)
 
 
 def test_what_works_is_let_through():
-    require_supported([torch.nn.Linear(2, 2)], SimpleNamespace(**GOOD), SPLIT)
-    require_supported([torch.nn.Linear(2, 2)], SimpleNamespace(**GOOD | {"sequence_parallel": True}), SPLIT)
-    require_supported([EngineLinear(2, 2)], SimpleNamespace(**GOOD | {"gradient_accumulation_fusion": True}), FUSED)
+    require_supported([torch.nn.Linear(2, 2)], SimpleNamespace(**GOOD), PLAN)
+    require_supported([torch.nn.Linear(2, 2)], SimpleNamespace(**GOOD | {"sequence_parallel": True}), PLAN)
 
 
 def test_what_does_not_is_named_with_what_to_change():
     with pytest.raises(RunError, match="it comes in 2 chunks, and the plan has 1 per server"):
-        require_supported([torch.nn.Linear(2, 2)] * 2, SimpleNamespace(**GOOD), SPLIT)
+        require_supported([torch.nn.Linear(2, 2)] * 2, SimpleNamespace(**GOOD), PLAN)
     refuse("pipeline_model_parallel_size is 4, and the plan has 2 stages", pipeline_model_parallel_size=4)
     local = {"context_parallel_size": 2, "transformer_impl": "local"}
     refuse("transformer_impl is local: context parallelism .* use --transformer-impl transformer_engine", **local)
     refuse("defer_embedding_wgrad_compute is on: .* turn it off", defer_embedding_wgrad_compute=True)
-    refuse("gradient_accumulation_fusion is on: .* plan with --backward fused", gradient_accumulation_fusion=True)
-    refuse(
-        "tp_comm_overlap is on: .* a server that comes back could not", model=DelayingLinear(2, 2), tp_comm_overlap=True
-    )
-    refuse("EngineLinear is a layer of Transformer Engine that leaves no weight gradients", model=EngineLinear(2, 2))
+    refuse("tp_comm_overlap is on: .* a server that comes back could not", tp_comm_overlap=True)
 
 
-def test_layers_of_transformer_engine_split_themselves():
-    settings = {"sequence_parallel": True, "gradient_accumulation_fusion": True, "delay_wgrad_compute": True}
-    require_supported([DelayingLinear(2, 2)], SimpleNamespace(**GOOD | settings), SPLIT)
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"transformer_impl": "local"}, None),
+        (
+            {"transformer_impl": "local", "gradient_accumulation_fusion": True},
+            "gradient_accumulation_fusion is on: .* plan with --backward fused",
+        ),
+        ({"gradient_accumulation_fusion": True}, None),
+        ({"moe_grouped_gemm": True}, "moe_grouped_gemm is on: .* leave out --no-gradient-accumulation-fusion"),
+        ({"moe_grouped_gemm": True, "gradient_accumulation_fusion": True}, None),
+        ({"use_transformer_engine_op_fuser": True}, "use_transformer_engine_op_fuser is on: .* leave it out"),
+    ],
+)
+def test_what_prevents_a_split_depends_on_whose_layers_there_are(settings, reason):
+    settings = {"transformer_impl": "transformer_engine"} | settings
+    found = [str(each) for each in unsplit(settings.get)]
+    assert len(found) == (reason is not None)
+    assert not found or re.fullmatch(f"{reason}.*", found[0])
 
 
 def test_every_test_that_the_documents_name_is_there():

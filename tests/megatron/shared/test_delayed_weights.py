@@ -1,22 +1,14 @@
 """The split of modules that leave their weight gradients themselves, as Transformer Engine's do."""
 
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
-from megatron.core import utils
-from packaging.version import Version
 
 from harness.delaying_layers import DelayingLayers, DelayingLinear
-from recycle.megatron.shared.delayed_weights import (
-    DEBUG_STATE,
-    Delayed,
-    DelayedModules,
-    add_up_always,
-    delay_weight_gradients,
-)
-from recycle.runtime.errors import RunError
+from recycle.megatron.shared.delayed_weights import DEBUG_STATE, Delayed, DelayedModules, add_up_always
 
 
 def make(kind, **more):
@@ -137,62 +129,80 @@ def test_what_experts_leave_is_held_by_expert():
     assert [each.nbytes for each in left.tensors] == [4, 12, 8, 16]
 
 
-def test_experts_that_do_not_add_up_themselves_are_refused():
-    class DelayingExperts(DelayingLinear):
-        num_gemms = 2
-
-    with pytest.raises(RunError, match=r"^gradient_accumulation_fusion is off: a DelayingExperts .* --backward fused"):
-        DelayedModules(DelayingExperts(4, 4))
-    assert DelayedModules(DelayingExperts(4, 4, fused=True)).take() == []
+class DelayingExperts(DelayingLinear):
+    num_gemms = 2
 
 
-def test_weights_that_two_modules_use_are_refused():
+def tied():
     model = torch.nn.Sequential(DelayingLinear(4, 4), DelayingLinear(4, 4))
     model[1].weight = model[0].weight
-    with pytest.raises(RunError, match=r"a weight of a DelayingLinear is tied .* --backward fused"):
-        DelayedModules(model)
-    assert DelayedModules(torch.nn.Linear(2, 2)).take() == []
+    return model
 
 
-@pytest.fixture
-def new_enough(monkeypatch):
-    """Where Transformer Engine is not installed, some releases of Megatron say that it is 0.0.0."""
-    monkeypatch.setattr(utils, "get_te_version", lambda: Version("2.10.0"))
-
-
-@pytest.mark.usefixtures("new_enough")
-def test_overlapped_communication_is_refused():
-    config = SimpleNamespace(tp_comm_overlap=True, delay_wgrad_compute=False)
-    with pytest.raises(RunError, match=r"^tp_comm_overlap is on"):
-        delay_weight_gradients(config)
-    config.tp_comm_overlap = False
-    delay_weight_gradients(config)
-    assert config.delay_wgrad_compute
-
-
-def test_releases_whose_layers_leave_nothing_are_refused(monkeypatch):
-    config = SimpleNamespace(tp_comm_overlap=False)
-    monkeypatch.setattr(utils, "get_te_version", lambda: Version("2.2.0"))
-    with pytest.raises(RunError, match=r"^Transformer Engine is 2\.2\.0: .* from 2\.3\.0 on"):
-        delay_weight_gradients(config)
-    monkeypatch.setattr(utils, "get_te_version", lambda: Version("2.10.0"))
-    delay_weight_gradients(config)
-    assert config.delay_wgrad_compute
-
-
-@pytest.mark.usefixtures("new_enough")
-def test_fused_operations_are_refused():
-    config = SimpleNamespace(tp_comm_overlap=False, use_transformer_engine_op_fuser=True)
-    with pytest.raises(RunError, match=r"^use_transformer_engine_op_fuser is on"):
-        delay_weight_gradients(config)
-    assert not hasattr(config, "delay_wgrad_compute")
-
-
-def test_layers_that_are_debugged_are_refused(monkeypatch):
+def debugged(monkeypatch):
     state = SimpleNamespace(debug_enabled=True)
     monkeypatch.setitem(sys.modules, DEBUG_STATE, SimpleNamespace(TEDebugState=state))
-    with pytest.raises(RunError, match=r"^nvdlfw_inspect is initialized"):
-        DelayedModules(DelayingLinear(4, 4))
-    assert DelayedModules(torch.nn.Linear(4, 4)).take() == []
-    state.debug_enabled = False
-    assert DelayedModules(DelayingLinear(4, 4)).take() == []
+    return DelayingLinear(4, 4)
+
+
+def overlapping():
+    layer = DelayingLinear(4, 4)
+    layer.ub_bulk_wgrad = True
+    return layer
+
+
+@pytest.mark.parametrize("kind", ["experts", "tied", "debugged", "overlapping", "no store"])
+def test_layers_that_cannot_leave_their_weight_gradients_compute_them_at_once(kind, monkeypatch):
+    model = {
+        "experts": lambda: DelayingExperts(4, 4),
+        "tied": tied,
+        "debugged": lambda: debugged(monkeypatch),
+        "overlapping": overlapping,
+        "no store": lambda: torch.nn.Linear(4, 4),
+    }[kind]()
+    modules = DelayedModules(model)
+    model(sources()[0]).sum().backward()
+    assert modules.take() == []
+    assert all(each.grad is not None for each in model.parameters())
+
+
+def test_experts_that_add_up_themselves_leave_their_weight_gradients():
+    model = DelayingExperts(4, 4, fused=True)
+    modules = DelayedModules(model)
+    model(sources()[0]).sum().backward()
+    assert len(modules.take()) == 1
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("order", ["at once first", "left first"])
+def test_a_micro_batch_is_computed_at_once_among_others_whose_weight_gradients_are_left(fused, order):
+    model = make(DelayingLinear, fused=fused)
+    for each in model.parameters():
+        each.main_grad = torch.zeros_like(each)
+    modules, left = DelayedModules(model), []
+    for place, each in enumerate(sources()):
+        now = (place == 0) == (order == "at once first")
+        loss = model(each).square().sum()
+        with modules.at_once() if now else nullcontext():
+            loss.backward()
+        left.append(modules.take())
+        assert bool(left[-1]) != now
+        add_what_autograd_was_given(model)
+    for each in left:
+        modules.compute(each)
+    torch.testing.assert_close([each.main_grad for each in model.parameters()], expected())
+
+
+def add_what_autograd_was_given(model):
+    """As Megatron's DDP does."""
+    for each in model.parameters():
+        if each.grad is not None and not getattr(each, "grad_added_to_main_grad", False):
+            each.main_grad.add_(each.grad)
+        each.grad = None
+
+
+def test_the_wrapper_of_a_layer_is_told_that_something_may_be_left():
+    layer = DelayingLinear(4, 4)
+    layer.config = SimpleNamespace(delay_wgrad_compute=False)
+    DelayedModules(layer)
+    assert layer.config.delay_wgrad_compute

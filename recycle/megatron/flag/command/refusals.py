@@ -220,6 +220,22 @@ UNSPLIT = (
 )
 """What prevents a split of Megatron's own layers."""
 
+UNSPLIT_ENGINE = _off(
+    "use_transformer_engine_op_fuser",
+    Advice(
+        "operations that Transformer Engine fuses compute weight gradients at once",
+        "leave it out, or plan with --backward fused",
+    ),
+)
+UNSPLIT_EXPERTS = _off(
+    "moe_grouped_gemm",
+    Advice(
+        "experts of Transformer Engine leave weight gradients only if they add them up themselves",
+        "leave out --no-gradient-accumulation-fusion, or plan with --backward fused",
+    ),
+)
+"""What prevents a split of Transformer Engine's layers, the second without fused accumulation of gradients only."""
+
 CONTEXT = (
     Rule(
         ("transformer_impl",),
@@ -337,7 +353,7 @@ EXACT_CHECKPOINTS = (
 def ruled_settings() -> Collection[str]:
     """The settings that any rule is about, by their names in Megatron, in the order of the rules."""
     of_any = chain(RULES, SKIPPING, OVER_NCCL, UNSPLIT, CONTEXT, EIGHT_BITS, SHARDED, SHARDED_CHECKPOINTS, READ_ONLY)
-    of_some = chain(NOT_KEPT, NOT_OWN, EXACT_CHECKPOINTS)
+    of_some = chain((UNSPLIT_ENGINE, UNSPLIT_EXPERTS), NOT_KEPT, NOT_OWN, EXACT_CHECKPOINTS)
     return dict.fromkeys(name for rule in chain(of_any, of_some) for name in rule.names)
 
 
@@ -409,8 +425,11 @@ def read_only(settings: Settings) -> Iterator[Refusal]:
 
 
 def unsplit(settings: Settings) -> Iterator[Refusal]:
-    """Why the backward pass cannot be split; nothing if it can, as in Transformer Engine's layers."""
-    return _broken(() if settings("transformer_impl") == "transformer_engine" else UNSPLIT, settings)
+    """Why the backward pass cannot be split; nothing if it can."""
+    if settings("transformer_impl") != "transformer_engine":
+        return _broken(UNSPLIT, settings)
+    experts = () if settings("gradient_accumulation_fusion") else (UNSPLIT_EXPERTS,)
+    return _broken((UNSPLIT_ENGINE, *experts), settings)
 
 
 def _broken(rules: tuple[Rule, ...], settings: Settings) -> Iterator[Refusal]:

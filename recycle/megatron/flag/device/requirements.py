@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from recycle.megatron.flag.command.refusals import refusals, unsplit
-from recycle.megatron.flag.device.transformer_engine import engine_layers, require_delaying
+from recycle.megatron.flag.command.refusals import refusals
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
 
@@ -22,9 +21,6 @@ def require_supported(models: Sequence[Any], config: Any, plan: Plan) -> None:
     """
 
     def setting(name: str) -> Any:
-        if name == "delay_wgrad_compute":
-            # Megatron's option was looked at on the command line; here it says what a split has changed.
-            return None
         found = getattr(config, name, None)
         return getattr(getattr(models[0], "ddp_config", None), name, None) if found is None else found
 
@@ -40,13 +36,6 @@ def require_supported(models: Sequence[Any], config: Any, plan: Plan) -> None:
         raise RunError(
             f"model: it comes in {len(models)} chunks, and the plan has {held} per server: plan for this job"
         )
-    if plan.mode.backward == "fused":
-        return
-    layers = [layer for model in models for layer in engine_layers(model)]
-    made_by = "transformer_engine" if layers else "local"
-    for problem in unsplit(lambda name: made_by if name == "transformer_impl" else setting(name)):
-        raise RunError(str(problem))
-    require_delaying(layers)
 
 
 def require_micro_batches(number: int, plan: Plan, forward_only: bool) -> None:

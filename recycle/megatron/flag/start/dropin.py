@@ -28,7 +28,7 @@ from recycle.megatron.flag.data.other_data import OtherData
 from recycle.megatron.flag.data.script_data import ScriptData
 from recycle.megatron.flag.device.accelerator import cannot_sum, keep_groups_on_host, lacks_nccl, transport_of
 from recycle.megatron.flag.device.torch_optimizers import take_torch_optimizers
-from recycle.megatron.flag.device.transformer_engine import cannot_delay, delay_where_split
+from recycle.megatron.flag.device.transformer_engine import cannot_delay
 from recycle.megatron.flag.run.ending import Ending
 from recycle.megatron.flag.run.notes import PATIENCE, Notes
 from recycle.megatron.flag.run.protected import ProtectedExecution, ProtectedTraining
@@ -130,11 +130,6 @@ class DropIn:
             execution=self._execution,
             evaluation=self._protected,
         )
-
-    @property
-    def splits(self) -> bool:
-        """Whether the plan splits the backward pass."""
-        return self._plan.mode.backward == "split"
 
     def install(self, training: Any) -> None:
         """Replace what has to be.
@@ -258,7 +253,6 @@ def switch_on(make: Make, protection: Protection | None = None) -> Callable[[], 
     keep_what_optimizers_are_made_of()
     store = None if protection is None else torch_store(protection)
     drop_ins: list[DropIn] = []
-    delay_where_split(lambda: any(each.splits for each in drop_ins))
 
     @wraps(set_up)
     def initialize_megatron(*positional: Any, **keywords: Any) -> Any:
