@@ -225,15 +225,15 @@ and fused gradient accumulation:
 | layers | fused gradient accumulation | backward |
 | --- | --- | --- |
 | Transformer Engine (default) | on (default) | **split** |
-| Transformer Engine | off: `--no-gradient-accumulation-fusion` | split; `--moe-grouped-gemm` is refused at the start |
+| Transformer Engine | off: `--no-gradient-accumulation-fusion` | split; fused with `--moe-grouped-gemm` |
+| Transformer Engine with `--use-transformer-engine-op-fuser` | either | fused |
 | Megatron's own: `--transformer-impl local` | on (default) | fused |
 | Megatron's own | off | split |
 
 In the first row, I still computes a few weight gradients at once: those of the head, of norms and of embeddings.
 
-**A known gap.** A job that starts with all servers alive makes Transformer Engine's layers for a fused backward pass.
-After a death they compute all their weight gradients in I, and W is empty. Results are right, and throughput is lower
-than planned. Layers are split as planned if the job has virtual stages, or starts with `--recycle-dead`.
+While all servers live, layers compute their weight gradients as in stock Megatron. As soon as a plan splits the
+backward pass, they leave them for W. This has run on CPUs only, with stand-ins for Transformer Engine's layers.
 
 ### Process, and a server that fills a host
 

@@ -1,7 +1,7 @@
 """The same training script with layers that can leave their weight gradients, as Transformer Engine's do on GPUs.
 
 They are Megatron's own, but for their products: these stand in for Transformer Engine's, and add to ``main_grad``.
-Accidents happen as in accident_prone_gpt.py.
+It keeps the pace of paced_gpt.py.
 """
 
 import runpy
@@ -63,4 +63,4 @@ if __name__ == "__main__":
     utils.get_te_version = lambda: Version("2.8.0")
     LocalSpecProvider.column_parallel_linear = lambda self: DelayingColumns
     LocalSpecProvider.row_parallel_linear = lambda self: DelayingRows
-    runpy.run_path(str(Path(__file__).with_name("accident_prone_gpt.py")), run_name="__main__")
+    runpy.run_path(str(Path(__file__).with_name("paced_gpt.py")), run_name="__main__")
