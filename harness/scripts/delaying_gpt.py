@@ -1,9 +1,10 @@
 """The same training script with layers that can leave their weight gradients, as Transformer Engine's do on GPUs.
 
 They are Megatron's own, but for their products: these stand in for Transformer Engine's, and add to ``main_grad``.
-It keeps the pace of paced_gpt.py.
+The script is another one of this folder, which SCRIPT names.
 """
 
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -63,4 +64,4 @@ if __name__ == "__main__":
     utils.get_te_version = lambda: Version("2.8.0")
     LocalSpecProvider.column_parallel_linear = lambda self: DelayingColumns
     LocalSpecProvider.row_parallel_linear = lambda self: DelayingRows
-    runpy.run_path(str(Path(__file__).with_name("paced_gpt.py")), run_name="__main__")
+    runpy.run_path(str(Path(__file__).with_name(os.environ["SCRIPT"])), run_name="__main__")

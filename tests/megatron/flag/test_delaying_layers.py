@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from harness.flag_runs import deaths, kill, kill_in_turn, losses, nearly, needs_training, returns, train
+from harness.flag_runs import deaths, kill_in_turn, losses, nearly, needs_training, returns, train
 from harness.scripts.delaying_gpt import LATE
 
 pytestmark = [needs_training, pytest.mark.timeout(1200)]
@@ -16,13 +16,9 @@ ENGINE = ("--transformer-impl", "transformer_engine")
 LENGTH = 8
 
 
-@pytest.fixture
-def run(dataset, tmp_path):
-    def trained(*arguments, watch=lambda *_: None):
-        told = {"PACE": str(tmp_path / "slow")}
-        return train(dataset, *ENGINE, *arguments, iterations=LENGTH, script="delaying_gpt.py", told=told, watch=watch)
-
-    return trained
+def run(dataset, *arguments, script="accident_prone_gpt.py", watch=lambda *_: None, **told):
+    told["SCRIPT"] = script
+    return train(dataset, *ENGINE, *arguments, iterations=LENGTH, script="delaying_gpt.py", told=told, watch=watch)
 
 
 @pytest.mark.parametrize(
@@ -33,22 +29,23 @@ def run(dataset, tmp_path):
         pytest.param(("--use-distributed-optimizer", "--recompute-activations"), marks=pytest.mark.long),
     ],
 )
-def test_a_job_that_starts_with_all_servers_splits_its_backward_pass_after_a_death(run, options):
-    stock = run(*options)
+def test_a_job_that_starts_with_all_servers_splits_its_backward_pass_after_a_death(dataset, options):
+    stock = run(dataset, *options)
     assert LATE not in stock.output
-    victim, when = random.choice((0, 1, 2, 3)), random.uniform(0, 0.2)
-    survived = run(*options, *ON, watch=kill([(victim, 4, when)]))
-    assert losses(survived) == nearly(stock), (victim, when)
+    accident = f"{random.randrange(4)}:forward:{random.randint(13, 24)}"
+    survived = run(dataset, *options, *ON, ACCIDENTS=accident)
+    assert losses(survived) == nearly(stock), accident
     assert len(deaths(survived)) == 1
-    undisturbed, since = re.split(r"iteration +4/", survived.output, maxsplit=1)
-    assert (LATE in undisturbed, LATE in since) == (False, True), (victim, when)
+    undisturbed, since = re.split(r"iteration +3/", survived.output, maxsplit=1)
+    assert (LATE in undisturbed, LATE in since) == (False, True), accident
 
 
 @pytest.mark.long
-def test_a_server_that_comes_back_changes_nothing(run, tmp_path):
+def test_a_server_that_comes_back_changes_nothing(dataset, tmp_path):
     """Its peers compute weight gradients at once again."""
-    stock, victim = run(), random.randrange(4)
-    survived = run(*RETURNING, watch=kill_in_turn([victim], tmp_path / "slow"))
+    stock, victim, slow = run(dataset), random.randrange(4), tmp_path / "slow"
+    watch = kill_in_turn([victim], slow)
+    survived = run(dataset, *RETURNING, script="paced_gpt.py", watch=watch, PACE=str(slow))
     assert losses(survived) == nearly(stock), victim
     assert returns(survived) == deaths(survived)
     assert len(deaths(survived)) == 1
