@@ -14,7 +14,7 @@ training code. A trial is good if the others make the first instruction of the r
 lose no iteration, have the losses of an undisturbed run (to the bit with --exact), and end with status 0 within ten
 seconds; and if nothing was written on the other side after the cut.
 
-``slurm``: with Debian's slurm-wlm, three nodes are started by the commands of docs/reference/cluster.md. In turns,
+``slurm``: with Debian's slurm-wlm, three nodes are started by the commands of docs/howto/slurm.md. In turns,
 nothing happens, the whole job is cancelled and goes on from its checkpoint, and a node that is not the first crashes
 with its slurmd. Losses are compared with those of a run without Slurm.
 """

@@ -1,4 +1,4 @@
-"""The lines of a recording, which servers append to while they run; docs/reference/show.md describes the format.
+"""The lines of a recording, which servers append to while they run; docs/reference/recordings.md describes the format.
 
 Each kind of line states one fact and is the only struct for it. Servers and instructions are in their text forms.
 """

@@ -1,4 +1,4 @@
-"""The commands of docs/howto/torchrun.md, as they stand but for sizes, on hosts made of namespaces."""
+"""The commands of the pages on torchrun and on etcd, as they stand but for sizes, on hosts made of namespaces."""
 
 import os
 import re
@@ -16,6 +16,7 @@ from harness.paths import ROOT, python_path
 from harness.started import Started
 
 PAGE = ROOT / "docs" / "howto" / "torchrun.md"
+STORE = ROOT / "docs" / "reference" / "store.md"
 ABSENT = " and ".join(each for each in ("etcdctl", "openssl") if shutil.which(each) is None)
 WHY_NOT = missing() or etcd_missing() or (f"the page takes {ABSENT}" if ABSENT else "")
 pytestmark = [
@@ -111,7 +112,7 @@ def outlive(site, host, **variables):
 def serve(site, text):
     """Start a member of etcd on each host."""
     for host in range(3):
-        site.type(block_with(PAGE, text), host, MEMBERS)
+        site.type(block_with(STORE, text), host, MEMBERS)
 
 
 def test_ranks_that_were_started_by_hand_come_back_on_another_host(site):
@@ -130,12 +131,12 @@ def test_with_etcd_the_first_host_may_die_with_a_member(site):
 
 
 def test_with_certificates_and_a_password_as_well(site):
-    site.done(block_with(PAGE, "openssl req -x509"), 0)
+    site.done(block_with(STORE, "openssl req -x509"), 0)
     serve(site, "--listen-client-urls https://")
     users = {"user add root": f"user add root:{SECRET}", "user add recycle": f"user add recycle:{SECRET}"}
     wait = "until etcdctl --endpoints https://host0:2379 --cacert ca.pem endpoint health; do sleep 0.2; done"
-    site.done(f"{wait}\n{block_with(PAGE, 'etcdctl auth enable')}", 0, users)
-    line = block_with(PAGE, "export RECYCLE_STORE=")
+    site.done(f"{wait}\n{block_with(STORE, 'etcdctl auth enable')}", 0, users)
+    line = block_with(STORE, "export RECYCLE_STORE=")
     url = site.done(f'{line}echo "$RECYCLE_STORE"', 0).strip()
     left = outlive(site, 0, RECYCLE_STORE=url)
     site.slow.unlink()

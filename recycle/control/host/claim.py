@@ -196,7 +196,7 @@ def _read(cluster: EtcdCluster, stored: bytes) -> Claim:
 def _taken(cluster: EtcdCluster) -> ControlError:
     return ControlError(
         f"{cluster}: a run named {cluster.run!r} goes on there; give this one another name after the hosts of --store "
-        "(etcd://HOST:PORT/NAME), or bring a lost host of that one back as docs/reference/cluster.md says"
+        "(etcd://HOST:PORT/NAME), or bring a lost host of that one back as docs/reference/return.md says"
     )
 
 

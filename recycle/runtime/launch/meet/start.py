@@ -168,7 +168,7 @@ def refuse_elastic(words: Sequence[str]) -> None:
         given = f"--nnodes {nodes}" if ranges else f"--rdzv-backend {backend}"
         raise RunError(
             f"torchrun {given}: it would kill all servers whenever a host joins; give one number of nodes, with "
-            "--rdzv-backend static, --node-rank and --master-addr; docs/reference/cluster.md says how hosts come back"
+            "--rdzv-backend static, --node-rank and --master-addr; docs/reference/return.md says how hosts come back"
         )
 
 
