@@ -237,3 +237,12 @@ def dead_links(path):
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_to_what_is_there(path):
     assert dead_links(path) == []
+
+
+def test_a_dead_link_and_a_dead_heading_are_found(tmp_path):
+    (tmp_path / "other.md").write_text("# A `code` head: one\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Here\n[a](other.md#a-code-head-one) [b](other.md#two) [c](none.md) [d](#here) [e](#there) [f](http://x/y)\n"
+    )
+    assert dead_links(page) == ["other.md#two", "none.md", "#there"]

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.paths import ROOT
-from harness.prose import long_paragraphs, long_sentences, paragraphs, private_words, words
+from harness.prose import long_paragraphs, long_sentences, paragraphs, private_words, sentences, words
 
 FOLDERS = ("tutorials", "howto", "explanation", "reference")
 PAGES = {
@@ -31,3 +31,31 @@ def test_the_pages_are_short_enough_to_be_read():
         sum(words(each) for page, text in PAGES.items() if "/reference/" not in page for each in paragraphs(text))
         < MOST_WORDS
     )
+
+
+LONG = " ".join(["Word"] + ["word"] * 35)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"{LONG}.", (1, 0, 0)),
+        (f"{LONG[:-5]}. {LONG[:-5]}.", (0, 0, 0)),
+        (f"- {LONG[:60]}\n- {LONG[:60]}\n{LONG}", (1, 0, 0)),
+        (f"| {LONG[:60]} | {LONG} |", (1, 0, 0)),
+        (f"```\n{LONG}\n```\n<!-- {LONG} -->", (0, 0, 0)),
+        (f"{LONG[:100]}. {LONG[:100]}. {LONG[:100]}. {LONG[:100]}. {LONG[:100]}.", (0, 1, 0)),
+        ("The server who dies is [told to end](who.md), `whoever` says so.", (0, 0, 2)),
+        ("| there: fp16 | refused |", (0, 0, 1)),
+    ],
+)
+def test_what_is_hard_to_read_is_found(text, found):
+    assert (len(long_sentences(text)), len(long_paragraphs(text)), len(private_words(text))) == found
+
+
+def test_a_sentence_ends_at_its_point_and_not_within_a_number():
+    assert sentences("It takes 0.5 s. Then `x` begins (see above). 3 are left.") == [
+        "It takes 0.5 s.",
+        "Then `x` begins (see above).",
+        "3 are left.",
+    ]

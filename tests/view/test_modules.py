@@ -50,6 +50,13 @@ def test_every_name_of_a_module_is_declared_or_imported(name):
     assert free_names(read_modules()[name]) == set()
 
 
+def test_a_name_that_is_not_imported_is_found():
+    for name, text in read_modules().items():
+        for names in re.findall(r"^import \{([^}]*)\}.*\n", text, re.MULTILINE):
+            without = text.replace(f"{{{names}}}", "{ }", 1)
+            assert free_names(without) == {each.strip() for each in names.split(",") if each.strip()}, name
+
+
 def test_modules_run_behind_those_that_they_import_from():
     script = link(dict(reversed(FRAME.items())))
     assert script.index("const one = 1") < script.index("window.seen")
