@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
-from scripts.make_map import PICTURE, draw, find_arrows
+import pytest
+
+from scripts.make_map import PICTURE, draw, find_arrows, floors, reduced
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "internals" / "architecture.md"
@@ -21,3 +23,14 @@ def test_every_file_and_folder_that_the_page_names_is_there():
     for name in sorted(named):
         found = any(each == name or each.endswith(f"/{name}") for each in known)
         assert found or (folder / name).is_dir() or (ROOT / name).is_dir() or any(folder.rglob(name)), name
+
+
+def test_an_arrow_that_follows_from_two_others_is_left_out():
+    arrows = {"a": frozenset("bc"), "b": frozenset("c"), "c": frozenset()}
+    assert reduced(arrows) == {"a": frozenset("b"), "b": frozenset("c"), "c": frozenset()}
+    assert floors(arrows) == [["a"], ["b"], ["c"]]
+
+
+def test_a_circle_has_no_floors():
+    with pytest.raises(ValueError, match="cycle"):
+        floors({"a": frozenset("b"), "b": frozenset("a")})

@@ -41,6 +41,33 @@ def test_the_check_of_gpus_finds_nothing_wrong():
     assert "1 x pretended GPU" in rows[0][2]
 
 
+def test_what_is_read_before_it_was_copied_is_something_else():
+    """So that a wait that is missing shows."""
+    script = """
+import torch
+device = torch.arange(4.0).cuda()
+host = torch.zeros(4, pin_memory=True)
+host.copy_(device, non_blocking=True)
+assert host.tolist() != device.tolist()
+torch.cuda.current_stream().synchronize()
+assert host.tolist() == [0.0, 1.0, 2.0, 3.0]
+"""
+    pretend("python", "-c", script)
+
+
+def test_tensors_of_several_devices_are_refused():
+    script = """
+import torch
+for other in ("cpu", "cuda:1"):
+    try:
+        torch.ones(2, device="cuda:0") + torch.ones(2, device=other)
+    except RuntimeError as error:
+        print(error)
+"""
+    said, _ = pretend("python", "-c", script, PRETENDED_GPUS="2")
+    assert said.count("Expected all tensors to be on the same device") == 2
+
+
 @pytest.mark.parametrize("eager", [(), ("eager",)])
 def test_torchs_own_groups_of_nccl_do_what_they_should(tmp_path, eager):
     """Eager ones are split, others made one by one."""

@@ -19,6 +19,7 @@ from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.errors import ViewBroken
+from recycle.runtime.execute.transport import Transport
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.net.nccl.communicators import OrderedGroup
 from recycle.runtime.net.network import NetworkOptions
@@ -27,8 +28,8 @@ LONG = timedelta(seconds=100)
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
 PLAN = make_plan(JOB, (), Mode(), QUICK)
 STEPPED = "stepped"
-SHORT = 0.1
-"""Seconds for which partners wait for a server to give up all."""
+SHORT, SURELY = 0.1, 60.0
+"""Seconds for which partners wait for a server to give up all: where it may be that it cannot, and where it will."""
 
 OPERATIONS = (5, 6)
 """That a server of each stage gives: two sends, two receives, in the last stage the sum of the losses, and that of its
@@ -150,3 +151,16 @@ def test_what_was_given_up_is_in_no_version_that_every_stage_has(one_queue):
     for server in PLAN.programs:
         for place in (*range(1, OPERATIONS[server.stage] + 1), STEPPED):
             assert steps_that_count(server, place, one_queue, SHORT) == []
+
+
+@pytest.mark.parametrize("one_queue", [False, True])
+@pytest.mark.parametrize("server", PLAN.programs)
+def test_without_asking_the_peers_it_would_be(one_queue, server):
+    with mock.patch.object(Worker, "_confirm"):
+        assert steps_that_count(server, OPERATIONS[server.stage], one_queue, SURELY) != []
+
+
+@pytest.mark.parametrize("server", [each for each in PLAN.programs if each.stage == JOB.depth - 1])
+def test_if_a_server_stepped_before_its_sends_were_over_it_would_be(server):
+    with mock.patch.object(Transport, "finish"):
+        assert steps_that_count(server, STEPPED, False, SURELY) != []

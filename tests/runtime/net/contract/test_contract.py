@@ -1,14 +1,17 @@
 """Every transport keeps every rule of the contract, and the tests of the contract find out who does not."""
 
 import re
+import threading
 from pathlib import Path
 
 import pytest
+import torch
 
 from harness import stand_in_library
 from harness.stand_in import Library
 from harness.stand_in_transport import ends_over
 from recycle.runtime.net.connect import connect_pair
+from recycle.runtime.net.nccl.bindings import Call
 from tests.runtime.net.contract.mutants import MUTANTS
 from tests.runtime.net.contract.ranks import GLOO, STAGED, Broken, Ends, Processes, Threads
 from tests.runtime.net.contract.rules import RULES
@@ -76,6 +79,29 @@ def test_who_breaks_a_rule_is_found_out(name):
         Processes(MUTANTS[name]).run(RULES[name].run, RULES[name].count, SHORT)
 
 
+def test_what_one_queue_is_excused_from_it_cannot_keep():
+    for transport in (stand_in(one_queue=True), LibraryProcesses(one_queue=True)):
+        for name in EXCUSED:
+            with pytest.raises(Broken, match="did not end"):
+                transport.run(RULES[name].run, RULES[name].count, SHORT)
+
+
 def test_the_document_has_each_rule_with_its_test():
     written = re.findall(r"^(\d+)\. .* `(\w+)`$", DOCUMENT.read_text(), re.MULTILINE)
     assert [(each.number, name) for name, each in RULES.items()] == [(int(number), name) for number, name in written]
+
+
+def test_the_stand_in_is_as_strict_as_it_says():
+    library = Library()
+    ends = [library.join(b"name", rank, 2) for rank in range(2)]
+    place = ends[0].start([Call("sum", torch.ones(1))])
+    ends[1].abort()
+    assert not ends[0].is_done(place)
+    assert not ends[0].aborted
+    with pytest.raises(RuntimeError, match="was aborted"):
+        ends[1].start([Call("sum", torch.ones(1))])
+    for never in (ends[0].divide, ends[1].destroy):
+        thread = threading.Thread(target=never, daemon=True)
+        thread.start()
+        thread.join(0.1)
+        assert thread.is_alive()
