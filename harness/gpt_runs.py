@@ -17,6 +17,7 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.utils import get_attr_wrapped_model
 
 from harness.examples import paper_job
+from harness.ranks import results_of
 from recycle.control.membership.view import View
 from recycle.job import Job, Server
 from recycle.megatron.flag.command.server_ranks import ServerRanks
@@ -36,7 +37,7 @@ from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.launch.process.local import Process, launch
+from recycle.runtime.launch.process.local import Process
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.tokens import TokenTotal
@@ -101,15 +102,10 @@ def flat(parameters: Iterable[torch.Tensor]) -> list[float]:
 
 
 def gather(
-    servers: Sequence[Server], body: Callable[[Process], None], tensor_parallel: int = 1
+    servers: Sequence[Server], body: Callable[[Process], Result | None], tensor_parallel: int = 1
 ) -> dict[Server, Result]:
-    results: dict[Server, Result] = {}
-
-    def receive(rank: int, payload: bytes) -> None:
-        results[servers[rank // tensor_parallel]] = msgspec.msgpack.decode(payload, type=Result)
-
-    launch(len(servers) * tensor_parallel, body, receive)
-    return results
+    found = results_of(len(servers) * tensor_parallel, body, Result | None)
+    return {servers[rank // tensor_parallel]: result for rank, result in found.items() if result is not None}
 
 
 def train_by_plan(plan: Plan, steps: int, options: ModelOptions = OPTIONS) -> dict[Server, Result]:
@@ -117,7 +113,7 @@ def train_by_plan(plan: Plan, steps: int, options: ModelOptions = OPTIONS) -> di
     view = View.of(plan)
     job = plan.job
 
-    def body(member: Process) -> None:
+    def body(member: Process) -> Result:
         run_on_cpu()
         server = view.servers[member.rank]
         store = member.store()
@@ -151,7 +147,7 @@ def train_by_plan(plan: Plan, steps: int, options: ModelOptions = OPTIONS) -> di
             found = worker.run(step).losses
             losses |= {name(place): loss for place, loss in zip(places, found, strict=False)}
         network.barrier()
-        member.report(msgspec.msgpack.encode(Result(losses, flat(model.parameters()))))
+        return Result(losses, flat(model.parameters()))
 
     return gather(view.servers, body)
 
@@ -222,7 +218,7 @@ def train_by_stock(
     servers = [Server(pipeline, stage) for stage in range(job.depth) for pipeline in range(job.pipelines)]
     failed = tuple(plan.dead) if plan else ()
 
-    def body(member: Process) -> None:
+    def body(member: Process) -> Result | None:
         run_on_cpu()
         server = servers[member.rank // tensor_parallel]
         store = member.store()
@@ -242,7 +238,7 @@ def train_by_stock(
         transformer.finalize_model_grads_func = finalize_model_grads
         if server in failed:
             store.wait(["finished"])
-            return
+            return None
         samples = text(options).samples
         forward_backward = get_forward_backward_func()
         script_data = ScriptData(server.pipeline, lambda: 0)
@@ -269,12 +265,12 @@ def train_by_stock(
             for place, each in enumerate(reported):
                 losses[f"{turn} {server} {place}"] = float(each["lm loss"])
             main.step()
-        result = Result(losses, flat(model.parameters()))
-        if parallel_state.get_tensor_model_parallel_rank() == 0:
-            member.report(msgspec.msgpack.encode(result))
         if store.add("done", 1) == tensor_parallel * (len(servers) - len(failed)):
             store.set("finished", "yes")
         store.wait(["finished"])
+        # One of a server's ranks speaks for it.
+        is_first = parallel_state.get_tensor_model_parallel_rank() == 0
+        return Result(losses, flat(model.parameters())) if is_first else None
 
     return gather(servers, body, tensor_parallel)
 

@@ -15,38 +15,21 @@ SEARCH = {"--routing", "--optimizer", "--backward", "--seed"}
 WRITTEN = {"--svg", "--figure", "--html", "--trace", "--losses", "--csv", "--torch"}
 EVERY = None
 
+PLAN = {"--catalogue", "--dead", "--budget", "--moves", "--prove", "--form", "--output", "--json"}
+CATALOGUE = {"--failures", "--budget", "--moves", "--form", "--output"}
+STUDY = {
+    *("--policy", "--iteration", "--layers", "--checkpoint-interval", "--checkpoint-cost", "--restart", "--constant"),
+    *("--seeds", "--output", "--json", "--sweep"),
+}
+PRICED = {"--gpus-per-server", "--price"}
+
 READ = {
-    ("plan", "{job}"): {
-        *JOB,
-        *SEARCH,
-        "--catalogue",
-        "--dead",
-        "--budget",
-        "--moves",
-        "--prove",
-        "--form",
-        "--output",
-        "--json",
-    },
-    ("plan", "{job}", "--moves", "1"): {
-        *JOB,
-        *SEARCH,
-        "--catalogue",
-        "--dead",
-        "--moves",
-        "--prove",
-        "--form",
-        "--output",
-        "--json",
-    },
+    ("plan", "{job}"): JOB | SEARCH | PLAN,
+    ("plan", "{job}", "--moves", "1"): JOB | SEARCH | PLAN - {"--budget"},
     ("plan", "--catalogue", "{catalogue}"): {*JOB, "--catalogue", "--dead", "--output", "--json"},
     ("plan", "{compute}"): {"--catalogue", "--form", "--output", "--json"},
-    ("catalogue", "{job}", "-o", "out.zip"): {*JOB, *SEARCH, "--failures", "--budget", "--moves", "--form", "--output"},
-    ("catalogue", "{job}", "-o", "out.zip", "--moves", "1"): {
-        *JOB,
-        *SEARCH,
-        *("--failures", "--moves", "--form", "--output"),
-    },
+    ("catalogue", "{job}", "-o", "out.zip"): JOB | SEARCH | CATALOGUE,
+    ("catalogue", "{job}", "-o", "out.zip", "--moves", "1"): JOB | SEARCH | CATALOGUE - {"--budget"},
     ("check", "{plan}"): EVERY,
     ("check", "{plan}", "--against", "{plan}"): EVERY,
     ("explain", "{plan}"): EVERY,
@@ -59,23 +42,9 @@ READ = {
     ("show", "{plan}", "--csv", "-"): {*WRITTEN},
     ("show", "{whole}", "--torch", "out.csv"): {*WRITTEN, "--pipeline", "--list", "--json"},
     ("show", "{plan}", "--losses", "out.svg"): {*WRITTEN, "--against", "--list", "--json"},
-    ("study", "{job}"): {
-        *JOB,
-        *("--trace", "--servers", "--mtbf-of-job", "--policy", "--iteration", "--layers", "--checkpoint-interval"),
-        *("--checkpoint-cost", "--restart", "--constant", "--gpus-per-server", "--price", "--seeds", "--output"),
-        *("--json", "--sweep"),
-    },
-    ("study", "{job}", "--mtbf-of-job", "7h", "--repair", "4h"): {
-        *JOB,
-        *("--mtbf-of-job", "--repair", "--policy", "--iteration", "--layers", "--checkpoint-interval"),
-        *("--checkpoint-cost", "--restart", "--constant", "--gpus-per-server", "--price", "--seeds", "--output"),
-        *("--json", "--sweep"),
-    },
-    ("study", "{job}", "--sweep", "servers=8"): {
-        *JOB,
-        *("--trace", "--servers", "--mtbf-of-job", "--policy", "--iteration", "--layers", "--checkpoint-interval"),
-        *("--checkpoint-cost", "--restart", "--constant", "--seeds", "--output", "--json", "--sweep"),
-    },
+    ("study", "{job}"): JOB | STUDY | PRICED | {"--trace", "--servers", "--mtbf-of-job"},
+    ("study", "{job}", "--mtbf-of-job", "7h", "--repair", "4h"): JOB | STUDY | PRICED | {"--mtbf-of-job", "--repair"},
+    ("study", "{job}", "--sweep", "servers=8"): JOB | STUDY | {"--trace", "--servers", "--mtbf-of-job"},
     ("train", "{job}"): EVERY,
     ("watch", "{plan}"): EVERY,
     ("doctor", "script"): EVERY,

@@ -257,32 +257,12 @@ def test_a_release_that_is_not_known_is_refused(refused):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ("--use-distributed-optimizer --fp16", "--fp16: each rank looks for overflow"),
         ("--use-distributed-optimizer --recycle-exact", "--use-distributed-optimizer: a step cannot be taken back"),
         (
             "--use-distributed-optimizer --save x --save-interval 9 --ckpt-format torch_dcp",
             "--ckpt-format: it is not known how a shard",
         ),
-        (
-            "--fp8-format hybrid --transformer-impl transformer_engine",
-            "--fp8-recipe: its scales are agreed on by all pipelines",
-        ),
-        (
-            "--fp8-format hybrid --fp8-recipe mxfp8 --fp8-param-gather --transformer-impl transformer_engine",
-            "--fp8-param-gather: a returning server is not given",
-        ),
-        ("--fp8-format hybrid --fp8-recipe mxfp8", "--transformer-impl: other layers ignore it"),
-        ("--fp4-format e2m1", "--fp4-format: gradients are rounded at random"),
-        ("--tp-comm-overlap", "--tp-comm-overlap: all ranks of the job set it up together"),
-        ("--context-parallel-size 3 --cp-comm-type a2a", "--transformer-impl: context parallelism needs layers"),
         ("--moe-router-load-balancing-type aux_loss global_aux_loss", "--moe-router-load-balancing-type: "),
-        ("--eval-global-batch-size 12", "--eval-global-batch-size: evaluations run the plan of training"),
-        ("--tensor-parallel-num-weight-shards 4", "--tensor-parallel-num-weight-shards: weights are sharded"),
-        ("--optimizer dist_muon", "--optimizer: peers have the state of different layers"),
-        ("--optimizer muon --use-distributed-optimizer", "--optimizer: peers have the state of different layers"),
-        ("--moe-paged-stash", "--moe-paged-stash: pages are given back"),
-        ("--gpu-sniff-test-interval 100", "--gpu-sniff-test-interval: ranks send to each other"),
-        ("--iterations-to-skip 7", "--pipeline-model-parallel-size: Megatron ends where it skips an iteration"),
         ("--rampup-batch-size 3 3 100 --recycle-stagger", "--rampup-batch-size: redone iterations would have"),
         (
             "--recycle-keep-in-memory copies=2 --tensor-model-parallel-size 1 --fp16",
@@ -301,15 +281,6 @@ def test_a_release_that_is_not_known_is_refused(refused):
         ("--rampup-batch-size 6 6 100 --train-iters 9", "--rampup-batch-size: Megatron counts samples"),
         ("--cuda-graph-impl local", "--cuda-graph-impl: "),
         ("--dataloader-type external", "--dataloader-type: "),
-        ("--fim-data", "--fim-data: its random numbers depend on which server draws them"),
-        ("--non-persistent-ckpt-type local", "--non-persistent-ckpt-type: each rank keeps its own part"),
-        ("--save-wgrads-interval 2", "--save-wgrads-interval: each rank keeps its own part"),
-        ("--save-dgrads-interval 2", "--save-dgrads-interval: each rank keeps its own part"),
-        ("--moe-router-force-load-balancing", "--moe-router-force-load-balancing: its random numbers depend"),
-        ("--moe-router-force-biased 0.5", "--moe-router-force-biased: its random numbers depend"),
-        ("--phase-transition-iterations 5,9", "--phase-transition-iterations: data is counted anew"),
-        ("--enable-ft-package", "--enable-ft-package: its monitor ends ranks"),
-        ("--log-straggler", "--log-straggler: it compares all ranks"),
     ],
 )
 def test_what_is_refused_is_said_with_a_reason(run, arguments, reason):

@@ -73,7 +73,6 @@ def test_the_page_and_its_tables(trace, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--policy", "magic"), "policy 'magic': there is none; choose from recycle, "),
         (("--layers", 3), "layers is 3: 4 stages need at least 4"),
         (("--repair", "4h"), "--repair: a trace has its own repairs; give --mtbf-of-job too"),
         (("--mtbf-of-job", "7h"), "--mtbf-of-job: give --repair too"),
@@ -98,12 +97,6 @@ def test_the_page_and_its_tables(trace, tmp_path):
 def test_what_cannot_be_used(arguments, message):
     with pytest.raises(UserError, match=message):
         study(*arguments)
-
-
-def test_an_empty_trace(tmp_path):
-    (tmp_path / "trace.csv").write_text("")
-    with pytest.raises(UserError, match="it is empty: give a trace with at least one failure"):
-        study("--trace", tmp_path / "trace.csv")
 
 
 LEAD = (

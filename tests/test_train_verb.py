@@ -73,33 +73,10 @@ def test_trains_with_a_dead_server(tmp_path, monkeypatch):
     ("options", "expected"),
     [
         (["--keep-in-memory", "3"], "3: give off, copies=N with N from 1, or parity=K.M with K from 2"),
-        (["--keep-in-memory", "copies=0"], "copies=0: give off, copies=N with N from 1"),
         (["--keep-in-memory", "copies=2"], "copies=2: it takes 2 hosts, and this run has 1"),
         (["--keep-in-memory", "copies=1", V_SHAPED], "copies=1 takes one chunk per server"),
-    ],
-)
-def test_copies_that_cannot_be_kept_are_refused(tmp_path, options, expected):
-    with pytest.raises((UserError, click.BadParameter), match=expected):
-        call("train", *SMALL, *options, "-o", tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("silence", "is no duration"), ("sleep=3s", "'sleep=3s': give silence, hang, start with a duration")],
-)
-def test_a_timeout_that_is_none_is_refused(tmp_path, text, expected):
-    with pytest.raises(click.BadParameter, match=expected):
-        call("train", *SMALL, "--timeouts", text, "-o", tmp_path / "run")
-
-
-def test_timeouts_that_are_not_named_are_as_usual():
-    assert Timeouts.parse("hang=1m,silence=9s") == Timeouts(9.0, 60.0, 600.0)
-    assert Timeouts.parse("") == Timeouts()
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
+        (["--timeouts", "silence"], "is no duration"),
+        (["--timeouts", "sleep=3s"], "'sleep=3s': give silence, hang, start with a duration"),
         (["--move-layers", "off,speeds"], "'off,speeds': layers stay where they are; give on,speeds, or off alone"),
         (["--keep-in-memory", "off,racks=a/b"], "'off,racks=a/b': racks say where copies are kept, and there are none"),
         (["--checkpoint-every", "5,keep=0"], "'5,keep=0': give a number of iterations, with ,keep=N"),
@@ -109,11 +86,13 @@ def test_timeouts_that_are_not_named_are_as_usual():
     ],
 )
 def test_a_value_of_several_parts_is_refused_if_one_of_them_is_wrong(tmp_path, options, expected):
-    with pytest.raises(click.BadParameter, match=expected):
+    with pytest.raises((UserError, click.BadParameter), match=expected):
         call("train", *SMALL, *options, "-o", tmp_path / "run")
 
 
 def test_values_of_several_parts_are_read():
+    assert Timeouts.parse("hang=1m,silence=9s") == Timeouts(9.0, 60.0, 600.0)
+    assert Timeouts.parse("") == Timeouts()
     assert Saves.parse("100") == Saves(100, 2)
     assert Saves.parse("100,keep=3") == Saves(100, 3)
     assert KeepInMemory.parse("copies=2,racks=a,b/c") == KeepInMemory(Redundancy(1, 2), Racks((("a", "b"), ("c",))))
@@ -288,10 +267,7 @@ def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
             "the plan is for W1_2 dead, and --dead says W0_1",
         ),
         ([*SMALL, "--dead", "W0_0,W1_0"], "stage 0 has no live server"),
-        ([*SMALL, "--model", SCHEDULES / "none.toml"], r"none\.toml: cannot be read"),
         ([*SMALL, "--model", SCHEDULES / "paper.toml"], r"this is a job file, and a model file is needed: docs/refer"),
-        ([*SMALL, "--model", SCHEDULES.parent / "pyproject.toml"], r"unknown field .*; the keys are layers, hidden"),
-        ([*SMALL, "--store", "http://host"], "store 'http://host': give etcd://HOST:PORT"),
         ([*SMALL, "--store", "etcd://127.0.0.1:1"], "etcd at 127.0.0.1:1 does not answer.*see whether it runs there"),
     ],
 )
@@ -300,11 +276,4 @@ def test_what_cannot_be_used_is_one_line(tmp_path, monkeypatch, arguments, messa
     (tmp_path / "model.toml").write_text("layers = 8")
     with pytest.raises(UserError, match=message) as caught:
         call("train", "--model", tmp_path / "model.toml", *arguments, "-o", tmp_path)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("address", ["nosuch0", "203.0.113.1"])
-def test_a_server_cannot_join_at_an_address_that_this_machine_lacks(tmp_path, address):
-    with pytest.raises(UserError, match=f"address {address} cannot be used: .*; give --address .*: lo") as caught:
-        call("join", tmp_path, "--address", address)
     assert "\n" not in str(caught.value)

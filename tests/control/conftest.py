@@ -1,9 +1,7 @@
 """A store of each kind, and what the tests of the control package share."""
 
-import signal
 import uuid
 from collections.abc import Callable, Iterator
-from multiprocessing import get_context
 
 import msgspec
 import pytest
@@ -12,6 +10,7 @@ from harness.etcd import etcd, missing
 from harness.memory_store import MemoryStore
 from harness.relays import relays
 from harness.started import wait_until
+from harness.stores import store_apart
 from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_store import EtcdStore
@@ -62,23 +61,5 @@ def eventually() -> Callable[[Callable[[], bool]], None]:
 @pytest.fixture
 def served_apart() -> Iterator[tuple[TorchStore, Callable[[], None]]]:
     """A store in a process of its own, and how to kill that."""
-    listener = listen()
-    host, port = listener.getsockname()
-
-    def hold() -> None:
-        server = serve(listener)
-        signal.pause()
-        del server
-
-    process = get_context("fork").Process(target=hold, daemon=True)
-    process.start()
-    listener.close()
-
-    def kill() -> None:
-        process.kill()
-        process.join()
-
-    try:
-        yield TorchStore(host, port), kill
-    finally:
-        kill()
+    with store_apart() as store:
+        yield TorchStore(store.host, store.port), store.kill

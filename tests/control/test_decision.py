@@ -91,17 +91,6 @@ def test_a_run_is_lost_only_without_a_server_or_a_common_version(survey: Survey)
         assert "no checkpoint" in give_up(JOB, survey, outcome).stop
 
 
-def test_forward_where_every_stage_has_finished_somewhere_and_back_where_not() -> None:
-    finished = {(0, 0), (1, 1)}
-    reports = {each: report(each, 8, 7) if tuple(each.server) in finished else report(each, 7, 6) for each in MEMBERS}
-    outcome = decide(JOB, Survey(VIEW, reports, {}, {}))
-    assert outcome.step == 8
-    gone = Member(Server(1, 1), 0)
-    outcome = decide(JOB, Survey(VIEW, reports, {gone: death(gone)}, {}))
-    assert outcome.step == 7
-    assert outcome.deaths == (death(gone),)
-
-
 def test_of_two_who_want_a_place_the_first_gets_it() -> None:
     gone = MEMBERS[0]
     reports = {each: report(each, 7, 6) for each in MEMBERS[1:]}

@@ -17,7 +17,7 @@ from recycle.faults.rows import ADD, MILLISECONDS, REMOVE
 from recycle.job import Job, Server
 from recycle.study.answer import answer
 from recycle.study.bill import Bill
-from recycle.study.compare import StudySetting, compare
+from recycle.study.compare import StudySetting
 from recycle.study.failures import FailureHistory
 from recycle.study.page import _asked
 from recycle.study.rates import Ground
@@ -92,12 +92,6 @@ def read(folder: Path, name: str, content: str, job: Job | None = None) -> Outag
     return load_outages(str(path), job)
 
 
-def values(outages: Outages) -> list[float]:
-    history = FailureHistory.recorded(outages)
-    ground = Ground(JOB, 12.0, 16, outages.failures_per_second)
-    return [each.goodput for each in compare(StudySetting(ground, history, ("dropping", "fault-scaled"), 1))]
-
-
 def same(one: Outages, other: Outages) -> bool:
     assert (one.nodes, len(one.entries)) == (other.nodes, len(other.entries))
     assert one.seconds == pytest.approx(other.seconds, abs=1e-3)
@@ -114,17 +108,6 @@ def test_one_history_in_every_form_and_from_any_begin_is_the_same(tmp_path_facto
     for begin in (0.0, EPOCH):
         for name, content in written(history, unit, begin).items():
             assert same(first, read(folder, name, content)), (name, begin)
-
-
-def test_and_so_is_the_study(tmp_path):
-    history = History(4, 200, ((1, 0, 50), (0, 10, 110), (0, 20, 30), (2, 40, 41), (3, 150, 200)))
-    found = [
-        values(read(tmp_path, name, content))
-        for unit, begin in (("seconds", 0.0), ("days", EPOCH))
-        for name, content in written(history, unit, begin).items()
-    ]
-    assert all(each == pytest.approx(found[0], abs=1e-6) for each in found)
-    assert found[0][1] == pytest.approx(1 - (50 + 100 + 1 + 50) / 800, abs=1e-6)
 
 
 @given(

@@ -47,10 +47,6 @@ def test_a_file_has_a_line_for_each_server_and_opens_as_json():
     assert FIELDS["programs"]["W0_0"][:2] == ["0F0.0", "0SEND_F0.0>W0_1"]
 
 
-def test_the_same_plan_makes_the_same_bytes():
-    assert encode_plan(paper_plan()) == encode_plan(PLAN)
-
-
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [

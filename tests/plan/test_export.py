@@ -49,13 +49,12 @@ def test_torch_cannot_run_re_routed_work():
         export_torch(paper_plan(failed=()), 3)
 
 
-def run_in_torch(rank, folder, micro_batches, results):
-    """One rank of a pipeline of four linear stages that runs schedule.csv; puts its weight's gradient into results."""
+def run_in_torch(rank, folder, micro_batches):
+    """One rank of a pipeline of four linear stages that runs schedule.csv; gives its weight's gradient."""
     import torch
     from torch.distributed.pipelining import PipelineStage
     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
-    torch.set_num_threads(1)
     store = torch.distributed.FileStore(f"{folder}/store", 4)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=4)
     layer, data, target = torch_problem(rank, micro_batches)
@@ -64,9 +63,9 @@ def run_in_torch(rank, folder, micro_batches, results):
     schedule = _PipelineScheduleRuntime([stage], micro_batches, loss_fn=loss, scale_grads=False)
     schedule._load_csv(f"{folder}/schedule.csv", format="compute_only")
     schedule.step(*([data] if rank == 0 else []), target=target if rank == 3 else None)
-    results.put((rank, layer.weight.grad.tolist()))
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
+    return layer.weight.grad.tolist()
 
 
 def torch_problem(rank, micro_batches):
@@ -82,17 +81,11 @@ def torch_problem(rank, micro_batches):
 @pytest.mark.parametrize("mode", [Mode("fused", "global"), Mode("split", "staggered")])
 def test_torch_runs_an_exported_plan_to_the_gradients_of_the_whole_model(tmp_path, mode):
     torch = pytest.importorskip("torch", reason="torch is not installed")
+    from harness.ranks import results_of
+
     plan = make_plan(paper_job(micro_batches=4), (), mode, QUICK)
     (tmp_path / "schedule.csv").write_text(export_torch(plan, 1))
-    context = torch.multiprocessing.get_context("fork")
-    results = context.Queue()
-    ranks = [context.Process(target=run_in_torch, args=(rank, tmp_path, 4, results)) for rank in range(4)]
-    for process in ranks:
-        process.start()
-    gradients = dict(results.get(timeout=120) for _ in ranks)
-    for process in ranks:
-        process.join(120)
-    assert [process.exitcode for process in ranks] == [0] * 4
+    gradients = results_of(4, lambda member: run_in_torch(member.rank, tmp_path, 4))
     layers = [torch_problem(rank, 4)[0] for rank in range(4)]
     _, data, target = torch_problem(0, 4)
     for part, goal in zip(data.chunk(4), target.chunk(4), strict=True):

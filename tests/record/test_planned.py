@@ -1,11 +1,9 @@
 import pytest
 
 from harness.examples import DEAD, paper_plan
-from recycle.job import Server
 from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Op
 from recycle.plan.memory import peak_memory
-from recycle.plan.timing import Deadlock
 from recycle.record.planned import timeline
 from tests.view.samples import small
 
@@ -71,14 +69,3 @@ def test_failures_and_optimizer_steps_are_instants(plan):
     assert [each.server for each in instants if each.kind == "failure"] == list(map(str, DEAD))
     assert len([each for each in instants if each.kind == "optimizer step"]) == 2 * plan.job.depth
     assert timeline(plan).failed == DEAD
-
-
-def test_an_order_that_deadlocks_has_no_times(plan):
-    import msgspec
-
-    server = Server(0, 3)
-    stuck = msgspec.structs.replace(plan, programs={**plan.programs, server: plan.programs[server][::-1]})
-    other = Server(0, 2)
-    stuck = msgspec.structs.replace(stuck, programs={**stuck.programs, other: plan.programs[other][::-1]})
-    with pytest.raises(Deadlock):
-        timeline(stuck)

@@ -1,7 +1,6 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -30,15 +29,6 @@ def iteration(server, step, losses=(), epoch=0, seconds=1.0):
 TWO = view(0, ["W0_0", "W0_1"])
 
 
-def test_a_total_is_passed_on_when_the_last_server_has_told():
-    lines = [TWO, iteration("W0_0", 0), iteration("W0_0", 1)]
-    assert told(lines) == []
-    lines.append(iteration("W0_1", 0, [1.0, 2.0, 6.0], seconds=2.0))
-    assert told(lines) == [StepTotal(0, 3.0, 2.0)]
-    lines.append(iteration("W0_1", 1, [1.0, 1.0, 1.0], seconds=0.5))
-    assert told(lines)[1:] == [StepTotal(1, 1.0, 1.0)]
-
-
 def test_losses_that_several_servers_tell_count_once():
     four = view(0, ["W0_0", "W0_1", "W1_0", "W1_1"])
     lines = [iteration(server, 0, [1.0, 2.0] if server[-1] == "1" else ()) for server in four.servers]
@@ -47,19 +37,6 @@ def test_losses_that_several_servers_tell_count_once():
     seen = told([four, *evaluations, *lines])
     assert seen == [StepTotal(0, 2.0, None), StepTotal(0, 1.5, 1.0)]
     assert seen[0].held_out
-
-
-def test_a_step_that_is_made_again_counts_only_in_the_later_view():
-    again = view(1, ["W0_0", "W1_1"], step=0)
-    lines = [
-        view(0, ["W0_0", "W1_0", "W0_1", "W1_1"]),
-        iteration("W0_1", 0, [5.0]),
-        again,
-        iteration("W1_1", 0, [5.0]),
-        iteration("W1_1", 0, [4.0], epoch=1),
-    ]
-    assert told(lines) == []
-    assert told([*lines, iteration("W0_0", 0, epoch=1)]) == [StepTotal(0, 4.0, 1.0)]
 
 
 def test_a_step_that_was_finished_needs_no_word_of_the_dead():
@@ -115,24 +92,6 @@ def test_a_server_may_tell_of_steps_behind_a_checkpoint_before_the_view_is_known
     lines.append(view(1, ["W0_0", "W0_1"], step=1, restore="checkpoint"))
     seen = [(each.step, each.loss, each.again) for each in told(lines)]
     assert seen == [(0, 0.0, False), (1, 1.0, False), (2, 2.0, False), (1, 1.5, True)]
-
-
-def test_a_view_that_is_heard_of_late_brings_no_step_a_second_time():
-    lines = [TWO, iteration("W0_1", 0, [5.0]), view(2, ["W0_0", "W0_1"], step=1), view(1, ["W0_0", "W0_1"], step=0)]
-    lines += [iteration("W0_0", 0, epoch=1), iteration("W0_1", 0, [5.0], epoch=1)]
-    assert told(lines) == [StepTotal(0, 5.0, 1.0)]
-
-
-def test_a_run_that_goes_on_begins_where_its_first_view_does():
-    assert told([view(0, ["W0_0"], step=7), iteration("W0_0", 7, [2.0])]) == [StepTotal(7, 2.0, 1.0)]
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_a_sum_does_not_depend_on_who_tells_first(order):
-    losses = [0.1, 0.7, 0.3, 1e9, 0.2, -1e9]
-    lines = [iteration("W0_0", 0, losses), iteration("W1_0", 0, losses)]
-    seen = told([view(0, ["W0_0", "W1_0"]), *(lines[each] for each in order)])
-    assert seen[0].loss == pytest.approx(1.3 / 6)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.hosts import hosts, missing
-from harness.started import TRAIN, by_hand, small_run, torchrun
+from harness.started import TRAIN, by_hand, small_run
 
 WHY_NOT = missing()
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(300)]
@@ -36,18 +36,6 @@ def test_a_run_finds_its_hosts(networks, own_name, master, more, start, tmp_path
         for rank in ranks:
             assert rank.ended() == 0, rank.output
         assert "iteration 3/3" in ranks[0].output
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("networks", "own_name"), [([IPV6, IPV4], ""), ([IPV6], OWN_NAME)], ids=["both", "debian-ipv6"]
-)
-def test_a_run_of_torchrun_finds_its_hosts(networks, own_name, start, tmp_path):
-    with hosts(2, networks=networks, own_name=own_name) as two:
-        nodes = [start(torchrun(node, 2, 1, two[0], *words(tmp_path)), host) for node, host in enumerate(two)]
-        for node in nodes:
-            assert node.ended() == 0, node.output
-        assert "iteration 3/3" in nodes[0].output
 
 
 def test_a_host_of_several_addresses_whose_name_says_none_is_told_so_at_once(start, tmp_path):

@@ -14,9 +14,7 @@ from harness.examples import paper_job
 from harness.ports import free_port
 from harness.processes import send_signal
 from harness.started import TRAIN, by_hand, wait_until
-from harness.waiting import ForReturn, wait_between
 from recycle.faults.menu import Kind
-from recycle.job import Server
 from recycle.plan.instruction import Op
 from recycle.record.recording import DeathLine
 from recycle.runtime.checkpoint_folders import checkpoints
@@ -100,15 +98,6 @@ def test_exact_sums_over_ranks_have_the_same_bits(tmp_path, doom):
     broken = SplitRun(tmp_path / "broken", changes=exact, iterations=5)
     assert [len(each.servers) for each in broken.views] == [4, 3], broken.story
     assert broken.losses() == whole.losses()
-
-
-@pytest.mark.long
-def test_a_server_comes_back_with_all_its_ranks(tmp_path, reference, doom, monkeypatch):
-    wait_between(ForReturn(Server(1, 0)), monkeypatch.setattr)
-    doom["W1_0", 1] = 40
-    run = SplitRun(tmp_path / "run", restarts=1)
-    run.require_same(reference)
-    assert [len(each.servers) for each in run.views] == [4, 3, 4], run.story
 
 
 @pytest.mark.parametrize("distributed", [pytest.param(False, marks=pytest.mark.long), True])

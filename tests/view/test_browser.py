@@ -12,7 +12,7 @@ from recycle.view.chart import make_chart
 from recycle.view.panel import Panel
 from recycle.view.subject import subject_of
 from tests.view.pages import CRITICAL, FORWARD, LOST, MEMORY, STEP, colours, move, move_to, press, settle, tip, written
-from tests.view.samples import DEAD, SCRIPT, chart_of, small
+from tests.view.samples import DEAD, chart_of, small
 
 pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
@@ -271,12 +271,6 @@ def test_an_illegal_plan_says_so_and_marks_the_box(open_page, plan):
     shown = open_page(Panel("wrong", make_chart(subject, subject.timeline), subject.timeline))
     assert "ILLEGAL" in shown.find_element("id", "head").text
     assert colours(shown).get((0xD0, 0, 0), 0) > 20
-
-
-def test_names_from_files_stay_text(open_page):
-    shown = open_page(Panel("x", chart_of(small(name=SCRIPT)), timeline(small(name=SCRIPT))))
-    assert SCRIPT in shown.find_element("id", "head").text
-    assert shown.title.startswith(SCRIPT)
 
 
 @pytest.mark.long

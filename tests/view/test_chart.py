@@ -6,7 +6,7 @@ from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Op
 from recycle.plan.memory import peak_memory
 from recycle.plan.normalise import canonical_dead, relabel_plan
-from recycle.view.chart import fate, make_chart, printable
+from recycle.view.chart import fate, make_chart
 from recycle.view.subject import Subject
 from tests.view.samples import chart_of, measured, small
 
@@ -71,7 +71,3 @@ def test_where_a_peer_has_the_role_of_the_dead_the_work_is_that_of_the_peers_own
         assert len(moved) == job.micro_batches
     forwards = [(row, span) for row in shown.values() for span in row.spans if span.instruction.op is Op.F]
     assert sum(row.rerouted(span.instruction) for row, span in forwards) == len(failed) * job.micro_batches
-
-
-def test_text_from_files_cannot_steer_a_terminal():
-    assert printable("a\x1b[1m\x00b é") == "a\ufffd[1m\ufffdb é"

@@ -28,11 +28,6 @@ def page_of(plan, iterations=1):
     return page([Panel("plan", chart_of(plan, iterations), timeline(plan, iterations))])
 
 
-def test_the_same_plan_gives_the_same_bytes(worked):
-    _, plan = worked
-    assert page_of(plan) == page_of(plan)
-
-
 def test_the_page_asks_for_nothing_from_a_network(staggered):
     # Names of forms of XML and places within a picture are no addresses.
     text = page_of(staggered).replace("http://www.w3.org", "").replace("url(#", "")

@@ -12,7 +12,7 @@ from recycle.plan.document import save_plan
 from recycle.plan.instruction import Op
 from recycle.view.files import FILE_VIEWS
 from tests.view.conftest import SCHEDULES
-from tests.view.samples import measured, small
+from tests.view.samples import measured
 
 STAGGERED = SCHEDULES / "4-staggered.json"
 FUSED = SCHEDULES / "2-fused.json"
@@ -51,13 +51,6 @@ def test_every_file_is_written(run, tmp_path):
     assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
     assert json.loads((tmp_path / "a.json").read_text())["traceEvents"]
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
-
-
-def test_lists_are_good_for_diff(run):
-    _, first, _ = run("show", STAGGERED, "--list")
-    _, second, _ = run("show", STAGGERED, "--list")
-    assert first == second
-    assert first.splitlines()[0] == "W0_0 0F0.0"
 
 
 def test_two_schedules_are_drawn_below_each_other_and_compared(run, ran, tmp_path):
@@ -119,17 +112,6 @@ def test_a_figure_without_matplotlib_says_what_to_install(refused, tmp_path, mon
     assert "need matplotlib: pip install" in refused("show", STAGGERED, "--figure", tmp_path / "a.png")
 
 
-@pytest.mark.parametrize(
-    "shape", [(1, 1, 1), (2, 1, 1), (1, 3, 1), (2, 2, 3)], ids=lambda shape: "x".join(map(str, shape))
-)
-def test_small_jobs_without_failures(run, ran, tmp_path, shape):
-    path = tmp_path / "small.json"
-    save_plan(small(*shape), path)
-    assert "dead none" in ran("show", path)
-    assert run("show", path, "--html", tmp_path / "a.html", "--svg", tmp_path / "a.svg")[0] == 0
-    assert run("explain", path)[0] == 0
-
-
 def test_the_figures_of_two_schedules_are_refused(run, tmp_path):
     assert run("show", FUSED, "--against", STAGGERED, "--figure", tmp_path / "a.png")[0] == 2
 
@@ -139,12 +121,3 @@ def test_explain_says_what_bounds_what_it_costs_and_what_would_help(run, golden)
     golden("view/2-fused.explain.txt", out)
     _, out, _ = run("explain", STAGGERED)
     golden("view/4-staggered.explain.txt", out)
-
-
-def test_explain_as_json(run):
-    _, out, _ = run("explain", FUSED, "--json")
-    assert json.loads(out)["remedies"]
-
-
-def test_a_directory_without_a_run_is_one_line(refused, tmp_path):
-    refused("show", tmp_path)

@@ -9,7 +9,7 @@ from recycle.view.chart import make_chart
 from recycle.view.subject import Subject
 from recycle.view.svg import draw
 from scripts.make_figures import pictures
-from tests.view.samples import SCRIPT, chart_of, measured, small
+from tests.view.samples import SCRIPT, chart_of, measured
 
 NAMESPACE = {"svg": "http://www.w3.org/2000/svg"}
 
@@ -29,29 +29,6 @@ def test_every_box_has_a_title_and_work_is_drawn_once(worked):
     assert len(titles) == len(set(titles))
     compute = sum(each.op.is_compute for program in plan.programs.values() for each in program)
     assert len(titles) == compute + len(plan.programs)
-
-
-def test_rerouted_work_keeps_its_fill_and_has_the_hatch_of_its_home(fused):
-    text = draw([chart_of(fused)])
-    rerouted = [box for box in boxes(text) if "re-routed from pipeline 1" in box.find("svg:title", NAMESPACE).text]
-    assert len(rerouted) == 12
-    for box in rerouted:
-        fills = [shape.get("fill") for shape in box.findall("svg:rect", NAMESPACE)]
-        assert "url(#home1)" in fills
-        assert fills[0] in ("#2f6db5", "#f2a24a")
-    assert 'id="home1"' in text
-
-
-def test_a_dead_server_says_where_its_work_went(fused):
-    text = draw([chart_of(fused)])
-    assert "dead: 1 3 5 on W0_2; 0 2 4 on W2_2" in text
-
-
-def test_why_the_figures_come_out_is_written_on_the_picture(worked):
-    name, plan = worked
-    text = draw([chart_of(plan)])
-    said = {"1-fault-free": "27 slots", "2-fused": "36 slots", "3-split": "29 slots", "4-staggered": "30 slots"}
-    assert f">all compute: {said[name]}<" in text or f">{said[name]}<" in text
 
 
 def test_names_from_files_are_escaped(staggered):
@@ -80,7 +57,3 @@ def test_one_very_short_instruction_does_not_make_a_picture_wide(staggered):
     run = msgspec.structs.replace(run, spans=(*run.spans[:first], short, *run.spans[first + 1 :]))
     width = int(ElementTree.fromstring(draw([make_chart(Subject("run", None, run), run)])).get("width"))
     assert width < 4000
-
-
-def test_the_smallest_job():
-    assert len(boxes(draw([chart_of(small())]))) == len({"F", "B", "REDUCE", "STEP"})

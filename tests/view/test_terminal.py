@@ -53,21 +53,10 @@ def test_in_a_narrow_terminal_a_column_stands_for_several_instructions(staggered
     golden("view/4-staggered-narrow.txt", text)
 
 
-def test_the_smallest_job():
-    text = plain(chart_of(small()), 80)
-    assert "W0_0" in text
-    assert "dead none" in text
-
-
 def test_long_times_are_drawn_in_columns_of_half_the_shortest_instruction():
     text = plain(chart_of(small(stages=2, micro_batches=2, forward=1000, input_gradient=1301, weight_gradient=900)), 80)
     assert "a column is" in text
     assert len(max(text.splitlines(), key=len)) <= 80
-
-
-def test_every_row_ends_with_its_bubble_and_its_peak_memory(fused):
-    row = next(line for line in plain(chart_of(fused), 100).splitlines() if line.startswith("W0_2"))
-    assert row.split()[-2:] == ["23%", "2/2"]
 
 
 def test_a_role_is_named(staggered):

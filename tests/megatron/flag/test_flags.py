@@ -25,18 +25,8 @@ def test_without_flags_everything_is_stock():
 
 
 def test_flags_are_read_and_taken_from_what_the_script_gets():
-    arguments = [
-        "--lr",
-        "1",
-        "--pipeline-schedule",
-        "recycle",
-        "--recycle-dead",
-        "W1_2,W0_3",
-        "--recycle-budget",
-        "500ms",
-    ]
-    arguments += ["--recycle-catalogue", "plans.zip", "--recycle-record", "runs/7"]
-    flags, rest = find_flags([*arguments, "--recycle-budget", "500ms"])
+    arguments = "--lr 1 --pipeline-schedule recycle --recycle-dead W1_2,W0_3 --recycle-budget 500ms"
+    flags, rest = find_flags(f"{arguments} --recycle-catalogue plans.zip --recycle-record runs/7".split())
     assert flags.on
     assert flags.catalogue == Path("plans.zip")
     assert flags.dead == (Server(1, 2), Server(0, 3))

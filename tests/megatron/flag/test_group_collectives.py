@@ -3,13 +3,13 @@
 import os
 from functools import partial
 
-import msgspec
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, ReduceOp
 
 from harness.examples import paper_job
+from harness.ranks import results_of
 from recycle.control.membership.view import ServerRank
 from recycle.megatron.flag.world.collectives import hand_over, several
 from recycle.megatron.flag.world.objects import broadcast_object_list
@@ -187,8 +187,6 @@ def equal(one, other):
 
 
 def test_as_long_as_all_live_every_call_gives_what_torchs_own_gives_to_the_bit():
-    heard = {}
-
     def body(member):
         process = Process(member)
         theirs = calls(process)
@@ -199,11 +197,9 @@ def test_as_long_as_all_live_every_call_gives_what_torchs_own_gives_to_the_bit()
             assert len(ours[call]) == len(found), call
             assert all(map(equal, ours[call], found)), (call, ours[call], found)
         assert process.live.epoch == 0
-        member.report(str(len(theirs)).encode())
+        assert len(theirs) > 500
 
-    launch(len(RANKS), body, lambda rank, content: heard.update({rank: int(content)}))
-    assert heard.keys() == set(range(len(RANKS)))
-    assert min(heard.values()) > 500
+    launch(len(RANKS), body)
 
 
 UNSUPPORTED = {
@@ -218,8 +214,6 @@ UNSUPPORTED = {
 
 
 def test_what_cannot_be_carried_through_failures_is_refused_by_name():
-    heard = {}
-
     def body(member):
         process = Process(member)
         process.hand_over()
@@ -228,17 +222,14 @@ def test_what_cannot_be_carried_through_failures_is_refused_by_name():
                 call(torch.zeros(4))
         # All have refused alike, so what follows is not out of step.
         assert all_reduce(ReduceOp.SUM, dist.group.WORLD, torch.ones(1))[0].item() == 4
-        member.report(b"refused")
 
-    launch(len(RANKS), body, lambda rank, content: heard.update({rank: content}))
-    assert heard == dict.fromkeys(range(len(RANKS)), b"refused")
+    launch(len(RANKS), body)
 
 
 @pytest.mark.parametrize("victim", range(4))
 def test_a_rank_dies_among_calls_and_its_peer_says_what_it_would_have_said(victim):
     """Every server puts in what its peers put in, and a death comes in the middle of the calls."""
     survivors = tuple(each for rank, each in enumerate(RANKS) if rank != victim)
-    heard = {}
 
     def body(member):
         process = Process(member, (RANKS, survivors))
@@ -264,11 +255,11 @@ def test_a_rank_dies_among_calls_and_its_peer_says_what_it_would_have_said(victi
         with pytest.raises(RunError, match=f"rank {victim} .*is dead, and nobody else knows what it scatters"):
             scatter(victim, dist.group.WORLD, torch.zeros(2))
         assert process.live.epoch == 1
-        member.report(msgspec.msgpack.encode(results))
+        return results
 
-    launch(len(RANKS), body, lambda rank, content: heard.update({RANKS[rank]: msgspec.msgpack.decode(content)}))
-    assert set(heard) == set(survivors)
-    for server, results in heard.items():
+    found = {RANKS[rank]: results for rank, results in results_of(len(RANKS), body).items()}
+    assert set(found) == set(survivors)
+    for server, results in found.items():
         alone = server.stage == RANKS[victim].stage
         for number in range(4):
             stages = [[number + 10.0 * stage, 3.0] for stage in range(2)]

@@ -2,13 +2,12 @@
 
 import os
 
-import msgspec
 import pytest
 import torch
 import torch.distributed as dist
 
+from harness.ranks import results_of
 from recycle.megatron.flag.world.live_world import only_the_living
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.network import meet
 from tests.megatron.flag.test_group_collectives import RANKS, Process
 
@@ -48,7 +47,6 @@ def numbers():
 
 @pytest.mark.parametrize(("dead", "size"), [(0, 1), (1, 1), (3, 1), (0, 2), (3, 2)])
 def test_the_ranks_are_those_of_the_living_and_afterwards_what_they_were(dead, size):
-    heard = {}
     by_rank = [server for server in RANKS for _ in range(size)]
     living = [rank for rank, server in enumerate(by_rank) if server != RANKS[dead]]
 
@@ -75,9 +73,9 @@ def test_the_ranks_are_those_of_the_living_and_afterwards_what_they_were(dead, s
             assert [each.item() for each in gathered] == [each.stage for each in by_rank]
         # Whoever ends leaves the view, which the others may still need.
         meet(process.live.network)
-        member.report(msgspec.msgpack.encode((*told, stage, whole)))
+        return *told, stage, whole
 
-    launch(len(by_rank), body, lambda rank, content: heard.update({rank: msgspec.msgpack.decode(content)}))
+    heard = results_of(len(by_rank), body)
     assert sorted(heard) == living
     for number, rank in enumerate(living):
         server = by_rank[rank]
@@ -104,7 +102,6 @@ def test_the_ranks_are_those_of_the_living_and_afterwards_what_they_were(dead, s
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_death_meanwhile_ends_it_for_all_who_are_left(size):
     """With all ranks of its server; who has come through it or not does it again with the others."""
-    heard = {}
     by_rank = [server for server in RANKS for _ in range(size)]
 
     def body(member):
@@ -125,8 +122,7 @@ def test_a_death_meanwhile_ends_it_for_all_who_are_left(size):
             return [torch.tensor(found)]
 
         (found,) = live.collectives.call("together", act, across=True)
-        member.report(msgspec.msgpack.encode((attempts, found.tolist())))
+        return attempts, found.tolist()
 
-    launch(len(by_rank), body, lambda rank, content: heard.update({rank: msgspec.msgpack.decode(content)}))
     count, left = len(by_rank), len(by_rank) - size
-    assert heard == {rank: [[count, left], list(range(left))] for rank in range(left)}
+    assert results_of(count, body) == {rank: [[count, left], list(range(left))] for rank in range(left)}

@@ -22,6 +22,7 @@ from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
 from harness.processes import children, send_signal
 from harness.started import wait_until
+from harness.stores import store_apart
 from recycle.control.board import keys, run_folder
 from recycle.control.board.board import Board
 from recycle.control.host.agent import FENCED, LEFT, STOPPED
@@ -389,34 +390,24 @@ def fail():
     raise OSError("this is what happened")
 
 
-@pytest.mark.parametrize(
-    ("work", "status", "said"),
-    [
-        (lambda: None, 0, ""),
-        (leave(None), 0, ""),
-        (leave(0), 0, ""),
-        (leave(5), 5, ""),
-        (leave("words"), 1, "words\n"),
-        (leave(STOPPED), STOPPED, ""),
-        (log_at_the_end, 0, "all was logged\n"),
-        (refuse, REFUSED, "recycle: --lr is missing: give it\n"),
-        (fail, 1, "OSError: this is what happened\n"),
-        (die, 128 + signal.SIGKILL, ""),
-    ],
-    ids=[
-        "returns",
-        "exits",
-        "exits with 0",
-        "exits with 5",
-        "exits with words",
-        "stopped",
-        "logs",
-        "refuses",
-        "fails",
-        "dies",
-    ],
-)
-def test_before_there_is_a_view_a_rank_ends_as_its_work_does(start, capfd, work, status, said):
+ENDS = {
+    "returns": (lambda: None, 0, ""),
+    "exits": (leave(None), 0, ""),
+    "exits with 0": (leave(0), 0, ""),
+    "exits with 5": (leave(5), 5, ""),
+    "exits with words": (leave("words"), 1, "words\n"),
+    "stopped": (leave(STOPPED), STOPPED, ""),
+    "logs": (log_at_the_end, 0, "all was logged\n"),
+    "refuses": (refuse, REFUSED, "recycle: --lr is missing: give it\n"),
+    "fails": (fail, 1, "OSError: this is what happened\n"),
+    "dies": (die, 128 + signal.SIGKILL, ""),
+}
+"""How work ends, and the status and the words with which its rank does."""
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_before_there_is_a_view_a_rank_ends_as_its_work_does(start, capfd, end):
+    work, status, said = ENDS[end]
     assert start(work).ended() == status
     captured = capfd.readouterr()
     assert captured.err.endswith(said)
@@ -470,23 +461,12 @@ def test_a_rank_whose_work_has_died_says_so_if_nobody_keeps_the_run(start_in_vie
 
 
 def test_when_the_store_is_lost_a_rank_whose_work_has_died_waits_for_nobody(start_in_view):
-    listener = listen()
-    host, port = listener.getsockname()
-
-    def hold():
-        server = serve(listener)
-        signal.pause()
-        del server
-
-    holder = CONTEXT.Process(target=hold)
-    holder.start()
-    listener.close()
-    rank = start_in_view(leave(7), address=(host, port))
-    rank.wait_for_death()
-    assert rank.is_there_after(0.2)
-    holder.kill()
-    holder.join()
-    assert rank.ended() == 7
+    with store_apart() as store:
+        rank = start_in_view(leave(7), address=(store.host, store.port))
+        rank.wait_for_death()
+        assert rank.is_there_after(0.2)
+        store.kill()
+        assert rank.ended() == 7
 
 
 @pytest.mark.parametrize(("status", "lives"), [(9, [0, 1, 2]), (REFUSED, [0]), (STOPPED, [0])])

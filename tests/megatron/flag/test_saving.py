@@ -1,6 +1,5 @@
 """Checkpoints where servers are dead or die meanwhile: all who live write the same one, as often as it takes."""
 
-import ast
 import errno
 import importlib
 import re
@@ -15,6 +14,7 @@ from torch.distributed import PrefixStore
 from torch.distributed.checkpoint.api import CheckpointException
 
 from harness.flag_runs import make_dataset, missing, needs_training, train
+from harness.ranks import results_of
 from recycle.megatron.flag.state import saving
 from recycle.megatron.flag.state.saving import save_by_the_living
 from recycle.runtime.errors import ViewBroken
@@ -77,7 +77,6 @@ def ranks_save(path, attempts, **keywords):
         attempts: by rank.
         keywords: of that function.
     """
-    heard = {}
 
     def body(member):
         dist.init_process_group("gloo", store=PrefixStore("torch", member.store()), rank=member.rank, world_size=2)
@@ -85,17 +84,17 @@ def ranks_save(path, attempts, **keywords):
         save_by_the_living(writer.save, writer, writer.arguments)(4, writer.context, **keywords)
         assert writer.settled == 1
         assert writer.arguments.world_size == WORLD_SIZE
-        member.report(repr(writer.seen).encode())
+        return writer.seen
 
-    launch(2, body, lambda rank, content: heard.update({rank: content}))
-    return [ast.literal_eval(heard[rank].decode()) for rank in range(2)]
+    found = results_of(2, body)
+    return [found[rank] for rank in range(2)]
 
 
 KEPT = {"local_checkpoint_manager": "kept"}
 
 
 def test_while_all_live_megatron_saves_once_and_says_how_many_there_are(tmp_path):
-    assert ranks_save(tmp_path, [[3], [3]]) == [[(4, 2, [], KEPT)]] * 2
+    assert ranks_save(tmp_path, [[3], [3]]) == [[[4, 2, [], KEPT]]] * 2
 
 
 def test_after_a_death_in_the_middle_nothing_of_what_was_begun_is_left(tmp_path):
@@ -103,7 +102,7 @@ def test_after_a_death_in_the_middle_nothing_of_what_was_begun_is_left(tmp_path)
     before = tmp_path / "iter_0000003" / "0.distcp"
     before.parent.mkdir()
     before.touch()
-    again = (4, 2, ["0.distcp"], KEPT)
+    again = [4, 2, ["0.distcp"], KEPT]
     assert ranks_save(tmp_path, [[3, 4], [3, 4]]) == [[again, again]] * 2
 
 
@@ -114,8 +113,6 @@ def test_what_is_not_kept_lies_elsewhere_and_nothing_is_removed(tmp_path):
 
 
 def test_in_the_same_view_megatron_keeps_what_it_has_divided(tmp_path):
-    heard = {}
-
     def body(member):
         dist.init_process_group("gloo", store=PrefixStore("torch", member.store()), rank=0, world_size=1)
         writer = Writer(0, tmp_path, [3])
@@ -123,15 +120,11 @@ def test_in_the_same_view_megatron_keeps_what_it_has_divided(tmp_path):
         for iteration in (4, 8):
             save(iteration, checkpointing_context=writer.context)
         assert [each[3].get("save_strategy") for each in writer.seen] == [None, "of 3"]
-        member.report(b"kept")
 
-    launch(1, body, lambda rank, content: heard.update({rank: content}))
-    assert heard == {0: b"kept"}
+    launch(1, body)
 
 
 def test_results_of_a_save_that_was_given_up_are_not_taken_for_those_of_the_next_one(tmp_path):
-    heard = {}
-
     def body(member):
         from megatron.core.dist_checkpointing.strategies import filesystem_async
 
@@ -142,15 +135,11 @@ def test_results_of_a_save_that_was_given_up_are_not_taken_for_those_of_the_next
         found = []
         save_by_the_living(writer.save, writer, writer.arguments)(4, None)
         assert found == [True, True]
-        member.report(b"kept")
 
-    launch(1, body, lambda rank, content: heard.update({rank: content}))
-    assert heard == {0: b"kept"}
+    launch(1, body)
 
 
 def test_when_saving_fails_megatrons_arguments_are_as_they_were(tmp_path):
-    heard = {}
-
     def body(member):
         dist.init_process_group("gloo", store=PrefixStore("torch", member.store()), rank=0, world_size=1)
         writer = Writer(0, tmp_path, [3])
@@ -161,18 +150,14 @@ def test_when_saving_fails_megatrons_arguments_are_as_they_were(tmp_path):
         with pytest.raises(ConnectionResetError):
             save_by_the_living(fail, writer, writer.arguments)(4, None)
         assert writer.arguments.world_size == WORLD_SIZE
-        member.report(b"kept")
 
-    launch(1, body, lambda rank, content: heard.update({rank: content}))
-    assert heard == {0: b"kept"}
+    launch(1, body)
 
 
 @pytest.mark.parametrize("in_words_of_torch", [False, True])
 def test_a_full_disk_of_one_is_nobodys_death_and_all_go_on_without_the_checkpoint(
     tmp_path, monkeypatch, in_words_of_torch
 ):
-    heard = {}
-
     def body(member):
         dist.init_process_group("gloo", store=PrefixStore("torch", member.store()), rank=member.rank, world_size=2)
         writer = Writer(member.rank, tmp_path, [3, 4])
@@ -191,13 +176,12 @@ def test_a_full_disk_of_one_is_nobodys_death_and_all_go_on_without_the_checkpoin
         save_by_the_living(save, writer, writer.arguments)(4, writer.context)
         assert len(writer.seen) == 1
         assert writer.arguments.world_size == WORLD_SIZE
-        member.report("".join(told).encode())
+        return told
 
     told = []
     monkeypatch.setattr(saving, "_warn", told.append)
-    launch(2, body, lambda rank, content: heard.update({rank: content.decode()}))
     cause = "File too large" if in_words_of_torch else "No space left on device"
-    assert heard == {0: "", 1: f"the checkpoint of iteration 4 cannot be written: {cause}"}
+    assert results_of(2, body) == {0: [], 1: [f"the checkpoint of iteration 4 cannot be written: {cause}"]}
     assert list(tmp_path.iterdir()) == []
 
 

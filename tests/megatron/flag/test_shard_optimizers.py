@@ -168,8 +168,6 @@ def train(dtype, of_each):
 @pytest.mark.parametrize("of_each", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_whoever_holds_which_shard_all_bits_are_those_of_an_optimizer_that_is_whole(dtype, of_each, counts_in_groups):
-    found = []
-
     def body(member):
         run_on_cpu()
         if counts_in_groups:
@@ -177,7 +175,5 @@ def test_whoever_holds_which_shard_all_bits_are_those_of_an_optimizer_that_is_wh
             megatron_optimizers.Adam = megatron_optimizers.distrib_optimizer.Adam = GroupCountingAdam
         join_server(Server(0, 0), 1)
         train(dtype, of_each)
-        member.report(b"done")
 
-    launch(1, body, lambda rank, payload: found.append(payload))
-    assert found == [b"done"]
+    launch(1, body)

@@ -4,7 +4,6 @@ import re
 import signal
 import sys
 from contextlib import contextmanager
-from multiprocessing import get_context
 
 import pytest
 
@@ -13,32 +12,18 @@ from harness.forked import TRAINING_CODE
 from harness.plain_lines import require_plain
 from harness.processes import send_signal
 from harness.started import Started, by_hand
+from harness.stores import store_apart
 from recycle.control.host.agent import LEFT, STOPPED
-from recycle.control.store.tcp_store import listen, serve
 
 pytestmark = [needs_training, pytest.mark.timeout(900)]
-CONTEXT = get_context("fork")
 ALONE = ("--pipeline-model-parallel-size", 1)
 ON = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms", "--recycle-restarts", 0)
 
 
 @pytest.fixture
 def store():
-    """A process that serves a store, and where."""
-    listener = listen()
-    address = listener.getsockname()
-
-    def hold():
-        served = serve(listener)
-        while served is not None:
-            signal.pause()
-
-    process = CONTEXT.Process(target=hold)
-    process.start()
-    listener.close()
-    yield process, *address
-    process.kill()
-    process.join()
+    with store_apart() as served:
+        yield served
 
 
 @pytest.mark.parametrize(
@@ -74,15 +59,15 @@ def test_the_signal_that_megatron_takes_ends_a_run_with_a_checkpoint(tmp_path, m
 @contextmanager
 def trained_alone(store, folder):
     """Two pipelines of one rank each, and their dataset; without agents, so with few processes."""
-    _, host, port = store
     dataset, slow = make_dataset(folder / "text"), folder / "slow"
     slow.touch()
     settings = ("--save-interval", 10**6, "--ckpt-format", "torch", "--save", folder / "saved")
-    given = words_of(dataset, *ALONE, *ON, *settings, iterations=200, script="paced_gpt.py")
+    arguments = words_of(dataset, *ALONE, *ON, *settings, iterations=200, script="paced_gpt.py")
     # No iteration is too short for what is waited for to happen in the middle of the run.
     paced = {"PACE": str(slow), "PACE_SECONDS": "0.7", "LOCAL_RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    words = [sys.executable, str(SCRIPT.with_name("bare_rank.py")), *given]
-    ranks = [Started(words, None, VARIABLES | paced | by_hand(rank, 2, host, port), TRAINING_CODE) for rank in range(2)]
+    words = [sys.executable, str(SCRIPT.with_name("bare_rank.py")), *arguments]
+    given = [VARIABLES | paced | by_hand(rank, 2, store.host, store.port) for rank in range(2)]
+    ranks = [Started(words, None, variables, TRAINING_CODE) for variables in given]
     try:
         yield ranks, dataset
     finally:
@@ -92,14 +77,13 @@ def trained_alone(store, folder):
 
 def test_leaving_losing_the_store_and_ending_lose_nothing(store, tmp_path):
     """What agents do about signals is tested with them."""
-    process, saved = store[0], tmp_path / "saved"
+    saved = tmp_path / "saved"
     with trained_alone(store, tmp_path) as (ranks, dataset):
         ranks[1].wait_for(" iteration        2/", 300)
         ranks[1].process.send_signal(signal.SIGTERM)
         ranks[0].wait_for("recycle: W1_0 leaves: SIGTERM; training goes on with 1 servers", 300)
         assert ranks[1].ended(300) == LEFT
-        assert process.pid is not None
-        send_signal(process.pid, signal.SIGKILL)
+        store.kill()
         ranks[0].wait_for("successfully saved checkpoint from iteration", 300)
         assert "the store is lost: training goes on" in ranks[0].output
         ranks[0].process.send_signal(signal.SIGTERM)
@@ -118,7 +102,7 @@ def test_leaving_losing_the_store_and_ending_lose_nothing(store, tmp_path):
 def test_a_death_while_the_store_is_lost_ends_the_run_with_the_name_of_the_server(store, tmp_path):
     with trained_alone(store, tmp_path) as (ranks, _):
         ranks[1].wait_for(" iteration        2/", 300)
-        send_signal(store[0].pid, signal.SIGKILL)
+        store.kill()
         ranks[0].wait_for("successfully saved checkpoint from iteration", 300)
         ranks[1].process.kill()
         assert ranks[0].ended(300) == STOPPED

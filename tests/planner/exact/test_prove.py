@@ -15,10 +15,9 @@ from recycle.planner.greedy.list_scheduler import list_schedule
 from recycle.planner.model.bounds import lower_bound
 from recycle.planner.model.evaluate import value
 from recycle.planner.model.problem import make_problem
-from recycle.planner.model.routing import balanced_routes
 from recycle.planner.model.stopping import MaxMoves
 from tests.planner.legality import assert_legal
-from tests.planner.test_table import STAGGERED, TABLE, table_problem
+from tests.planner.test_table import STAGGERED
 from tests.strategies import problems
 
 cp_model = pytest.importorskip("ortools.sat.python.cp_model")
@@ -33,16 +32,6 @@ def uneven_job(limit, released, costs=(10, 12, 7), last=(0, 0, 0), latency=0):
     return Job(pipelines=3, micro_batches=6, stages=tuple(stages), latency=(latency,) * 3)
 
 
-def one_after_another(problem):
-    """A legal schedule that is as bad as can be: each micro-batch passes the empty pipeline on its own."""
-    routes = balanced_routes(problem)
-    programs = {server: [] for server in problem.job.servers() if server not in problem.dead}
-    for unit in range(problem.total):
-        for stage, route in enumerate(routes):
-            programs[Server(route[unit], stage)] += [unit * 3 + kind for kind in range(problem.kinds)]
-    return programs
-
-
 def answer(build, problem, target):
     """Whether a model has a solution within a target value: yes, no, or unknown."""
     solver = cp_model.CpSolver()
@@ -50,17 +39,6 @@ def answer(build, problem, target):
     solver.parameters.max_deterministic_time = 1
     status = solver.solve(build(problem, 0, target).model)
     return {cp_model.INFEASIBLE: "no", cp_model.OPTIMAL: "yes", cp_model.FEASIBLE: "yes"}.get(status, "unknown")
-
-
-@pytest.mark.long
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize(("failed", "mode", "limit", "released", "expected"), TABLE)
-def test_every_number_of_the_table_is_proved(failed, mode, limit, released, expected):
-    problem = table_problem(failed, mode, limit, released)
-    result = solve(problem, seconds=60, hint=one_after_another(problem))
-    assert_legal(problem, result.programs)
-    assert (result.value, result.bound, result.status) == (expected, expected, "optimal")
-    assert value(problem, result.programs) == expected
 
 
 @pytest.mark.timeout(120)
@@ -178,10 +156,3 @@ assert time.monotonic() - began < 30, "the interrupt was ignored"
 assert result.status == "bounded" and result.programs
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=90)
-
-
-def test_the_solver_is_imported_only_when_it_is_used():
-    script = (
-        "import sys, recycle.planner.exact.prove; assert not any(name.startswith('ortools') for name in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

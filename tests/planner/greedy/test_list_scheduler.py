@@ -27,8 +27,3 @@ def test_fault_free_pipelines_of_equal_costs_meet_the_bound(stages, micro_batche
     job = paper_job(int(share * stages), released, pipelines=1, stages=stages, micro_batches=micro_batches)
     problem = make_problem(job, (), Mode())
     assert min(value(problem, list_schedule(problem, policy)) for policy in POLICIES) == lower_bound(problem).value
-
-
-def test_the_same_problem_gives_the_same_programs():
-    problem = make_problem(paper_job(), [paper_job().servers()[6]], Mode())
-    assert list_schedule(problem) == list_schedule(problem)

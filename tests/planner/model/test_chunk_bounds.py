@@ -1,25 +1,13 @@
 """The bounds for several chunks against the least values of small problems, and against plans."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 
 from harness.examples import placed_job
-from harness.least_value import least_value
 from recycle.plan.mode import Mode
 from recycle.planner.greedy.chunked import chunk_schedules
 from recycle.planner.model.bounds import breakdown, lower_bound
 from recycle.planner.model.evaluate import value
 from recycle.planner.model.problem import make_problem
-from tests.strategies import placed_problems
-
-
-@given(placed_problems(pipelines=2, servers=2, chunks=4, micro_batches=2))
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
-def test_no_rule_is_above_the_least_value_and_no_plan_below(problem):
-    best = min(value(problem, programs) for programs in chunk_schedules(problem))
-    least = least_value(problem, best)
-    assert all(bound.value <= least for bound in breakdown(problem))
-    assert least <= best
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,9 @@
 from collections import Counter
 
 import msgspec
-import pytest
 from hypothesis import given, settings
 
 from harness.examples import paper_job, plan_of
-from recycle.errors import NoPlanError
 from recycle.job import Server
 from recycle.plan.checker import check_plan
 from recycle.plan.instruction import Op
@@ -44,11 +42,6 @@ def test_dealt_routes_stay_at_home_or_are_balanced(problem):
         loads = Counter(route)
         assert set(loads) == set(live)
         assert max(loads.values()) == -(-problem.total // len(live))
-
-
-def test_a_stage_without_live_server_is_no_problem_to_plan():
-    with pytest.raises(NoPlanError, match="stage 2"):
-        make_problem(paper_job(), [Server(pipeline, 2) for pipeline in range(3)], Mode())
 
 
 def test_what_may_be_executed_elsewhere():

@@ -2,14 +2,13 @@
 
 from math import inf
 
-import msgspec
 import pytest
 from torch.distributed import HashStore
 
+from harness.ranks import results_of
 from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.execute.notices import EVERY, LONG, NoticeExchange, Notices, interval
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 
 
@@ -28,7 +27,6 @@ from recycle.runtime.net.connect import connect
 def test_a_notice_is_read_by_all_one_iteration_after_it_was_posted(long, said, expected):
     """Both want to admit as many, and the second one is unprotected if any."""
     view = View.among([Server(0, 0), Server(1, 0)])
-    heard = {}
 
     def body(member):
         notices = NoticeExchange(connect(member.store(), view, view.servers[member.rank]), 2, long)
@@ -38,10 +36,9 @@ def test_a_notice_is_read_by_all_one_iteration_after_it_was_posted(long, said, e
             notices.exchange()
             found.append(notices.heard)
         notices.collect()
-        member.report(msgspec.json.encode([*found, notices.heard]))
+        return [*found, notices.heard]
 
-    launch(2, body, lambda rank, content: heard.update({rank: msgspec.json.decode(content, type=list[Notices])}))
-    assert heard == {0: expected, 1: expected}
+    assert results_of(2, body, list[Notices]) == {0: expected, 1: expected}
 
 
 def test_nothing_is_under_way_before_the_first_notice():
@@ -79,7 +76,6 @@ def test_servers_part_when_all_leave_or_it_was_heard_twice(before, heard, partin
 def test_who_leaves_is_heard_of_twice_with_all_who_were_told_meanwhile():
     """The second server is told when the first one has posted already."""
     view = View.among([Server(0, 0), Server(1, 0), Server(0, 1), Server(1, 1)])
-    heard = {}
 
     def body(member):
         server = view.servers[member.rank]
@@ -91,9 +87,9 @@ def test_who_leaves_is_heard_of_twice_with_all_who_were_told_meanwhile():
             notices.exchange()
             found.append((notices.before.leaving, notices.heard.leaving, bool(notices.said.leaving)))
         notices.collect()
-        member.report(msgspec.json.encode(found))
+        return found
 
-    launch(4, body, lambda rank, content: heard.update({rank: msgspec.json.decode(content)}))
+    heard = results_of(4, body)
     everybody = [[[], []], [[], [1, 0, 0]], [[1, 0, 0], [1, 1, 0]], [[1, 1, 0], [1, 1, 0]]]
     assert [[each[:2] for each in heard[rank]] for rank in range(4)] == [everybody] * 4
     # A server knows whether it was counted, whatever it wants to say by now.

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from harness.examples import overlapped, paper_job, placed_job, plan_around
+from harness.ranks import results_of
 from recycle.control.membership.view import View
 from recycle.plan.memory import peak_memory
 from recycle.plan.mode import Mode
@@ -16,7 +17,6 @@ from recycle.record.recorder import Recorder
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.torch_stage import TorchStage, cut
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.method import Method
@@ -51,7 +51,6 @@ def train(plan, dropout=0.0, clip=None):
     """Every server's result."""
     view = View.of(plan)
     job = plan.job
-    results = {}
 
     def body(member):
         gc.freeze()  # what was there before the fork is neither walked nor counted
@@ -83,13 +82,10 @@ def train(plan, dropout=0.0, clip=None):
             result.tensors.append(tensors_left(min(result.tensors[1:], default=math.inf)))
         result.parameters = torch.cat([each.detach().flatten() for each in update.main]).tolist()
         network.barrier()
-        member.report(msgspec.msgpack.encode(result))
+        return result
 
-    def receive(rank, content):
-        results[view.servers[rank]] = msgspec.msgpack.decode(content, type=Result)
-
-    launch(len(view.servers), body, receive)
-    return results
+    results = results_of(len(view.servers), body, Result)
+    return {view.servers[rank]: result for rank, result in results.items()}
 
 
 def require_same(plan, dropout=0.0, clip=None):

@@ -58,11 +58,8 @@ def test_one_that_the_system_has_no_room_for_says_so_in_its_words(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, most))
         with pytest.raises(RunFailed, match=r"tensor-0 cannot be written: File too large; make room or choose another"):
             write_stage(tmp_path, 1, "stage-0/tensor-0", {"weight": torch.zeros(5000)})
-        member.report(b"done")
 
-    heard = []
-    launch(1, body, lambda rank, content: heard.append(content))
-    assert heard == [b"done"]
+    launch(1, body)
 
 
 def data(folder):

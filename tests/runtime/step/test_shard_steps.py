@@ -3,16 +3,15 @@
 import copy
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 import torch
 
+from harness.ranks import results_of
 from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.join.handover import receive_state, send_state
 from recycle.runtime.keep.layout import cut_by_shards, put_together, shard_of
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import Alone, Several
 from recycle.runtime.recover.restore import gather, share_out
@@ -93,15 +92,9 @@ class Sharded:
         self.steps.make(slice(None))
 
 
-class Said(msgspec.Struct):
-    held: list[list[int]]
-    moments: int
-
-
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
 def test_shards_move_with_deaths_and_returns_and_change_no_bit(kind):
     lives = [(0, 1, 2, 3), (0, 2, 3), (2, 3), (0, 1, 2, 3)]
-    said = {}
 
     def body(process):
         store, me = process.store(), Server(process.rank, 0)
@@ -135,9 +128,9 @@ def test_shards_move_with_deaths_and_returns_and_change_no_bit(kind):
             require_same_bits(whole_state(trained.parameters, trained.steps.whole_state(others)), expected)
         moments = sum(value.numel() for state in trained.optimizer.state.values() for value in state.values())
         network.barrier()
-        process.report(msgspec.msgpack.encode(Said(held, moments)))
+        return held, moments
 
-    launch(PEERS, body, lambda rank, content: said.update({rank: msgspec.msgpack.decode(content, type=Said)}))
+    said = results_of(PEERS, body)
     holders = [assign_shards(PEERS, live) for live in lives]
     for rank in range(PEERS):
         wanted = [
@@ -145,11 +138,11 @@ def test_shards_move_with_deaths_and_returns_and_change_no_bit(kind):
             for live, chosen in zip(lives, holders, strict=True)
             if rank in live
         ]
-        assert all(each <= {*held} for each, held in zip(wanted[1:], said[rank].held[1:], strict=True))
+        assert all(each <= {*held} for each, held in zip(wanted[1:], said[rank][0][1:], strict=True))
     per_element = {"adamw": 2, "sgd": 1}[kind]
     whole = per_element * sum(each.numel() for each in parameters())
     # Two of four shards each, what is counted, and at most a few blocks more than that.
-    assert all(each.moments < 0.65 * whole for each in said.values())
+    assert all(moments < 0.65 * whole for _, moments in said.values())
 
 
 def network_of_one():

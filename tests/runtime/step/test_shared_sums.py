@@ -14,13 +14,13 @@ import msgspec
 import pytest
 import torch
 
+from harness.ranks import results_of
 from harness.stand_in import Library
 from harness.stand_in_library import built, connect_over, lacking
 from harness.stand_in_transport import ends_over
 from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.errors import ViewBroken
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect, connect_pair
 from recycle.runtime.net.network import Share
 from recycle.runtime.step.shared_sums import find_holders, spread, start_shared_sum
@@ -81,7 +81,6 @@ def sum_over(live, dtype=torch.float32, one_queue=None):
     meet = connect if one_queue is None else connect_over(built(), one_queue)
     count = bytes_sent_by_gloo if one_queue is None else bytes_sent_by_nccl
     view = View.among(Server(each, 0) for each in live)
-    found = {}
 
     def body(member):
         server = view.servers[member.rank]
@@ -111,13 +110,10 @@ def sum_over(live, dtype=torch.float32, one_queue=None):
         sent.append(bytes_sent(network))
         all_have = [bits(each) for each in tensors]
         counts = (sent[2] - sent[1], sent[1] - sent[0], sent[3] - sent[2])
-        member.report(msgspec.msgpack.encode(Found(*parts, all_have, *counts)))
         network.barrier()
+        return Found(*parts, all_have, *counts)
 
-    launch(
-        len(live), body, lambda rank, content: found.update({live[rank]: msgspec.msgpack.decode(content, type=Found)})
-    )
-    return found
+    return {live[rank]: found for rank, found in results_of(len(live), body, Found).items()}
 
 
 TRANSPORTS = pytest.mark.parametrize("one_queue", [None, False, True], ids=["gloo", "nccl", "nccl in one queue"])

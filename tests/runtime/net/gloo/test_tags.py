@@ -4,9 +4,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.ranks import results_of
 from recycle.control.membership.view import View
 from recycle.job import Server
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.gloo.tags import CHECKS, DIRECTIONS, EPOCHS, GREETINGS, ORDERS, tag_of
 from recycle.runtime.net.transfer_key import STATE, TOKENS, Carried, TransferKey
@@ -59,7 +59,6 @@ def test_ends_that_confuse_neighbours_do_not_meet(home, number, carried):
 
 def test_gloo_takes_the_greatest_tag_and_tells_both_directions_apart():
     """Over a link whose counts are about to begin again, both ways at once."""
-    heard = {}
 
     def body(member):
         network = connect(member.store(), View.among(SERVERS, EPOCHS - 1), SERVERS[member.rank])
@@ -71,7 +70,6 @@ def test_gloo_takes_the_greatest_tag_and_tells_both_directions_apart():
         under_way += [link.send(each, TransferKey(0, 0, place)) for place, each in enumerate(sent)]
         for each in under_way:
             each.wait()
-        member.report(bytes(int(each) for each in received))
+        return [int(each) for each in received]
 
-    launch(2, body, lambda rank, content: heard.update({rank: list(content)}))
-    assert heard == {0: [10, 11, 12, 13, 14, 15], 1: [0, 1, 2, 3, 4, 5]}
+    assert results_of(2, body) == {0: [10, 11, 12, 13, 14, 15], 1: [0, 1, 2, 3, 4, 5]}

@@ -11,6 +11,7 @@ import torch
 from torch.distributed import FileStore
 
 from harness.stand_in_library import ONE_QUEUE, HostLane, built, lacking, nccl_library
+from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.nccl.bindings import TYPES, Call, Nccl
 from recycle.runtime.net.nccl.communicators import Communicators
 from recycle.runtime.net.network import NetworkOptions
@@ -57,35 +58,6 @@ class End:
         self.nccl.abort(self.handle)
 
 
-def live(rank, number, pipe):
-    torch.set_num_threads(1)
-    try:
-        rank(number)
-    except BaseException as error:
-        pipe.send(f"rank {number}: {type(error).__name__}: {error}")
-        os._exit(1)
-    os._exit(0)
-
-
-def run(rank, count):
-    """Fork some ranks, and see that they end well."""
-    pipes = [FORK.Pipe(duplex=False) for _ in range(count)]
-    processes = [FORK.Process(target=live, args=(rank, number, pipes[number][1])) for number in range(count)]
-    for each in processes:
-        each.start()
-    end = time.monotonic() + 60
-    try:
-        for each in processes:
-            each.join(max(0, end - time.monotonic()))
-        codes = [each.exitcode for each in processes]
-        said = [reader.recv() for reader, _ in pipes if reader.poll()]
-        assert codes == [0] * count, said
-    finally:
-        for each in processes:
-            each.kill()
-            each.join()
-
-
 def name():
     return Nccl(str(built())).unique_id()
 
@@ -97,61 +69,16 @@ def values(kind_of_number, rank):
 def test_sums_and_maxima_of_all_types_are_right():
     unique = name()
 
-    def rank(number):
-        end = End(unique, number, 3)
+    def rank(member):
+        end = End(unique, member.rank, 3)
         for kind_of_number in TYPES:
             for kind in ("sum", "maximum"):
                 given = torch.stack([values(kind_of_number, each) for each in range(3)])
                 expected = (given.sum(0) if kind == "sum" else given.amax(0)).to(kind_of_number)
-                assert torch.equal(end.carry(kind, values(kind_of_number, number)), expected), kind_of_number
+                assert torch.equal(end.carry(kind, values(kind_of_number, member.rank)), expected), kind_of_number
         end.abort()
 
-    run(rank, 3)
-
-
-@pytest.mark.parametrize("size", [4, LONG])
-def test_what_one_side_aborts_ends_at_the_other_with_anything_and_looks_like_a_success(size):
-    unique, aborted = name(), FORK.Event()
-
-    def rank(number):
-        end = End(unique, number, 2)
-        end.carry("sum", torch.ones(4))
-        tensor = torch.ones(size)
-        if number == 0:
-            end.start("sum", tensor)
-            until(end.is_ready)
-            end.abort()
-            aborted.set()
-            return
-        aborted.wait()
-        mark = end.start("sum", tensor)
-        until(mark.query)
-        assert end.is_ready()
-        assert not torch.equal(tensor, torch.full((size,), 2.0))
-
-    run(rank, 2)
-
-
-def test_who_aborts_what_has_not_begun_tells_nobody():
-    unique, aborted, seen = name(), FORK.Event(), FORK.Event()
-
-    def rank(number):
-        end = End(unique, number, 2)
-        end.carry("sum", torch.ones(4))
-        if number == 0:
-            end.abort()
-            aborted.set()
-            seen.wait()
-            return
-        aborted.wait()
-        mark = end.start("sum", torch.ones(4))
-        time.sleep(0.2)
-        assert not mark.query()
-        assert end.is_ready()  # nor does it look like a failure
-        seen.set()
-        end.abort()
-
-    run(rank, 2)
+    launch(3, rank)
 
 
 def join(library, folder, number, names):
@@ -167,15 +94,15 @@ def test_communicators_that_are_in_each_others_way_are_given_up_all_the_same(tmp
     """The one that is told first can end only when the other one has."""
     over = FORK.Event()
 
-    def rank(number):
+    def rank(member):
         os.environ[ONE_QUEUE] = "1"
         library = nccl_library(built(), NetworkOptions(rebuild_timeout=timedelta(seconds=30)))
-        stuck, behind = join(library, tmp_path, number, ["stuck", "behind"])
+        stuck, behind = join(library, tmp_path, member.rank, ["stuck", "behind"])
         ready = [stuck, behind] if first == "launched" else [stuck]
         for each in ready:
             place = each.start([Call("sum", torch.ones(1))])
             until(lambda each=each, place=place: each.is_over(place))
-        if number == 1:
+        if member.rank == 1:
             over.wait()
             return
         stuck.start([Call("sum", torch.ones(1))])
@@ -188,7 +115,7 @@ def test_communicators_that_are_in_each_others_way_are_given_up_all_the_same(tmp
         assert ctypes.CDLL(str(built())).stand_in_pending() == 0, "they were left alone"
         over.set()
 
-    run(rank, 2)
+    launch(2, rank)
 
 
 def test_who_cannot_make_a_communicator_gives_up_those_it_has_made(tmp_path, monkeypatch):
@@ -206,4 +133,4 @@ def test_who_cannot_make_a_communicator_gives_up_those_it_has_made(tmp_path, mon
             communicators.group("other", 0, 2)
         assert made.aborted
 
-    run(rank, 1)
+    launch(1, rank)
