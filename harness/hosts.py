@@ -94,6 +94,10 @@ class Host:
             nowhere = ("lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent")
             subprocess.run(one.command("ip", "neighbour", "replace", there.address, *nowhere), check=True)
 
+    def refuse_to_send(self, other: "Host") -> None:
+        """Have the kernel of this host refuse what is sent to another one, as a firewall of its own or a route does."""
+        subprocess.run(self.command("ip", "route", "add", "blackhole", other.address), check=True)
+
     def lose_large_packets(self, most: int) -> None:
         """Have all packets to this host and from it vanish that have more bytes."""
         _ip("-n", self._switch, "link", "set", self._plug, "mtu", str(most))
