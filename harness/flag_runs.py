@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -105,12 +106,13 @@ def launch(
     iterations: int | None = 8,
     start: Sequence[object] = FLAGGED,
     script: str = SCRIPT.name,
+    told: Mapping[str, str] | None = None,
 ) -> "subprocess.Popen[str]":
-    """Begin to run a script by torchrun; what it prints can be read."""
+    """Begin to run a script by torchrun; what it prints can be read, and it is told something in its environment."""
     words = words_of(dataset, *arguments, iterations=iterations, script=script)
     return subprocess.Popen(
         [sys.executable, "-W", "ignore", *TORCHRUN, str(ranks), *map(str, start), *words],
-        env=variables(),
+        env=variables() | dict(told or {}),
         cwd=Path(dataset).parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -127,7 +129,7 @@ def fork(
     script: str = SCRIPT.name,
     told: Mapping[str, str] | None = None,
 ) -> Forked:
-    """The same without torchrun, for less of the processor's time; the script is told something in its environment."""
+    """The same without torchrun, for less of the processor's time."""
     words = words_of(dataset, *arguments, iterations=iterations, script=script)
     start = ("-m", "harness.scripts.forked_ranks", ranks, *start)
     return Forked([*map(str, start), *words], variables() | dict(told or {}), Path(dataset).parent, TRAINING_CODE)
@@ -148,6 +150,7 @@ def train(
     watch: Watch = lambda started, output: None,
     launcher: Callable[..., Job] = fork,
     patience: float | None = None,
+    told: Mapping[str, str] | None = None,
     **settings: object,
 ) -> Printed:
     """Run a script; fails where it fails.
@@ -156,8 +159,10 @@ def train(
         watch: called with the launcher's process and what was printed so far, whenever something is printed.
         launcher: who starts its ranks.
         patience: seconds without a line after which a forked run has come to a standstill, and is ended.
+        told: variables of the script's environment.
     """
-    with launcher(dataset, *arguments, **settings) as started:
+    kills = {"KILLS": str(watch.due)} if isinstance(watch, Killing) else {}
+    with launcher(dataset, *arguments, told={**(told or {}), **kills}, **settings) as started:
         output = follow(started, watch, patience)
     assert started.returncode == 0, output[-8000:]
     require_plain(*(line for line in output.splitlines() if "recycle: " in line))
@@ -227,31 +232,47 @@ def returns(printed: Printed) -> list[str]:
     return [server for line in lines for server in line.split(", ")]
 
 
-def kill(moments: Sequence[tuple[int, int, float]]) -> Watch:
+class Killing:
+    """See ``kill``.
+
+    Attributes:
+        due: a file that is there until all are killed. So long the script does not begin its last iteration: a run must
+            not be over before this process has read how far it is.
+    """
+
+    def __init__(self, moments: Sequence[tuple[int, int, float]]) -> None:
+        self._left = list(moments)
+        self._alive = [rank for rank, _, _ in moments]
+        number, name = tempfile.mkstemp(prefix="kills-")
+        os.close(number)
+        self.due = Path(name)
+
+    def __call__(self, launcher: Job, output: str) -> None:
+        done = max((int(number) for number, _, _ in TRAINED.findall(output)), default=0)
+        together: dict[float, list[int]] = {}
+        for moment in [each for each in self._left if each[1] <= done]:
+            self._left.remove(moment)
+            rank, _, delay = moment
+            (worker,) = children(agents(launcher.pid)[rank])
+            together.setdefault(delay, []).append(worker)
+        for delay, workers in together.items():
+            threading.Timer(delay, self._kill, (workers,)).start()
+
+    def _kill(self, workers: Sequence[int]) -> None:
+        for worker in workers:
+            send_signal(worker, signal.SIGKILL)
+            self._alive.pop()
+        if not self._alive:
+            self.due.unlink(missing_ok=True)
+
+
+def kill(moments: Sequence[tuple[int, int, float]]) -> Killing:
     """Kill workers: each with the iteration after which, and how many seconds after that was printed.
 
     Those of the same moment are killed in one step: with a few hundredths of a second between them, the first one's
     peers may have done without it before the second one dies.
     """
-    left = list(moments)
-
-    def kill_all(workers: Sequence[int]) -> None:
-        for worker in workers:
-            send_signal(worker, signal.SIGKILL)
-
-    def watch(launcher: Job, output: str) -> None:
-        done = max((int(number) for number, _, _ in TRAINED.findall(output)), default=0)
-        due = [each for each in left if each[1] <= done]
-        together: dict[float, list[int]] = {}
-        for moment in due:
-            left.remove(moment)
-            rank, _, delay = moment
-            (worker,) = children(agents(launcher.pid)[rank])
-            together.setdefault(delay, []).append(worker)
-        for delay, workers in together.items():
-            threading.Timer(delay, kill_all, (workers,)).start()
-
-    return watch
+    return Killing(moments)
 
 
 def kill_in_turn(

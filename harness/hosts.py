@@ -20,7 +20,7 @@ from pathlib import Path
 from harness.processes import PROCESSES, children, is_running, send_signal
 from recycle.control.host.agent import die_with
 
-TOOLS = ("ip", "unshare", "nsenter")
+TOOLS = ("ip", "tc", "unshare", "nsenter")
 CONFIGURATION = Path("/etc/netns")
 PREFIX = "recycle"
 INIT = "mount -t tmpfs tmpfs /dev/shm && hostname {name} && echo ready && exec sleep infinity"
@@ -94,8 +94,12 @@ class Host:
             nowhere = ("lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent")
             subprocess.run(one.command("ip", "neighbour", "replace", there.address, *nowhere), check=True)
 
+    def refuse_to_send(self, other: "Host") -> None:
+        """Have the kernel of this host refuse what is sent to another one, as a firewall of its own or a route does."""
+        subprocess.run(self.command("ip", "route", "add", "blackhole", other.address), check=True)
+
     def lose_large_packets(self, most: int) -> None:
-        """Have all packets to this host vanish that have more bytes."""
+        """Have all packets to this host and from it vanish that have more bytes."""
         _ip("-n", self._switch, "link", "set", self._plug, "mtu", str(most))
 
     def pull_plug(self) -> None:
@@ -167,6 +171,9 @@ def hosts(
                 _ip("-n", namespace, "address", "add", place, "dev", "eth0", *(["nodad"] if ":" in place else []))
             for link in ("lo", "eth0"):
                 _ip("-n", namespace, "link", "set", link, "up")
+            # A network card has a queue, too. Without one, the kernel knows which packets the switch does not take, and
+            # ends a connection over which it could send nothing fifteen times: after eight seconds.
+            _run("tc", "-n", namespace, "qdisc", "add", "dev", "eth0", "root", "pfifo")
             # Or packets are cut to their size only where they are received.
             _ip("-n", namespace, "link", "set", "eth0", "gso_max_segs", "1")
             address = own[0].partition("/")[0]
@@ -208,5 +215,9 @@ def _namespaces() -> list[str]:
 
 
 def _ip(*words: str) -> None:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"
+    _run("ip", *words)
+
+
+def _run(*words: str) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"

@@ -33,6 +33,12 @@ def is_running(process: int) -> bool:
     return bool(fields) and fields[0] not in ("Z", "X")
 
 
+def is_stopped(process: int) -> bool:
+    """Whether a signal has stopped it, and it does not go on yet."""
+    fields = _fields(process)
+    return bool(fields) and fields[0] == "T"
+
+
 def seconds_of(process: int) -> float:
     """Seconds of the processor that it has used."""
     fields = _fields(process)

@@ -82,6 +82,9 @@ class Started:
     def wait_for(self, text: str, seconds: float = 120.0) -> None:
         """Wait until something was printed."""
         wait_until(lambda: text in self.output or self.process.poll() is not None, seconds, f"{text!r} did not come")
+        if text not in self.output:
+            # It has ended, and what it said last may not be read yet.
+            self._reader.join(10)
         assert text in self.output, self.output[-6000:]
 
     def ended(self, seconds: float = 120.0) -> int:

@@ -190,8 +190,8 @@ from recycle.cli.surroundings import interrupted_at_once
 signal.signal(signal.SIGINT, {handler})
 with interrupted_at_once():
     print("begins", flush=True)
-    # Python's lock is held, as it is while a library is loaded.
-    ctypes.PyDLL(None).usleep(ctypes.c_uint(900_000))
+    # Python's lock is held, as it is while a library is loaded, until the other end of the pipe is closed.
+    ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)
 assert signal.getsignal(signal.SIGINT) == {handler}
 print("goes on", flush=True)
 """
@@ -202,7 +202,8 @@ print("goes on", flush=True)
 )
 def test_an_interrupt_ends_what_loads_a_library_unless_it_is_ignored(handler, status, said):
     program = [sys.executable, "-c", LOADING.format(handler=handler)]
-    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(program, text=True, **pipes) as process:
         assert process.stdout.readline() == "begins\n"
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=120)

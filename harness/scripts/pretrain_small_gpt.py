@@ -1,7 +1,10 @@
 """A training script as Megatron's users have them: it knows nothing of recycle, and several releases of Megatron."""
 
+import os
+import time
 from functools import partial
 from inspect import signature
+from pathlib import Path
 
 import torch
 from megatron.core import parallel_state
@@ -89,7 +92,15 @@ def loss_func(loss_mask, output):
     return loss, count, {"lm loss": torch.cat([loss.clone().detach().view(1), count.view(1)])}
 
 
+def wait_for_kills():
+    """Before the last iteration, for as long as the file is there that KILLS names: ``harness/flag_runs.py`` kills."""
+    args, kills = get_args(), os.environ.get("KILLS")
+    while kills and args.curr_iteration + 1 == args.train_iters and Path(kills).exists():
+        time.sleep(0.01)
+
+
 def forward_step(data_iterator, model):
+    wait_for_kills()
     timers = get_timers()
     timers("batch-generator", log_level=2).start()
     tokens, labels, loss_mask, attention_mask, position_ids = get_batch(data_iterator)

@@ -9,7 +9,6 @@ from multiprocessing import get_context
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 
-import msgspec
 import pytest
 
 from harness.memory_store import MemoryStore
@@ -27,8 +26,8 @@ from recycle.control.membership.view import Member
 from recycle.control.store.store import Store
 from recycle.control.store.tcp_store import TorchStore
 
-DURATIONS = Durations(beat=0.05, silence=5.0, hang=5.0)
-IMPATIENT = Durations(beat=0.05, silence=1.0, hang=1.0, rebuild=1.0, answer=1.0)
+# No worker is late by so much, however busy the machine is.
+DURATIONS = Durations(beat=0.05, silence=5.0, hang=60.0, answer=60.0)
 FIRST, SECOND, THIRD, FOURTH = (Member.parse(name) for name in ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0"))
 MEMBERS = (FIRST, SECOND, THIRD, FOURTH)
 CONTEXT = get_context("fork")
@@ -56,19 +55,18 @@ class Run:
         member: Member,
         work: Callable[[], int] = sleep,
         connect: Callable | None = None,
-        durations: Durations = DURATIONS,
         access: HostAccess | None = None,
     ) -> None:
         connect = connect or self.connect
         started = CONTEXT.SimpleQueue()
 
         def body() -> int:
-            Heartbeat(member, self.token, durations.beat)
+            Heartbeat(member, self.token, DURATIONS.beat)
             started.put(os.getpid())
             return work()
 
         def watch() -> None:
-            os._exit(abs(run_agent(member, body, connect, self.token, durations, access=access)))
+            os._exit(abs(run_agent(member, body, connect, self.token, DURATIONS, access=access)))
 
         agent = CONTEXT.Process(target=watch)
         agent.start()
@@ -136,15 +134,17 @@ def test_who_was_started_again_and_is_not_let_in_before_the_end_of_the_run_ends_
     late, early = Member.parse("W0_0#1"), Member.parse("W0_1#1")
     run.board.verdicts.propose(verdict(1, early, THIRD, FOURTH))
     for member in (late, early):
-        run.start(member, durations=IMPATIENT)
+        run.start(member)
     view = run.board.verdicts.newest().view
     first, *others = view.members
     for each in others:
         run.board.end.reach(view, each)
-    time.sleep(IMPATIENT.silence + 4 * IMPATIENT.beat)
-    assert run.is_running(late), "the run is not over"
+    # In which its agent looks: if it took the run for over by now, the worker would end too early.
+    time.sleep(DURATIONS.silence / 4)
+    over = time.monotonic()
     run.board.end.reach(view, first)
     assert run.ended(late) == DONE
+    assert time.monotonic() - over >= DURATIONS.silence
     assert not run.is_running(late)
     assert run.board.failures.death(late) is None
     assert run.is_running(early)
@@ -214,7 +214,7 @@ def test_an_agent_outlives_the_store_and_ends_with_its_worker(run: Run, served_a
 
 def test_a_stopped_worker_that_was_declared_dead_is_killed_by_its_agent(run: Run) -> None:
     # Where it is asked for as seldom as of others, the run ends before, and its store.
-    run.start(FIRST, durations=msgspec.structs.replace(IMPATIENT, answer=600.0, transfer=600.0))
+    run.start(FIRST)
     send_signal(run.workers[FIRST], signal.SIGSTOP)
     run.board.declare_dead([Death(str(FIRST), "has given no sign of life", "heartbeat", 0.0)], "somebody")
     run.agents[FIRST].join(120)
@@ -224,7 +224,7 @@ def test_a_stopped_worker_that_was_declared_dead_is_killed_by_its_agent(run: Run
 def test_a_stopped_worker_without_which_the_others_went_on_is_killed_by_its_agent(
     run: Run, eventually: Eventually
 ) -> None:
-    run.start(FIRST, durations=IMPATIENT)
+    run.start(FIRST)
     counts = set()
 
     def has_looked() -> bool:
@@ -245,14 +245,16 @@ def test_that_nothing_is_in_the_store_or_an_older_view_kills_no_worker(run: Run,
     assert before is not None
     run.board.verdicts.propose(verdict(1, later, SECOND))
     for member in (later, SECOND):
-        run.start(member, durations=IMPATIENT)
-    attacked = time.monotonic() + 4 * IMPATIENT.answer
+        run.start(member)
+        # So its agent asks at each look whether the others went on without it.
+        send_signal(run.workers[member], signal.SIGSTOP)
+    attacked = time.monotonic() + 4 * DURATIONS.agents_beat
     while time.monotonic() < attacked:
         if older:
             store.set("view", before)
         else:
             store.delete("view")
-        time.sleep(IMPATIENT.beat)
+        time.sleep(DURATIONS.beat)
     assert all(map(run.is_running, (later, SECOND)))
     # Somebody has put it back, or does so now.
     assert run.board.verdicts.newest() == Board(store, run.token).verdicts.newest() == verdict(1, later, SECOND)

@@ -191,7 +191,7 @@ def test_who_has_not_the_password_gets_one_line_with_a_remedy() -> None:
         hosts = served.url.partition("://")[2]
         store = EtcdStore(EtcdCluster.parse(f"etcd://trainer:se%3Acr%40t@{hosts}/run"))
         store.set("a", b"1")
-        assert store.wait("a", 1) == b"1"
+        assert store.wait("a", 120) == b"1"
         for who, said in (
             ("", "it asks for a user and a password; give etcd://USER:PASSWORD@"),
             ("trainer:wrong@", "user 'trainer' or the password is wrong"),
@@ -286,7 +286,7 @@ def test_connections_are_encrypted_and_certificates_looked_at(tmp_path) -> None:
         await_answer(EtcdCluster.parse(trusted))
         store = EtcdStore(EtcdCluster.parse(trusted))
         store.set("a", b"1")
-        assert store.wait("a", 1) == b"1"
+        assert store.wait("a", 120) == b"1"
         for url in (served.url, served.url.replace("etcds", "etcd"), f"{served.url}?ca={certificate}"):
             with pytest.raises(StoreLost, match=r"see whether"):
                 EtcdStore(EtcdCluster.parse(url), patience=0.5)

@@ -1,6 +1,7 @@
 """Runs over hosts that all reach the store, of which two do not reach each other."""
 
 import subprocess
+import sys
 
 import pytest
 
@@ -24,6 +25,31 @@ def three(start, tmp_path):
         yield found, ranks
 
 
+LISTENS = """
+import socket
+with socket.create_server(("host1", 5000)) as listener:
+    print("listens", flush=True)
+    connection, _ = listener.accept()
+    while connection.recv(1 << 16):
+        pass
+"""
+SENDS = """
+import os, socket, time
+from recycle.runtime.net.gloo.sockets import unanswered
+with socket.create_connection(("host1", 5000)) as connection:
+    connection.sendall(b"x")
+    print("has sent", flush=True)
+    while not os.path.exists("{refused}"):
+        time.sleep(0.01)
+    assert not unanswered()
+    connection.sendall(b"x")
+    while not (found := unanswered()):
+        time.sleep(0.01)
+    print("unanswered:", *found, flush=True)
+    os._exit(0)
+"""
+
+
 def goes_on(run, folder):
     """Whether a run makes iterations that it has not made before."""
     made = max(losses(folder))
@@ -41,6 +67,18 @@ def test_two_hosts_between_which_the_link_is_cut_are_named_and_the_run_goes_on_w
     assert goes_on(ranks[0], tmp_path / "run")
     assert ranks[0].output.count("no data comes through between") == 2
     assert "died" not in ranks[0].output
+
+
+def test_where_the_own_kernel_lets_nothing_out_the_other_end_counts_as_one_that_does_not_answer(start, tmp_path):
+    """Then nothing is under way that could be acknowledged."""
+    refused = tmp_path / "refused"
+    with hosts(2) as (one, other):
+        start([sys.executable, "-c", LISTENS], one).wait_for("listens")
+        sends = start([sys.executable, "-c", SENDS.format(refused=refused)], other)
+        sends.wait_for("has sent")
+        other.refuse_to_send(one)
+        refused.touch()
+        sends.wait_for(f"unanswered: {one.address}")
 
 
 @pytest.mark.long

@@ -1,6 +1,7 @@
 import os
 import signal
 import time
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -83,9 +84,14 @@ def test_an_exit_has_its_own_status(tmp_path):
 
 
 def test_a_stopped_process_is_woken_up_and_goes_on(tmp_path):
-    child = Child(tmp_path, fault(Kind.STOP, duration=2.0))
-    assert os.WSTOPSIG(child.wait(os.WUNTRACED)) == signal.SIGSTOP
+    heard, told = os.pipe()
+    child = Child(tmp_path, fault(Kind.STOP, duration=0.2), body=lambda: (os.close(told), os.read(heard, 1)))
+    # Who is slow to look finds it woken up, and not at its end.
+    seen = child.wait(os.WUNTRACED | os.WCONTINUED)
+    assert os.WIFCONTINUED(seen) or os.WSTOPSIG(seen) == signal.SIGSTOP
+    os.close(told)
     assert os.waitstatus_to_exitcode(child.wait()) == 0
+    os.close(heard)
     assert child.instructions() == EVERY
     assert [line.kind for line in load_fired(child.fired)] == ["stop"]
 
@@ -157,35 +163,40 @@ def test_gradients_are_spoilt_before_one_reduction():
     assert fired == ["nan of W0_1 in iteration 2"]
 
 
-def test_a_full_disk_fails_writes_leaves_the_old_file_and_ends(tmp_path):
+def test_a_full_disk_fails_writes_and_leaves_the_old_file(tmp_path):
     path, read, write = tmp_path / "state", *os.pipe()
     path.write_bytes(b"old")
 
     def body():
-        injector = Injector(
-            [fault(Kind.DISK_FULL, duration=2.0)], FiredFile(tmp_path / "disk.jsonl", print, ME).write, list
-        )
+        injector = Injector([fault(Kind.DISK_FULL)], FiredFile(tmp_path / "disk.jsonl", print, ME).write, list)
         injector.before(1, FORWARD)
         try:
             write_whole(path, b"new")
         except UserError as error:
             os.write(write, str(error).encode())
-        assert path.read_bytes() == b"old"
-        assert sorted(each.name for each in tmp_path.iterdir()) == ["disk.jsonl", "done", "state"]
-        while path.read_bytes() == b"old":
-            time.sleep(0.01)
-            try:
-                write_whole(path, b"new")
-            except UserError:
-                continue
 
     child = Child(tmp_path, body=body)
     os.close(write)
     assert os.waitstatus_to_exitcode(child.wait()) == 0
     with os.fdopen(read) as pipe:
         assert pipe.read() == f"{path}: cannot be written: File too large"
-    assert path.read_bytes() == b"new"
+    assert path.read_bytes() == b"old"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["disk.jsonl", "done", "state"]
     assert [line.kind for line in load_fired(tmp_path / "disk.jsonl")] == ["disk-full"]
+
+
+def test_a_full_disk_has_room_again_after_the_duration(tmp_path):
+    path = tmp_path / "state"
+
+    def body():
+        Injector([fault(Kind.DISK_FULL, duration=0.2)], lambda fault, time: None, list).before(1, FORWARD)
+        while not path.exists():
+            time.sleep(0.01)
+            with suppress(UserError):
+                write_whole(path, b"new")
+
+    assert os.waitstatus_to_exitcode(Child(tmp_path, body=body).wait()) == 0
+    assert path.read_bytes() == b"new"
 
 
 def test_a_disconnected_worker_and_its_partner_both_notice_and_the_store_stays():

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from recycle.control.board.heartbeat_board import Beat
 from recycle.control.board.joinfile import JOIN_FILE, JoinFile
 from recycle.control.host.agent import DONE
 from recycle.control.membership.durations import Durations
+from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Verdict
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member, View
@@ -32,7 +34,7 @@ from recycle.runtime.net.endpoint import Endpoint
 JOB = paper_job(pipelines=2, stages=1, micro_batches=2, released=0)
 OURS = (Member(Server(0, 0), 0), Member(Server(1, 0), 0))
 THEIRS = (Member(Server(0, 0), 1), Member(Server(1, 0), 1))
-DURATIONS = Durations(beat=0.1, silence=2.0, hang=10.0, answer=10.0)
+DURATIONS = Durations(beat=0.1, silence=4.0, hang=10.0, answer=10.0)
 
 
 def setting_of(folder, restarts=0):
@@ -112,11 +114,13 @@ def test_a_run_goes_on_after_all_servers_of_the_launcher_were_replaced_from_else
 
     thread = threading.Thread(target=give_signs)
     thread.start()
-    assert launched.is_going_after(2 * DURATIONS.silence)
+    assert launched.is_going_after(1.5 * DURATIONS.silence)
     giving.set()
     thread.join()
-    for each in THEIRS:
-        launched.board.end.reach(View(1, THEIRS), each)
+    # The launcher waits for those who report to it, and these do not: its store may end while the last one looks.
+    with suppress(StoreLost):
+        for each in THEIRS:
+            launched.board.end.reach(View(1, THEIRS), each)
     assert launched.end() is None
 
 

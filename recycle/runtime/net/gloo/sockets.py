@@ -27,11 +27,13 @@ from recycle.runtime.net.gloo.addresses import FAMILIES, Address
 # Unlike Python's own functions, these let no other thread go on.
 _LIBRARY = ctypes.PyDLL(None)
 _INFO = struct.Struct("=8B13I")
-"""The beginning of ``tcp_info``: the third byte counts how often the same was sent again, the fifth number segments
-that are not acknowledged, and the last one milliseconds since something was."""
+"""The beginning of ``tcp_info``: the third byte counts how often the same was sent again, the fourth how often the
+kernel has asked in vain whether the other end is there, and the last number milliseconds since it acknowledged
+something. The kernel asks where nothing is under way: also where a route or a firewall of this machine's own lets
+nothing out."""
 
 AGAIN = 3
-"""So many times something is sent again before it counts as not acknowledged: once may happen on any network."""
+"""So many times either happens before an end counts as one that does not answer: once may happen on any network."""
 
 _ROOM = 128
 """Bytes of a socket address, at most."""
@@ -104,12 +106,12 @@ def open_connections() -> list[Connection]:
 
 
 def unanswered() -> set[str]:
-    """The addresses to which this process has sent what they have not acknowledged, though it was sent again."""
+    """The addresses that do not answer what this process sends them, or that nothing gets to."""
     return {each.there.name for each in _unanswered(0.0)}
 
 
 def cut_vanished() -> None:
-    """Shut down the connections to hosts that have acknowledged nothing of what was sent for too long.
+    """Shut down the connections to hosts that have not answered for too long.
 
     From the first call on, the kernel ends those over which nothing is sent.
     """
@@ -120,14 +122,14 @@ def cut_vanished() -> None:
 
 
 def _unanswered(seconds: float) -> Iterator[Connection]:
-    """Connections over which something was sent again, and for so long nothing was acknowledged."""
+    """Connections whose other ends do not answer, and have not for so long."""
     for connection in open_connections():
         with suppress(OSError):
             with looked_at(connection.number) as socket_there:
                 info = socket_there.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
             found = _INFO.unpack(info)
-            again, unacknowledged, silent = found[2], found[12], found[20] / 1000
-            if unacknowledged and again >= AGAIN and silent >= seconds:
+            again, asked, silent = found[2], found[3], found[20] / 1000
+            if max(again, asked) >= AGAIN and silent >= seconds:
                 yield connection
 
 

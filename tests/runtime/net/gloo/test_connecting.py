@@ -78,16 +78,25 @@ def test_the_other_end_may_ask_later_than_connecting_may_take():
     """As a stage does that is told of something when its iteration ends. Which of the two waits is left to chance."""
     view, _ = line(2)
     ends = view.servers[0], view.servers[2]
-    options = NetworkOptions(FOR_EVER, timedelta(seconds=3))
 
     def body(member):
         server, store = view.servers[member.rank], member.store()
-        for epoch in range(2):
+
+        def met(epoch, patience):
             store.set(f"comes/{epoch}/{member.rank}", "")
             store.wait([f"comes/{epoch}/{each}" for each in range(4)], FOR_EVER)
-            network = connect(store, View.among(view.servers, epoch), server, options, partners=[])
+            options = NetworkOptions(FOR_EVER, patience)
+            return connect(store, View.among(view.servers, epoch), server, options, partners=[])
+
+        began = time.monotonic()
+        met(0, FOR_EVER).barrier()
+        store.set(f"took/{member.rank}", str(time.monotonic() - began))
+        # A busy machine takes longer, and ten times as long is more than it is late once.
+        patience = max(2.0, *(10 * float(store.get(f"took/{each}")) for each in range(4)))
+        for epoch in (1, 2):
+            network = met(epoch, timedelta(seconds=patience))
             if server in ends:
-                time.sleep(4.0 if member.rank else 0.0)
+                time.sleep(patience + 1.0 if member.rank else 0.0)
                 network.link(ends[1] if server == ends[0] else ends[0])
             network.barrier()
 

@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
-from harness.processes import open_files, send_signal
+from harness.processes import is_stopped, open_files, send_signal
+from harness.started import wait_until
 from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.errors import Interrupted, RunError, ViewBroken
@@ -63,8 +64,10 @@ def test_a_thread_is_freed_that_waits_for_a_message_of_which_a_part_has_come():
         if member.rank == 0:
             transfer = freed.network.link(SERVERS[1]).receive(message, STATE)
             store.set("posted", "")
+            sender = int(store.get("sender"))
+            wait_until(lambda: is_stopped(sender))
             freed.wait_and_be_freed(lambda *_: transfer.wait(), None)
-            send_signal(int(store.get("sender")), signal.SIGCONT)
+            send_signal(sender, signal.SIGCONT)
             store.set("over", "")
         if member.rank == 1:
             store.set("sender", str(os.getpid()))
