@@ -25,6 +25,7 @@ from harness.started import wait_until
 from recycle.control.board import keys, run_folder
 from recycle.control.board.board import Board
 from recycle.control.host.agent import FENCED, LEFT, STOPPED
+from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Death, Verdict
 from recycle.control.membership.view import Member, ServerRank
 from recycle.control.store.etcd_store import EtcdStore
@@ -381,6 +382,10 @@ def refuse():
     raise UserError("--lr is missing: give it")
 
 
+def lose_store():
+    raise StoreLost("the store does not answer")
+
+
 def log_at_the_end():
     atexit.register(os.write, 2, b"all was logged\n")
 
@@ -400,6 +405,7 @@ def fail():
         (leave(STOPPED), STOPPED, ""),
         (log_at_the_end, 0, "all was logged\n"),
         (refuse, REFUSED, "recycle: --lr is missing: give it\n"),
+        (lose_store, STOPPED, "recycle: the store was lost before the run began: train again\n"),
         (fail, 1, "OSError: this is what happened\n"),
         (die, 128 + signal.SIGKILL, ""),
     ],
@@ -412,6 +418,7 @@ def fail():
         "stopped",
         "logs",
         "refuses",
+        "has lost the store",
         "fails",
         "dies",
     ],
