@@ -14,7 +14,8 @@ import pytest
 from harness.memory_store import MemoryStore
 from harness.processes import is_running, send_signal
 from recycle.control.board.board import Board
-from recycle.control.host.agent import DONE, FENCED, GOOD, HostAccess, run_agent
+from recycle.control.board.end_board import EndBoard
+from recycle.control.host.agent import DONE, FENCED, GOOD, STOPPED, HostAccess, run_agent
 from recycle.control.host.heartbeats import Heartbeat
 from recycle.control.host.signs import host_name
 from recycle.control.membership.addresses import LOOPBACK
@@ -22,7 +23,7 @@ from recycle.control.membership.durations import Durations
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Death, Verdict
 from recycle.control.membership.participant import Participant
-from recycle.control.membership.view import Member
+from recycle.control.membership.view import Member, View
 from recycle.control.store.store import Store
 from recycle.control.store.tcp_store import TorchStore
 
@@ -148,6 +149,32 @@ def test_who_was_started_again_and_is_not_let_in_before_the_end_of_the_run_ends_
     assert not run.is_running(late)
     assert run.board.failures.death(late) is None
     assert run.is_running(early)
+
+
+def test_a_worker_that_has_failed_at_the_end_of_a_run_without_it_is_no_failure(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has lost the store, which ends with the run, before its agent ends it."""
+    late, seen, own, is_reached = Member.parse("W0_0#1"), CONTEXT.Event(), os.getpid(), EndBoard.is_reached
+
+    def look(board: EndBoard, view: View) -> bool:
+        found = is_reached(board, view)
+        if found and os.getpid() != own:
+            seen.set()
+        return found
+
+    def fail() -> int:
+        seen.wait()
+        return STOPPED
+
+    monkeypatch.setattr(EndBoard, "is_reached", look)
+    run.board.verdicts.propose(verdict(1, THIRD, FOURTH))
+    run.start(late, fail)
+    view = run.board.verdicts.newest().view
+    for each in view.members:
+        run.board.end.reach(view, each)
+    assert run.ended(late) == DONE
+    assert run.board.failures.death(late) is None
 
 
 @pytest.mark.parametrize("status", [3, FENCED])

@@ -282,8 +282,11 @@ class _Agent:
         return self._missed is not None and time.monotonic() >= self._missed.leaves_at
 
     def judge(self, status: int) -> int:
-        """What the worker's end means: none has failed that was too late, whoever has found that out first."""
-        return status if self._missed is None or status not in (-signal.SIGKILL, FENCED) else self._missed.status
+        """What the worker's end means: none has failed that was too late, whatever it has made of that.
+
+        The store may be gone with the run, which a worker that sets up may take for a loss.
+        """
+        return status if self._missed is None or status in GOOD else self._missed.status
 
     def _missed_end(self) -> _End | None:
         member = self._giver.member

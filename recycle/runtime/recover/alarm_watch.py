@@ -259,7 +259,7 @@ class AlarmWatch:
                 halted = self._changed.wait_for(lambda: self._is_halted(epoch), 0.0 if not closed else AGAIN)
 
     def _close(self, board: Board, epoch: int, network: Network) -> bool:
-        """Have the ranks of this server stop together; whether all have said how far they are."""
+        """Have the ranks of this server stop together, if all of them live; whether that is settled."""
         place, rank = network.line.close(), network.rank
         if place is None:
             return True
@@ -274,4 +274,10 @@ class AlarmWatch:
         known = [each for each in places if each is not None]
         if len(known) == rank.size:
             network.line.stop_at(max(known))
-        return len(known) == rank.size
+        elif board.verdicts.newest(epoch + 1) is not None or failures.death(member) is not None:
+            # The server is dead with one of its ranks, which says nothing. Once there is a view that has heard of the
+            # death, the store does not tell it.
+            network.line.give_up()
+        else:
+            return False
+        return True

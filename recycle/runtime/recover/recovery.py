@@ -34,6 +34,7 @@ from recycle.control.membership.machine import Machine, State
 from recycle.control.membership.view import Member, View
 from recycle.job import Job
 from recycle.placement import Layout
+from recycle.runtime.errors import lost_before_view
 from recycle.runtime.recover.admission import Admission
 from recycle.runtime.recover.alarm_watch import AlarmWatch
 from recycle.runtime.recover.gathering import Gathering
@@ -119,7 +120,7 @@ class Recovery:
             try:
                 self._join()
             except StoreLost:
-                self.end_with(STOPPED, "the store was lost before this server was in a view: join again")
+                self.end_with(STOPPED, lost_before_view(self._machine.me.incarnation))
         self._gather()
 
     def fail(self, cause: str) -> None:
@@ -178,7 +179,7 @@ class Recovery:
             self._holdings.empty = opening.restore == "checkpoint"
             self.tell(Opened("opening", opening))
         except StoreLost:
-            self.end_with(STOPPED, "the store was lost before the run began: train again")
+            self.end_with(STOPPED, lost_before_view(self._machine.me.incarnation))
 
     def _expected(self) -> Collection[Member]:
         """Who is about to say that it can be let in; nobody any more after an alarm."""

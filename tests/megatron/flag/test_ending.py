@@ -67,6 +67,14 @@ def test_who_is_told_to_end_ends_with_a_checkpoint(monkeypatch, capsys, argument
     assert capsys.readouterr().err.count(said) == 1
 
 
+def test_who_is_told_to_end_says_that_the_checkpoint_could_not_be_written(monkeypatch, capsys):
+    ending = Ending(arguments_of())
+    ending.note(4, TOLD, is_end=True)
+    ending.note_save(False)
+    assert ends_at(ending, [5], monkeypatch) == ([5], [5])
+    assert "after 5 iterations, and their checkpoint could not be written\n" in capsys.readouterr().err
+
+
 def test_before_and_after_what_is_due_nothing_happens(monkeypatch):
     ending = Ending(arguments_of())
     ending.note(4, TOLD, is_end=False)

@@ -26,6 +26,7 @@ from harness.stores import store_apart
 from recycle.control.board import keys, run_folder
 from recycle.control.board.board import Board
 from recycle.control.host.agent import FENCED, LEFT, STOPPED
+from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Death, Verdict
 from recycle.control.membership.view import Member, ServerRank
 from recycle.control.store.etcd_store import EtcdStore
@@ -382,6 +383,10 @@ def refuse():
     raise UserError("--lr is missing: give it")
 
 
+def lose_store():
+    raise StoreLost("the store does not answer")
+
+
 def log_at_the_end():
     atexit.register(os.write, 2, b"all was logged\n")
 
@@ -399,6 +404,7 @@ ENDS = {
     "stopped": (leave(STOPPED), STOPPED, ""),
     "logs": (log_at_the_end, 0, "all was logged\n"),
     "refuses": (refuse, REFUSED, "recycle: --lr is missing: give it\n"),
+    "has lost the store": (lose_store, STOPPED, "recycle: the store was lost before the run began: train again\n"),
     "fails": (fail, 1, "OSError: this is what happened\n"),
     "dies": (die, 128 + signal.SIGKILL, ""),
 }

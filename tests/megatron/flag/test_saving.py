@@ -45,8 +45,9 @@ class Writer:
         self.epoch = 0
         self.settled = 0
         self.context = {"save_strategy": "of before", "load_strategy": "of before", "local_checkpoint_manager": "kept"}
-        self.arguments = SimpleNamespace(save=str(path), world_size=WORLD_SIZE)
+        self.arguments = SimpleNamespace(save=str(path), world_size=WORLD_SIZE, train_iters=8)
         self.seen = []
+        self.notes = []
         self._attempts = attempts
 
     def settle(self):
@@ -81,8 +82,9 @@ def ranks_save(path, attempts, **keywords):
     def body(member):
         dist.init_process_group("gloo", store=PrefixStore("torch", member.store()), rank=member.rank, world_size=2)
         writer = Writer(member.rank, path, attempts[member.rank])
-        save_by_the_living(writer.save, writer, writer.arguments)(4, writer.context, **keywords)
+        save_by_the_living(writer.save, writer, writer.arguments, writer.notes.append)(4, writer.context, **keywords)
         assert writer.settled == 1
+        assert writer.notes == [True]
         assert writer.arguments.world_size == WORLD_SIZE
         return writer.seen
 
@@ -116,7 +118,7 @@ def test_in_the_same_view_megatron_keeps_what_it_has_divided(tmp_path):
     def body(member):
         dist.init_process_group("gloo", store=PrefixStore("torch", member.store()), rank=0, world_size=1)
         writer = Writer(0, tmp_path, [3])
-        save = save_by_the_living(writer.save, writer, writer.arguments)
+        save = save_by_the_living(writer.save, writer, writer.arguments, writer.notes.append)
         for iteration in (4, 8):
             save(iteration, checkpointing_context=writer.context)
         assert [each[3].get("save_strategy") for each in writer.seen] == [None, "of 3"]
@@ -133,7 +135,7 @@ def test_results_of_a_save_that_was_given_up_are_not_taken_for_those_of_the_next
         writer = Writer(0, tmp_path, [3, 4])
         writer.save = lambda iteration, checkpointing_context: (found.append(results.empty()), results.put("written"))
         found = []
-        save_by_the_living(writer.save, writer, writer.arguments)(4, None)
+        save_by_the_living(writer.save, writer, writer.arguments, writer.notes.append)(4, None)
         assert found == [True, True]
 
     launch(1, body)
@@ -148,15 +150,16 @@ def test_when_saving_fails_megatrons_arguments_are_as_they_were(tmp_path):
             raise ConnectionResetError("a mistake of somebody else's")
 
         with pytest.raises(ConnectionResetError):
-            save_by_the_living(fail, writer, writer.arguments)(4, None)
+            save_by_the_living(fail, writer, writer.arguments, writer.notes.append)(4, None)
         assert writer.arguments.world_size == WORLD_SIZE
 
     launch(1, body)
 
 
 @pytest.mark.parametrize("in_words_of_torch", [False, True])
+@pytest.mark.parametrize("iteration", [4, 8])
 def test_a_full_disk_of_one_is_nobodys_death_and_all_go_on_without_the_checkpoint(
-    tmp_path, monkeypatch, in_words_of_torch
+    tmp_path, monkeypatch, in_words_of_torch, iteration
 ):
     def body(member):
         dist.init_process_group("gloo", store=PrefixStore("torch", member.store()), rank=member.rank, world_size=2)
@@ -173,15 +176,19 @@ def test_a_full_disk_of_one_is_nobodys_death_and_all_go_on_without_the_checkpoin
                 resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
                 raise RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed")
 
-        save_by_the_living(save, writer, writer.arguments)(4, writer.context)
+        save_by_the_living(save, writer, writer.arguments, writer.notes.append)(iteration, writer.context)
         assert len(writer.seen) == 1
+        assert writer.notes == [False]
         assert writer.arguments.world_size == WORLD_SIZE
         return told
 
     told = []
-    monkeypatch.setattr(saving, "_warn", told.append)
+    monkeypatch.setattr(saving, "say", told.append)
     cause = "File too large" if in_words_of_torch else "No space left on device"
-    assert results_of(2, body) == {0: [], 1: [f"the checkpoint of iteration 4 cannot be written: {cause}"]}
+    after = {4: "training goes on, and earlier checkpoints are as they were"}
+    after[8] = "training has ended without it: make room, and go on from an earlier one with --load"
+    text = f"the checkpoint of iteration {iteration} cannot be written: {cause}; {after[iteration]}"
+    assert results_of(2, body) == {0: [], 1: [text]}
     assert list(tmp_path.iterdir()) == []
 
 

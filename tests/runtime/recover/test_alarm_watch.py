@@ -4,6 +4,8 @@ import subprocess
 import threading
 from types import SimpleNamespace
 
+import pytest
+
 from harness.examples import paper_job
 from harness.memory_store import MemoryStore
 from harness.started import wait_until
@@ -11,7 +13,7 @@ from recycle.control.board import keys
 from recycle.control.board.board import Board
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.errors import StoreErased, StoreLost
-from recycle.control.membership.messages import Description, JoinRequest, Verdict
+from recycle.control.membership.messages import Death, Description, JoinRequest, Verdict
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import SOLE, Member
 from recycle.job import Server
@@ -132,6 +134,33 @@ def test_ranks_hear_where_they_stop_though_nothing_is_given_up_before_they_have_
     wait_until(lambda: "given up" in happened and 9 in happened)
     watch.stop()
     assert happened[:2] == [9, "given up"]
+
+
+@pytest.mark.parametrize("told", ["its death", "a view without it"])
+def test_a_rank_does_not_wait_for_one_with_which_its_server_has_died(told):
+    """Which says nothing of how far it was; the store tells the death until there is a view that has heard it."""
+    store, happened = MemoryStore(), []
+    watch, board = watch_of(store, ranks=2), Board(store, "token")
+    member, other = Member(Server(0, 0), 0), Member(Server(1, 0), 0)
+    network = SimpleNamespace(
+        unblock=lambda: None,
+        view=SimpleNamespace(servers=(), member=lambda _: member),
+        server=member.server,
+        rank=Participant.all_of(member, 2)[0].rank,
+        line=SimpleNamespace(close=lambda: 7, give_up=lambda: happened.append("given up")),
+    )
+    watch.start()
+    watch.follow(4, network)
+    board.failures.raise_alarm(4, "a transfer", "W1_0")
+    wait_until(lambda: watch.noticed)
+    assert not happened
+    if told == "its death":
+        board.failures.publish_death(Death(str(member), "has lost rank 1", "agent", 0.0))
+    else:
+        board.verdicts.propose(Verdict(5, (str(other),), 9))
+    wait_until(lambda: happened)
+    watch.stop()
+    assert happened == ["given up"]
 
 
 def test_a_store_that_answers_and_has_lost_the_run_or_takes_nothing_is_lost_until_it_works(monkeypatch):

@@ -146,7 +146,7 @@ class DropIn:
             return
         self._restarted_rank.install(training, self._schedule)
         self._ending.install(training)
-        save = save_by_the_living(training.save_checkpoint, self._protected, self._arguments)
+        save = save_by_the_living(training.save_checkpoint, self._protected, self._arguments, self._ending.note_save)
         replace(training, "save_checkpoint", save)
         if owns_steps(read_flags(self._arguments)):
             self._take_over_steps(training)

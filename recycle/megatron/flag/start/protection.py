@@ -13,8 +13,9 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from typing import NamedTuple
 
-from recycle.control.host.agent import run_agent
+from recycle.control.host.agent import STOPPED, run_agent
 from recycle.control.membership.durations import Durations
+from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.view import Member, ServerRank
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.errors import UserError
@@ -26,7 +27,7 @@ from recycle.megatron.flag.command.ranks import PIPELINES_LAST, servers_of, torn
 from recycle.megatron.flag.start.keeper_part import KeeperPart, find_last_start, require_token
 from recycle.megatron.flag.start.record_folder import held
 from recycle.megatron.flag.start.same_command import require_same_in_run
-from recycle.runtime.errors import RunError
+from recycle.runtime.errors import RunError, lost_before_view
 from recycle.runtime.launch.meet.claiming import LeftEarly, claimed, part
 from recycle.runtime.launch.meet.hosted import PATIENCE, HostedStore
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
@@ -173,7 +174,7 @@ class Protection(NamedTuple):
                 for number, handler in inherited.items():
                     signal.signal(number, handler)
                 set_title(place.of(server))
-                return _finished(lambda: work(self._replace(life=member.incarnation)))
+                return _finished(partial(work, self._replace(life=member.incarnation)), member.incarnation)
 
             connect, token = endpoint.connect_alone, endpoint.token
             access = endpoint.host_access(partial(set_title, "relay"))
@@ -287,14 +288,21 @@ def _secret(flags: Flags, start: Start, environment: Mapping[str, str]) -> str:
     )
 
 
-def _finished(work: Callable[[], None]) -> int:
+def _finished(work: Callable[[], None], life: int) -> int:
     """Do something, and give the exit status that Python would give; what Python does at its end is done then.
 
     That ends processes that the work has started, as Megatron's checkpoints do, and sends what was logged.
+
+    Args:
+        work: what is done. As long as it trains, it lives without a store.
+        life: how often it was begun before.
     """
     try:
         work()
         return 0
+    except StoreLost:
+        say(lost_before_view(life))
+        return STOPPED
     except UserError as error:
         say(str(error))
         return REFUSED

@@ -62,7 +62,9 @@ class Living(Protocol):
         """
 
 
-def save_by_the_living(save: Callable[..., None], view: Living, arguments: Any) -> Callable[..., None]:
+def save_by_the_living(
+    save: Callable[..., None], view: Living, arguments: Any, note: Callable[[bool], None]
+) -> Callable[..., None]:
     """Megatron's ``save_checkpoint``, by all who live: given up whole where one dies, and made again without it.
 
     What a dead server would have written, its peers write: to Megatron the job is as large as there are live servers.
@@ -72,6 +74,7 @@ def save_by_the_living(save: Callable[..., None], view: Living, arguments: Any) 
         save: Megatron's own.
         view: of the live servers.
         arguments: Megatron's.
+        note: called on each rank after a save, with whether all have written it.
     """
     signature = inspect.signature(save)
     last = view.epoch
@@ -79,20 +82,20 @@ def save_by_the_living(save: Callable[..., None], view: Living, arguments: Any) 
     @wraps(save)
     def save_checkpoint(*positional: Any, **keywords: Any) -> None:
         given = signature.bind(*positional, **keywords).arguments
-        begun = False
+        begun = is_refused = False
         refusal: OSError | None = None
 
         def act() -> None:
-            nonlocal begun, last, refusal
+            nonlocal begun, is_refused, last, refusal
             if view.epoch != last:
                 _forget(given.get("checkpointing_context"))
             last = view.epoch
             # Who is not through this call does not know whether others are, and write.
             again, begun = begun, True
-            again_anywhere, refused_anywhere = _any(again, refusal is not None)
+            again_anywhere, is_refused = _any(again, refusal is not None)
             if again_anywhere:
                 _clear(arguments, given)
-            if refused_anywhere:
+            if is_refused:
                 return
             # A reader looks for a part of each.
             arguments.world_size = torch.distributed.get_world_size()
@@ -115,8 +118,12 @@ def save_by_the_living(save: Callable[..., None], view: Living, arguments: Any) 
             view.together(SAVE, act)
         finally:
             arguments.world_size = world_size
+        note(not is_refused)
         if refusal is not None:
-            _warn(f"the checkpoint of iteration {given['iteration']} cannot be written: {refusal.strerror}")
+            after = "training goes on, and earlier checkpoints are as they were"
+            if given["iteration"] == arguments.train_iters:
+                after = "training has ended without it: make room, and go on from an earlier one with --load"
+            say(f"the checkpoint of iteration {given['iteration']} cannot be written: {refusal.strerror}; {after}")
 
     return save_checkpoint
 
@@ -167,7 +174,3 @@ def _refusal(error: BaseException, folder: Path) -> OSError | None:
     except OSError as refused:
         return refused
     return None
-
-
-def _warn(text: str) -> None:
-    say(f"{text}; training goes on, and earlier checkpoints are as they were")

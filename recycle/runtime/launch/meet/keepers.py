@@ -42,6 +42,7 @@ class KeeperSlot:
         token: of the run's last start, with which it goes on; empty if it begins anew.
         listener: where other hosts reach a keeper that is started from here; None where none is.
         channel: to this host's keeper, which stays for as long as this is open.
+        offer: what it offers. What a host has left changes all the time, and it is held to what it has said.
 
     Raises:
         RunError: the address is not of this machine.
@@ -51,32 +52,23 @@ class KeeperSlot:
         self.token = ""
         self.listener: socket.socket | None = None
         self.channel: Channel | None = None
-        self._port: int | None = None
+        port: int | None = None
         if left:
             client = KeeperClient(HERE, left, "this host's keeper")
             with suppress(KeeperLost):
                 if resumes:
-                    self._port = client.find_port()
+                    port = client.find_port()
                 else:
                     client.dismiss()
             self.token = left if resumes else ""
-        if self._port is None:
-            self._port = 0
-            if address is not None:
-                try:
-                    self.listener = keeper.listen_to_hosts(address)
-                except OSError as error:
-                    raise RunError(f"address {address}: {error.strerror}; give an address of this machine") from error
-                self._port = self.listener.getsockname()[1]
-            self._serves = serves
-        else:
-            self._serves = False
-
-    @property
-    def offer(self) -> KeeperOffer:
-        """What it offers."""
-        assert self._port is not None, "it was found or made"
-        return KeeperOffer(self._port, available_memory())
+        self._serves = serves and port is None
+        if port is None and address is not None:
+            try:
+                self.listener = keeper.listen_to_hosts(address)
+            except OSError as error:
+                raise RunError(f"address {address}: {error.strerror}; give an address of this machine") from error
+            port = self.listener.getsockname()[1]
+        self.offer = KeeperOffer(port or 0, available_memory())
 
     def is_taken(self, directory: KeeperDirectory, address: str) -> bool:
         """Whether this process has to start its host's keeper.
@@ -85,7 +77,7 @@ class KeeperSlot:
             directory: of the run's keepers.
             address: of this host.
         """
-        return self._serves and any((each.address, each.port) == (address, self._port) for each in directory.homes)
+        return self._serves and any((each.address, each.port) == (address, self.offer.port) for each in directory.homes)
 
     def close(self) -> None:
         """Nobody is to be served from this process."""
