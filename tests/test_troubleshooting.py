@@ -70,7 +70,6 @@ NAMES = {
     "the host of process <...>",
     "the other process",
     "the recording in <...>",
-    "the run ends",
     "tokens per second",
     "what <...> has in memory",
     "with a checkpoint",
