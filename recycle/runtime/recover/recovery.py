@@ -267,9 +267,10 @@ class Recovery:
                 names = ", ".join(map(str, stages))
                 self._reports.warn(f"no live server of stage {names} is left: waiting for a replacement")
             case WarnUnprotected():
-                self._reports.warn(
+                self._reports.tell_store(
+                    "unprotected",
                     f"the store is lost: training goes on, but no failure can be survived until it is back "
-                    f"({self._alarm_watch.loss})"
+                    f"({self._alarm_watch.loss})",
                 )
             case Exit(reason):
                 self.end_with(FENCED, reason)

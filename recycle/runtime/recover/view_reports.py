@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Literal
 
 from recycle.control.membership.clock import clock_name
 from recycle.control.membership.messages import Death, Verdict
@@ -171,6 +172,10 @@ class ViewReports:
     def warn(self, text: str) -> None:
         """Something that the user should know."""
         self._reporter.tell(InstantLine("warning", now(), self._server, text))
+
+    def tell_store(self, kind: Literal["unprotected", "protected"], text: str) -> None:
+        """Whether failures can be survived: there is no store any more, or there is one again."""
+        self._reporter.tell(InstantLine(kind, now(), self._server, text))
 
     def end(self, reason: str) -> None:
         """This process ends before the run does."""
