@@ -99,7 +99,7 @@ class Survivor:
             member, self._groups, store, holdings, view_plans, trainee.connection, (*hooks, still, watch), reports
         )
         self._recovery = Recovery(
-            Machine(member, job, rank),
+            Machine(member, job, rank, loads=trainee.durable is not None),
             self._gathering,
             self._rebuilding,
             view_plans,
