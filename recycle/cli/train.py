@@ -359,12 +359,13 @@ def meet(
         RunError: they were started in a way in which the death of one ends others.
     """
     from recycle.runtime.launch.meet.rendezvous import Rendezvous
-    from recycle.runtime.launch.meet.secret import given_secret, secret_in
+    from recycle.runtime.launch.meet.secret import TOKEN_FILE, given_secret, secret_in
     from recycle.runtime.launch.meet.start import refuse_elastic, words_of_parent
 
     refuse_elastic(words_of_parent())
     secret = given_secret(token_file, os.environ) or secret_in(folder)
-    return Rendezvous(start, patience, cluster, say, secret)
+    remedy = f"give all the same --output, or the same file in {TOKEN_FILE}"
+    return Rendezvous(start, patience, cluster, say, secret, remedy)
 
 
 def say(text: str) -> None:

@@ -248,7 +248,8 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     with ExitStack() as keys:
         etcd = None if flags.store is None else EtcdCluster.parse(flags.store)
         cluster = keys.enter_context(claimed(etcd, start, "", DURATIONS.silence, PATIENCE, say, returns=True))
-        meeting = Rendezvous(start, PATIENCE, cluster, say, secret)
+        remedy = f"give all the same file with {TOKEN} or {TOKEN_FILE}"
+        meeting = Rendezvous(start, PATIENCE, cluster, say, secret, remedy)
         hosted: HostedStore | None = None
         with before_run(), meeting.telling_others():
             # The first process makes the store before it can fail in another way, so that the others hear of it.

@@ -25,13 +25,13 @@ from recycle.control.store.tcp_store import TorchStore
 from recycle.errors import EndedAtOnce, UserError
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.greetings import (
-    OTHER_SECRET,
     Hello,
     KeeperOffer,
     Welcome,
     absent,
     other_count,
     other_release,
+    other_secret,
     read_hello,
     read_welcome,
     release,
@@ -67,6 +67,7 @@ class Rendezvous:
         cluster: where the processes meet in etcd; None for the store at the first of them.
         say: tells the user for whom this process waits.
         secret: that all these processes have; empty where nobody else is on their network.
+        remedy: what the user has to do so that all have the same.
 
     Attributes:
         start: as above.
@@ -87,6 +88,7 @@ class Rendezvous:
         cluster: EtcdCluster | None = None,
         say: Callable[[str], None] = lambda _: None,
         secret: str = "",
+        remedy: str = "give all the same",
     ) -> None:
         self.start = start
         self.say = say
@@ -95,6 +97,7 @@ class Rendezvous:
         self._patience = patience
         self._identity = secrets.token_hex(8)
         self._secret = secret
+        self._remedy = remedy
         self._corner = corner_of(secret)
         self.nonce = ""
         self._store: SealedValues | None = None
@@ -218,9 +221,10 @@ class Rendezvous:
         return f"{waits} for the first one, on {read_hello(hello, 0).host}: {told.decode(errors='replace')}"
 
     def _with_other_secret(self) -> str:
-        """What is said if a process has come with another secret; it may be a stranger."""
+        """What is said if processes have come with another secret."""
         come = self._reach().plain.get_many([f"come/{rank}" for rank in range(self.start.count)])
-        return OTHER_SECRET if {*come} - {None, self._corner.encode()} else ""
+        others = [rank for rank, corner in enumerate(come) if corner not in (None, self._corner.encode())]
+        return f"; {other_secret(others, self._remedy)}" if others else ""
 
     # The others.
 
