@@ -80,6 +80,31 @@ def test_nobody_waits_at_the_end_for_who_was_lost_before(store, monkeypatch):
     first.dismiss([0])
 
 
+def test_who_stays_to_the_end_without_a_server_is_waited_for_though_another_has_come_for_that(store, monkeypatch):
+    monkeypatch.setattr(meetings, "FAREWELL", 0.0)
+    monkeypatch.setattr(meetings, "GRACE", 0.0)
+    monkeypatch.setattr(meetings, "TOLD", 120.0)
+    first, old, new = meeting(store, 0), meeting(store, 1), meeting(store, 1)
+    old.stay()
+    for each in (first, new):
+        each.leave(0)
+    ended = threading.Thread(target=first.dismiss, args=([0, 1],))
+    ended.start()
+    ended.join(1.0)
+    assert ended.is_alive()
+    old.leave(0)
+    ended.join(60.0)
+    assert not ended.is_alive()
+
+
+def test_who_stays_and_is_killed_is_waited_for_a_moment(store, monkeypatch):
+    monkeypatch.setattr(meetings, "TOLD", 0.5)
+    first, old = meeting(store, 0), meeting(store, 1)
+    old.stay()
+    first.leave(0)
+    first.dismiss([0, 1])
+
+
 def test_torchrun_does_not_wait_at_its_end_for_a_host_whose_processes_have_only_greeted(store, monkeypatch):
     monkeypatch.setattr(meetings, "GRACE", 0.0)
     first, lost = (

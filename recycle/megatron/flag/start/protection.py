@@ -204,7 +204,8 @@ class Protection(NamedTuple):
             def told_to_end() -> bool:
                 return bool(signals.number or refused)
 
-            lives = RestartLoop(endpoint, self.ranks, DURATIONS.beat, told_to_end)
+            stay = (lambda: None) if self.meeting is None else self.meeting.stay
+            lives = RestartLoop(endpoint, self.ranks, DURATIONS.beat, told_to_end, stay)
             with before_run():
                 is_late = self.meeting is not None and self.meeting.is_late
                 first = lives.first(server, place, MISSED * DURATIONS.silence, say, is_late=is_late)

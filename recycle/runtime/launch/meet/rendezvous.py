@@ -47,8 +47,8 @@ FAREWELL, GRACE = 3.0, 1.0
 and who still runs looks for the end twice in that time."""
 
 TOLD = 10.0
-"""Seconds for which the first process waits for those who are on their way, where there is no run: its store may end
-with it."""
+"""Seconds for which the first process waits for those who are on their way, where there is no run, and for those who
+wait for the end of one without a server in it: its store may end with it."""
 
 TELLING = 20.0
 """Seconds for which a process that cannot take part looks for somebody to tell."""
@@ -101,6 +101,7 @@ class Rendezvous:
         self._corner = corner_of(secret)
         self.nonce = ""
         self._store: SealedValues | None = None
+        self._stays = False
         self.keeper = KeeperOffer()
         self.hellos: list[Hello] = []
         self._has_admitted = False
@@ -257,6 +258,15 @@ class Rendezvous:
             self.greet()
         return admission
 
+    def stay(self) -> None:
+        """Say that this process waits for the end of the run, though its server is dead.
+
+        Another process may have come for that server, and has a farewell of its own.
+        """
+        self._stays = True
+        with suppress(ControlError, StoreLost):
+            self._write(f"stays/{self.start.rank}", True)
+
     def leave(self, status: int) -> None:
         """Say that this process ends.
 
@@ -265,6 +275,8 @@ class Rendezvous:
         """
         with suppress(ControlError, StoreLost):
             self._write(f"left/{self.start.rank}", status)
+            if self._stays:
+                self._write(f"stays/{self.start.rank}", False)
 
     def first_is_gone(self, expected: Collection[int]) -> bool:
         """After the end of the run, wait a moment for the others, for which they may have to write in the store.
@@ -283,16 +295,18 @@ class Rendezvous:
 
     def _await_ends(self, expected: Collection[int]) -> dict[int, int]:
         """With which status everybody has ended who does so within a moment, by rank."""
-        ends: dict[int, int] = {}
         everybody, begin = range(self.start.count), time.monotonic()
-        while len(ends) < self.start.count:
+        while True:
+            told = self._read([f"{key}/{rank}" for rank in everybody for key in ("left", "stays")])
+            ends = {
+                rank: msgspec.json.decode(each, type=int) for rank, each in enumerate(told[::2]) if each is not None
+            }
+            stay = any(msgspec.json.decode(each, type=bool) for each in told[1::2] if each is not None)
             passed = time.monotonic() - begin
-            if passed > FAREWELL or (passed > GRACE and ends.keys() >= set(expected)):
-                break
+            enough = len(ends) == self.start.count or (passed > GRACE and ends.keys() >= set(expected))
+            if passed > TOLD or (not stay and (enough or passed > FAREWELL)):
+                return ends
             time.sleep(LOOK)
-            told = self._read([f"left/{rank}" for rank in everybody])
-            ends = {rank: msgspec.json.decode(each, type=int) for rank, each in enumerate(told) if each is not None}
-        return ends
 
     def is_over(self) -> bool:
         """Whether all were let in already, as where the first process comes again."""
