@@ -190,6 +190,10 @@ class Recovery:
         if epoch >= 0 and self._gathering.is_over(self.view):
             self.end_with(FENCED, f"the run has ended before {self._machine.me} was back")
             return
+        if admission.find_rival(self.view) is not None:
+            server = self._machine.me.server
+            self.end_with(FENCED, f"{server} was started twice, and is in the run already: this process takes no part")
+            return
         if epoch < 0 or admission.is_ready:
             verdict = admission.await_verdict(epoch)
         else:

@@ -30,7 +30,7 @@ from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.claiming import LeftEarly, claimed, part
 from recycle.runtime.launch.meet.hosted import PATIENCE, HostedStore
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
-from recycle.runtime.launch.meet.restart_loop import MISSED, RestartLoop, serve_again
+from recycle.runtime.launch.meet.restart_loop import RestartLoop, serve_again
 from recycle.runtime.launch.meet.secret import TOKEN_FILE, given_secret, secret_of_host
 from recycle.runtime.launch.meet.start import Start, choose_address, find_start, refuse_elastic, words_of_parent
 from recycle.runtime.launch.process.outcome import before_run, end_with_run
@@ -208,7 +208,7 @@ class Protection(NamedTuple):
             lives = RestartLoop(endpoint, self.ranks, DURATIONS.beat, told_to_end, stay)
             with before_run():
                 is_late = self.meeting is not None and self.meeting.is_late
-                first = lives.first(server, place, MISSED * DURATIONS.silence, say, is_late=is_late)
+                first = lives.first(server, place, DURATIONS.missed, say, is_late=is_late)
             counts = Restarts(restarts, "bring it back with the job's start command")
             status = serve_again(live, first, lives, counts, say)
             status = end_with_run(endpoint, status, DURATIONS.beat, told_to_end)

@@ -15,9 +15,6 @@ from recycle.runtime.launch.process.outcome import was_kept
 from recycle.runtime.launch.process.restarts import Restarts, has_crashed
 from recycle.runtime.net.endpoint import Endpoint
 
-MISSED = 4
-"""How many times the silence that means death it takes until the others miss a server for certain that is gone."""
-
 
 class RestartLoop:
     """Finds the next life of a server in a run that is going on.
