@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 from contextlib import suppress
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -14,9 +15,11 @@ import pytest
 from harness.examples import paper_job, paper_plan
 from harness.ports import free_port
 from harness.recordings import write_events
-from recycle.cli.watch import watch_run
+from recycle.cli.watch import secret_of, watch_run
 from recycle.plan.document import save_plan
 from recycle.record.recording import PLAN, InstantLine, ProcessLine, RunLine, ViewLine
+from recycle.runtime.launch.meet.secret import TOKEN, TOKEN_FILE
+from recycle.view.serving import PageServer
 from tests.view.disturbed import write_disturbed
 from tests.view.pages import served
 
@@ -90,6 +93,23 @@ def test_a_run_is_unprotected_as_long_as_a_live_server_has_no_store(tmp_path):
     again = ViewLine(2, 2, everybody, ["W0_1"], 0, "come", "memory", 40, 0.8, "the catalogue")
     process = ProcessLine("W0_1#1", os.getpid(), "another host")
     assert unprotected("W0_1", process) == unprotected("launcher", again) == 0
+
+
+def test_the_secret_of_an_address_stays_and_is_another_for_another_run_and_another_user(tmp_path, monkeypatch):
+    monkeypatch.delenv(TOKEN_FILE, raising=False)
+
+    def secret(folder, given):
+        monkeypatch.setenv(TOKEN, given)
+        with PageServer("0.0.0.0", 0, {}, lambda: secret_of(folder)) as server:
+            return urlsplit(server.url).path
+
+    first = secret(tmp_path / "run", "5" * 64)
+    assert len(first) > 32
+    assert secret(tmp_path / "other" / ".." / "run", "5" * 64) == first
+    assert first not in (secret(tmp_path / "other", "5" * 64), secret(tmp_path / "run", "6" * 64))
+    monkeypatch.delenv(TOKEN)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert secret_of(tmp_path) == secret_of(tmp_path)
 
 
 @pytest.mark.skipif(
