@@ -49,7 +49,7 @@ from harness.sockets import Listening, listening
 from harness.started import Started, wait_until
 from recycle.control.board.joinfile import JoinFile
 from recycle.record.recording import Line, RecoveryLine
-from recycle.runtime.step.checkpoint import DIGESTS
+from recycle.runtime.checkpoint_folders import DIGESTS
 
 ITERATIONS, EVERY = 60, 5
 """Of a run that is struck; it waits before each fifth one for its share of the strikes."""

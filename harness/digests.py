@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from recycle.runtime.step.checkpoint import DIGESTS
+from recycle.runtime.checkpoint_folders import DIGESTS
 
 
 def data_digests(folder: Path) -> Mapping[str, str]:

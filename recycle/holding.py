@@ -105,6 +105,15 @@ def units_of(job: Job, server: Server) -> tuple[int, ...]:
     return (server.stage,) if job.even else placed(job, server).chunks
 
 
+def lone_units(job: Job, live: Collection[Server]) -> dict[int, Server]:
+    """The units that one live server holds and no other one, each with that server; units rise."""
+    held: dict[int, list[Server]] = {unit: [] for unit in units(job)}
+    for each in live:
+        for unit in units_of(job, each):
+            held[unit].append(each)
+    return {unit: found[0] for unit, found in held.items() if len(found) == 1}
+
+
 def units_text(job: Job, numbers: Sequence[int]) -> str:
     """What some units are called."""
     word = "stage" if job.even else "chunk"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.digests import data_digests
+from recycle.runtime.checkpoint_folders import DIGESTS
 from recycle.runtime.device import DeviceKind
-from recycle.runtime.step.checkpoint import DIGESTS
 from scripts.gpu_recycle import run_recycle
 
 ENDING = re.compile(r"\d+ failures?, \w+ rejoins?, \w+ iterations? made again")

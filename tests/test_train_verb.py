@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 import torch
 from click.testing import CliRunner
@@ -20,6 +21,7 @@ from recycle.control.host.agent import FENCED
 from recycle.control.store.etcd_store import EtcdStore
 from recycle.errors import RunFailed, UserError
 from recycle.placing.decision import OF_A_CLUSTER
+from recycle.runtime.checkpoint_folders import MANIFEST, Manifest
 from recycle.state.racks import Racks
 from recycle.state.redundancy import Redundancy
 
@@ -155,6 +157,18 @@ def test_a_folder_that_does_not_fit_is_refused_before_anything_slow(tmp_path, op
     ended = subprocess.run([sys.executable, "-c", SLOW, *words], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (2, "slow:\n")
     assert re.fullmatch(rf"recycle: .*{message}.*\n", ended.stderr)
+
+
+@pytest.mark.parametrize("options", [["--resume"], ["--resume-from", "run"]])
+def test_a_run_that_has_all_its_iterations_is_refused_before_anything_slow(tmp_path, options):
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-00000020"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / MANIFEST).write_bytes(msgspec.json.encode(Manifest(2, 20, {})))
+    words = ["train", *SMALL, *options, "-o", "run", "--iterations", "20"]
+    ended = subprocess.run([sys.executable, "-c", SLOW, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "slow:\n")
+    found = r"recycle: iterations is 20, and \S+/step-00000020 has 20 of them already; ask for more\n"
+    assert re.fullmatch(found, ended.stderr)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,15 @@ from recycle.holding import with_own_layout
 from recycle.job import Job, Server
 from recycle.plan.plan import Plan
 from recycle.record.recording import PLAN, SETTINGS
-from recycle.runtime.checkpoint_folders import CHECKPOINTS, refuse_to_overwrite, require_checkpoint, require_source
+from recycle.runtime.checkpoint_folders import (
+    CHECKPOINTS,
+    candidates,
+    checkpoints,
+    refuse_to_overwrite,
+    require_checkpoint,
+    require_source,
+    require_unfinished,
+)
 from recycle.runtime.launch.process.restarts import RESTARTS
 from recycle.runtime.model_keys import ModelKeys
 from recycle.runtime.text_file import require_text
@@ -247,6 +255,9 @@ def command(
             refuse_to_overwrite(output)
         elif redundancy is None:
             require_checkpoint(output)
+        if resume or resume_from is not None:
+            sources = checkpoints(output / CHECKPOINTS)
+            require_unfinished(sources or ([] if resume_from is None else candidates(resume_from)), iterations)
         chosen = files()
         if etcd is not None and any(fault.kind is Kind.STORE_LOSS for fault in chosen.faults.entries):
             raise UserError(
@@ -359,12 +370,13 @@ def meet(
         RunError: they were started in a way in which the death of one ends others.
     """
     from recycle.runtime.launch.meet.rendezvous import Rendezvous
-    from recycle.runtime.launch.meet.secret import given_secret, secret_in
+    from recycle.runtime.launch.meet.secret import TOKEN_FILE, given_secret, secret_in
     from recycle.runtime.launch.meet.start import refuse_elastic, words_of_parent
 
     refuse_elastic(words_of_parent())
     secret = given_secret(token_file, os.environ) or secret_in(folder)
-    return Rendezvous(start, patience, cluster, say, secret)
+    remedy = f"give all the same --output, or the same file in {TOKEN_FILE}"
+    return Rendezvous(start, patience, cluster, say, secret, remedy)
 
 
 def say(text: str) -> None:

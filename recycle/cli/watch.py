@@ -1,5 +1,6 @@
 """``recycle watch``."""
 
+import os
 import threading
 import webbrowser
 from collections.abc import Mapping
@@ -62,7 +63,7 @@ def command(path: Path, port: int, address: str, in_browser: bool) -> None:
     is_run = path.is_dir() or (path != STANDARD and not path.exists() and path.suffix not in (".json", ".zip"))
     awaited = is_run and not (path / "events").is_dir()
     routes = watch_run(path) if is_run else try_plans(path)
-    server = PageServer(address, port, routes)
+    server = PageServer(address, port, routes, lambda: secret_of(path))
     what = f"{path}, as soon as a run begins there" if awaited else str(path)
     make_console(error=True).print(f"{server.url} shows {what}; Ctrl-C ends it", markup=False)
     if in_browser:
@@ -73,6 +74,20 @@ def command(path: Path, port: int, address: str, in_browser: bool) -> None:
         pass
     finally:
         server.server_close()
+
+
+def secret_of(path: Path) -> str:
+    """What the page's address has in it: the same at each start, so that what asks for a run's figures finds them.
+
+    Args:
+        path: what is watched.
+
+    Raises:
+        UserError: the secret that it is made of cannot be read.
+    """
+    from recycle.runtime.launch.meet.secret import given_secret, secret_of_host, token_of
+
+    return token_of(given_secret(None, os.environ) or secret_of_host(), f"watch {path.resolve()}")[:32]
 
 
 def watch_run(folder: Path) -> Mapping[str, Route]:

@@ -22,6 +22,9 @@ from recycle.record.recording import (
 )
 from recycle.wording import microseconds
 
+TOLD = frozenset({"fault", "warning", "unprotected", "protected", "end", "norm", "memory", "move"})
+"""The kinds of instants that a person should be told."""
+
 
 class ViewRecovery(msgspec.Struct, frozen=True):
     """What a change of views took as a whole; lengths in the run's time unit.
@@ -125,7 +128,7 @@ class History:
                 self._times.add(line)
             case InstantLine(kind="failure", server=str(server)):
                 self._absent.add(server)
-            case InstantLine(kind="fault" | "warning" | "end" | "norm" | "memory" | "move") if self._is_new(line):
+            case InstantLine() if line.kind in TOLD and self._is_new(line):
                 self._instants.append(line)
                 return line
         return None

@@ -23,6 +23,8 @@ InstantKind = Literal[
     "rejoin",
     "fault",
     "warning",
+    "unprotected",
+    "protected",
     "end",
     "norm",
     "memory",

@@ -3,6 +3,7 @@
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -147,6 +148,7 @@ class ConsoleReporter:
     """Tells the user of new views and of what went wrong, a line each.
 
     The first server of a view tells of it. It may die before that: then the first one of the next view tells of both.
+    What several servers tell is said once, and again where one of them tells it again.
 
     Args:
         server: who speaks.
@@ -157,6 +159,7 @@ class ConsoleReporter:
         self._server = str(server)
         self._is_first = is_first
         self._of_others: list[ViewLine] = []
+        self._told = Counter[str]()
 
     def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
         """See Reporter."""
@@ -167,8 +170,10 @@ class ConsoleReporter:
                 # What led to an iteration has begun on all servers, and each says that before it begins the iteration.
                 self._of_others = [each for each in self._of_others if each.step == event.step]
                 self._of_others += [event] if event.epoch > 0 else []
-        elif isinstance(event, InstantLine) and event.kind != "standstill" and self._is_first(event.text):
-            say(event.text)
+        elif isinstance(event, InstantLine) and event.kind != "standstill":
+            self._told[event.text] += 1
+            if self._is_first(f"{event.text}, {self._told[event.text]}"):
+                say(event.text)
 
     def _say_view(self, view: ViewLine) -> None:
         before = [each for each in self._of_others if each.step == view.step and self._is_first(_key(each))]

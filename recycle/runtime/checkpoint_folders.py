@@ -1,12 +1,35 @@
 """The folders of checkpoints, as far as they can be judged without torch, which takes seconds to import."""
 
+import hashlib
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from recycle.errors import UserError
+from recycle.files import from_json, read_bytes
 from recycle.runtime.errors import RunError
 
-CHECKPOINTS, MANIFEST = "checkpoints", "checkpoint.json"
+CHECKPOINTS, MANIFEST, DIGESTS = "checkpoints", "checkpoint.json", "digests.json"
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a checkpoint is of; only a run with the same settings can go on from it.
+
+    Attributes:
+        version: of the format.
+        step: how many iterations were made.
+        settings: what must be the same for training to go on as if it had not stopped, by name.
+        shards: the folders of its parts, each with the digests of its files; filled in when all are there.
+    """
+
+    version: int
+    step: int
+    settings: dict[str, Any]
+    shards: tuple[str, ...] = ()
 
 
 def folder_of(root: Path, step: int) -> Path:
@@ -68,3 +91,65 @@ def require_source(source: Path, folder: Path) -> None:
 def no_source(source: Path) -> RunError:
     """What is wrong with a run that has no whole checkpoint to begin from."""
     return RunError(f"resume-from: there is no whole checkpoint in {source}; give the folder of a run that has one")
+
+
+def require_unfinished(sources: Sequence[Path], iterations: int) -> None:
+    """Refuse to go on from the newest whole one of some checkpoints, if nothing is left to do.
+
+    Args:
+        sources: the checkpoints, the newest last.
+        iterations: how many the run is to have.
+
+    Raises:
+        RunError: it has as many already.
+    """
+    for folder in reversed(sources):
+        step = 0
+        with suppress(UserError, msgspec.DecodeError):
+            step = from_json(read_bytes(folder / MANIFEST), Manifest).step
+        if step and step < iterations:
+            return
+        # To find that out, all of it is read.
+        if step and not find_damage(folder):
+            raise finished(folder, step, iterations)
+
+
+def finished(folder: Path, step: int, iterations: int) -> RunError:
+    """What is wrong with a checkpoint after which nothing is left to do."""
+    return RunError(f"iterations is {iterations}, and {folder} has {step} of them already; ask for more")
+
+
+def find_damage(folder: Path) -> str:
+    """What is missing of a checkpoint, or is not as it was written; empty if it is whole. It reads all of it."""
+    try:
+        shards = from_json(read_bytes(folder / MANIFEST), Manifest).shards
+        for shard in shards:
+            digests = from_json(read_bytes(_inside(folder, shard) / DIGESTS), dict[str, str])
+            for name, digest in digests.items():
+                if digest_of(_inside(folder / shard, name)) != digest:
+                    return f"{folder / shard / name} is not as it was written"
+    except UserError as error:
+        return str(error)
+    except OSError as error:
+        return f"{error.filename} cannot be read: {error.strerror}"
+    except msgspec.DecodeError as error:
+        return f"{folder}: its manifest or its digests cannot be read: {error}"
+    return ""
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """What is in a checkpoint's folder by a name that a file has given.
+
+    Raises:
+        UserError: it is outside, or neither a file nor a folder.
+    """
+    path = folder / name
+    if ".." in path.parts or Path(name).is_absolute() or (path.exists() and not (path.is_file() or path.is_dir())):
+        raise UserError(f"{folder}: {name!r} is no file of this checkpoint")
+    return path
+
+
+def digest_of(path: Path) -> str:
+    """What a file of a checkpoint is known by, as it was written."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -16,6 +16,9 @@ NOTICED = {
 MOST_VIEWS = 12
 """Of more views than this, the summary does not say what each has cost."""
 
+PREFIXES = {"fault": "fault: "} | dict.fromkeys(("warning", "unprotected", "protected"), "warning: ")
+"""Of the kinds of instants that are told with one."""
+
 PHASES = ("detect", "agree", "rebuild", "restore", "start")
 
 
@@ -39,8 +42,7 @@ def tell(event: RunEvent, servers: int, time_unit: str) -> str:
             cost = cost_text(Cost(event.lost, event.pause), time_unit)
             text = f"{done} in {pause}: {split([event], time_unit)}, redo {redo}; cost {cost}"
         case _:
-            prefix = {"fault": "fault: ", "warning": "warning: "}.get(event.kind, "")
-            text = f"{prefix}{event.text}"
+            text = f"{PREFIXES.get(event.kind, '')}{event.text}"
     return printable(text)
 
 

@@ -21,6 +21,7 @@ def _lines(state: RunState) -> Iterator[str]:
         "micro_batches_per_second": ("In the last iteration.", state.rate),
         "failures_total": ("Servers that died since the run began.", state.failures),
         "last_copies": ("Stages with one live server left, or none, and no copies in memory.", last),
+        "unprotected": ("1 while the store is lost, so that the next death ends the run.", state.unprotected),
         "silent_seconds": ("Since any process wrote something.", state.silent),
         "ended": ("1 if no process of the run is left.", state.ended),
     }

@@ -65,6 +65,7 @@ class PageServer(ThreadingHTTPServer):
         address: where to listen.
         port: likewise; 0 for any that is free.
         routes: by path.
+        secret: gives it.
 
     Raises:
         UserError: it cannot listen there.
@@ -72,7 +73,13 @@ class PageServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, address: str, port: int, routes: Mapping[str, Route]) -> None:
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        routes: Mapping[str, Route],
+        secret: Callable[[], str] = lambda: secrets.token_urlsafe(16),
+    ) -> None:
         self.routes = routes
         self.address = address
         self._names = {name.lower() for name in (socket.gethostname(), socket.getfqdn())}
@@ -85,7 +92,7 @@ class PageServer(ThreadingHTTPServer):
                 f"{address}:{port}: cannot be listened at: {error.strerror}; give another --port or --address"
             ) from error
         is_private = ipaddress.ip_address(str(self.server_address[0])).is_loopback
-        self._secret = "" if is_private else f"/{secrets.token_urlsafe(16)}"
+        self._secret = "" if is_private else f"/{secret()}"
 
     @property
     def url(self) -> str:

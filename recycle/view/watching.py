@@ -21,6 +21,7 @@ from recycle.record.recording import (
     CopyLine,
     DeathLine,
     EvaluationLine,
+    InstantLine,
     IterationLine,
     Line,
     ProcessLine,
@@ -115,6 +116,7 @@ class RunState(msgspec.Struct, frozen=True):
         cost: what failures and returns have cost so far, in words; empty before the first.
         events: what happened, the last at the end.
         copies: where the state of each stage is.
+        unprotected: whether the store is lost, so that the next death ends the run.
         ended: whether no process of the run is left.
         silent: seconds since any process wrote something.
         since: when that was, as a clock of this machine shows it; empty before the first line.
@@ -135,6 +137,7 @@ class RunState(msgspec.Struct, frozen=True):
     cost: str
     events: tuple[NewsItem, ...]
     copies: tuple[StagePlaces, ...]
+    unprotected: bool
     ended: bool
     silent: float
     since: str
@@ -165,6 +168,8 @@ class WatchedRun:
         self._steps: dict[int, StepTotal] = {}
         self._processes = Processes()
         self._finished: dict[str, IterationLine] = {}
+        # What servers have said in their present lives.
+        self._unprotected: set[str] = set()
         self._head: RunLine | None = None
         self._spans: dict[int, list[SpanLine]] = {}
         self._others: list[Line] = []
@@ -196,6 +201,7 @@ class WatchedRun:
         self._copies.add(line for line in lines if isinstance(line, CopyLine))
         for line in lines:
             self._take_in(line)
+            self._note_store(line)
 
     def state(self) -> RunState:
         """How the run stands, as of the last look."""
@@ -204,13 +210,14 @@ class WatchedRun:
         rates = tuple(self._rate(total) for total in made)
         history = self._history
         view, ended = history.view, self._has_ended()
+        servers = self._servers(ended)
         return RunState(
             self._version,
             newest.step + 1 if newest else 0,
             self._iterations(),
             newest.loss if newest else None,
             rates[-1] if rates else None,
-            self._servers(ended),
+            servers,
             len(view.servers) if view else 0,
             tuple(total.step + 1 for total in made),
             tuple(total.loss for total in made),
@@ -220,6 +227,7 @@ class WatchedRun:
             total_text(history.costs, history.time_unit) if history.changes else "",
             tuple(self._news(moment, event) for moment, event in history.timed),
             self._places(),
+            any(each.server in self._unprotected for each in servers if each.state == "live"),
             ended,
             time.time() - self._follower.heard if self._follower.heard else 0.0,
             _date(heard) if (heard := self._follower.heard) else "",
@@ -295,6 +303,17 @@ class WatchedRun:
                     self._others.append(line)
                 self._totals.add(line)
                 self._history.add(line)
+
+    def _note_store(self, line: Line) -> None:
+        match line:
+            case InstantLine(kind="unprotected", server=str(server)):
+                self._unprotected.add(server)
+            case InstantLine(kind="protected", server=str(server)):
+                self._unprotected.discard(server)
+            case ProcessLine():
+                self._unprotected.discard(line.name.partition("#")[0])
+            case _:
+                pass
 
     def _take(self, total: StepTotal) -> None:
         if not total.held_out:

@@ -156,6 +156,8 @@ def test_a_run_that_cannot_go_on_says_why() -> None:
         "no version of the state is held in every stage"
     )
     assert (stop.epoch, stop.members) == (5, ("W0_0#0",))
+    other = give_up(JOB, survey, Lost((1,), checkpoint=False), loads=False)
+    assert other.stop == "no live server of stage 1 is left; go on from the last checkpoint, if there is one"
 
 
 def test_nobody_is_let_in_while_a_survivor_is_where_its_state_is_not_all_that_there_is() -> None:

@@ -131,6 +131,16 @@ def test_what_another_process_has_said_is_not_said_again(capsys):
     assert capsys.readouterr().err == "recycle: the store is lost\n"
 
 
+def test_what_happens_again_is_said_again_once(capsys):
+    said = Said()
+    lost = [InstantLine("unprotected", 1.0, str(each), "the store is lost") for each in (FIRST, SECOND)]
+    first, second, late = (ConsoleReporter(each, said.is_first) for each in (FIRST, SECOND, SECOND))
+    for times in range(3):
+        for reporter, line in ((first, lost[0]), (second, lost[1]), (late, lost[1]))[: 3 if times else 2]:
+            reporter.tell(line)
+    assert capsys.readouterr().err == 3 * "recycle: the store is lost\n"
+
+
 def test_a_process_that_does_not_speak_for_its_server_says_nothing(capsys):
     SilentReporter().tell(ITERATION, [SPAN])
     assert capsys.readouterr() == ("", "")

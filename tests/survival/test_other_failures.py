@@ -120,7 +120,11 @@ class Heard:
         self.servers = set()
 
     def __call__(self, event):
-        if isinstance(event, InstantLine) and event.kind == "warning" and event.text.startswith(self.text):
+        if (
+            isinstance(event, InstantLine)
+            and event.kind in ("unprotected", "protected")
+            and event.text.startswith(self.text)
+        ):
             before = len(self.servers)
             self.servers.add(event.server)
             if before < self.count <= len(self.servers):

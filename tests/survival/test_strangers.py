@@ -12,7 +12,7 @@ from harness.digests import data_digests
 from harness.processes import send_signal
 from harness.started import Started
 from recycle.control.board.joinfile import JoinFile
-from recycle.runtime.step.checkpoint import DIGESTS
+from recycle.runtime.checkpoint_folders import DIGESTS
 
 MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\n"
 

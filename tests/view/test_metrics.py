@@ -1,10 +1,13 @@
 """A run's figures, as a real Prometheus reads them."""
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import time
 from contextlib import suppress
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -12,9 +15,11 @@ import pytest
 from harness.examples import paper_job, paper_plan
 from harness.ports import free_port
 from harness.recordings import write_events
-from recycle.cli.watch import watch_run
+from recycle.cli.watch import secret_of, watch_run
 from recycle.plan.document import save_plan
-from recycle.record.recording import PLAN, RunLine, ViewLine
+from recycle.record.recording import PLAN, InstantLine, ProcessLine, RunLine, ViewLine
+from recycle.runtime.launch.meet.secret import TOKEN, TOKEN_FILE
+from recycle.view.serving import PageServer
 from tests.view.disturbed import write_disturbed
 from tests.view.pages import served
 
@@ -24,6 +29,10 @@ def server(tmp_path):
     write_disturbed(tmp_path)
     with served(watch_run(tmp_path)) as one:
         yield one
+
+
+def metrics_of(folder):
+    return watch_run(folder)["/metrics"].answer({}).decode()
 
 
 def read(url):
@@ -45,7 +54,7 @@ def test_figures_are_those_of_the_run(server):
 
 
 def test_before_a_run_begins_it_has_no_loss(tmp_path):
-    text = watch_run(tmp_path / "nowhere")["/metrics"].answer({}).decode()
+    text = metrics_of(tmp_path / "nowhere")
     assert "recycle_iteration 0.0\n" in text
     assert "recycle_loss " not in text
 
@@ -57,7 +66,50 @@ def test_a_stage_with_one_live_server_is_counted(tmp_path):
         live = [str(each) for each in paper_job().servers() if str(each) not in dead.split()]
         lines.append(ViewLine(epoch, epoch, live, [], 0, "two are dead", "memory", 40, 0.8, "the catalogue"))
         write_events(tmp_path, {"launcher": lines})
-        assert f"recycle_last_copies {last}.0\n" in watch_run(tmp_path)["/metrics"].answer({}).decode()
+        assert f"recycle_last_copies {last}.0\n" in metrics_of(tmp_path)
+
+
+def test_a_run_is_unprotected_as_long_as_a_live_server_has_no_store(tmp_path):
+    save_plan(paper_plan(failed=()), tmp_path / PLAN)
+    everybody = [str(each) for each in paper_job().servers()]
+    told = {
+        "launcher": [
+            RunLine("a run", 1, "paper, trained", "us", "measured"),
+            ViewLine(0, 0, everybody, [], 0, "the run begins", "memory", 40, 0.8, "the catalogue"),
+        ]
+    }
+
+    def unprotected(name, *lines):
+        told.setdefault(name, []).extend(lines)
+        write_events(tmp_path, told)
+        _, figure, _ = re.split(r"^recycle_unprotected (.*)$", metrics_of(tmp_path), flags=re.MULTILINE)
+        return float(figure)
+
+    lost, back = (InstantLine(kind, 1.0, "W0_1", kind) for kind in ("unprotected", "protected"))
+    assert [unprotected("W0_1"), unprotected("W0_1", lost), unprotected("W0_1", back)] == [0, 1, 0]
+    assert unprotected("W0_1", lost) == 1
+    live = [each for each in everybody if each != "W0_1"]
+    assert unprotected("launcher", ViewLine(1, 1, live, [], 0, "dead", "memory", 40, 0.8, "the catalogue")) == 0
+    again = ViewLine(2, 2, everybody, ["W0_1"], 0, "come", "memory", 40, 0.8, "the catalogue")
+    process = ProcessLine("W0_1#1", os.getpid(), "another host")
+    assert unprotected("W0_1", process) == unprotected("launcher", again) == 0
+
+
+def test_the_secret_of_an_address_stays_and_is_another_for_another_run_and_another_user(tmp_path, monkeypatch):
+    monkeypatch.delenv(TOKEN_FILE, raising=False)
+
+    def secret(folder, given):
+        monkeypatch.setenv(TOKEN, given)
+        with PageServer("0.0.0.0", 0, {}, lambda: secret_of(folder)) as server:
+            return urlsplit(server.url).path
+
+    first = secret(tmp_path / "run", "5" * 64)
+    assert len(first) > 32
+    assert secret(tmp_path / "other" / ".." / "run", "5" * 64) == first
+    assert first not in (secret(tmp_path / "other", "5" * 64), secret(tmp_path / "run", "6" * 64))
+    monkeypatch.delenv(TOKEN)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert secret_of(tmp_path) == secret_of(tmp_path)
 
 
 @pytest.mark.skipif(

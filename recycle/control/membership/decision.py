@@ -139,14 +139,23 @@ def common_report(reports: Collection[Report]) -> Report:
     )
 
 
-def give_up(job: Job, survey: Survey, lost: Lost) -> Verdict:
-    """The verdict that ends a run that cannot go on."""
+def give_up(job: Job, survey: Survey, lost: Lost, *, loads: bool = True) -> Verdict:
+    """The verdict that ends a run that cannot go on.
+
+    Args:
+        job: what is trained.
+        survey: what is known.
+        lost: what there is not.
+        loads: whether servers load checkpoints by themselves; otherwise nothing is known of these.
+    """
     if lost.stages:
         what = f"no live server of {units_text(job, lost.stages)} is left"
     else:
         what = "no version of the state is held in every stage"
     if lost.checkpoint:
         remedy = "; there is a checkpoint: go on from it with --resume"
+    elif not loads:
+        remedy = "; go on from the last checkpoint, if there is one"
     else:
         remedy = ", and there is no checkpoint that every server can read; train again with checkpoints switched on"
     return Verdict(

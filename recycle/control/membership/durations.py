@@ -54,6 +54,11 @@ class Durations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max(self.beat, self.hang / 8)
 
     @property
+    def missed(self) -> float:
+        """Until the others miss a server for certain that is gone."""
+        return 4 * self.silence
+
+    @property
     def rare_beat(self) -> float:
         """Between two signs of life of a host in the store, at most, where those who watch it hear it directly."""
         return 8 * self.silence

@@ -81,6 +81,7 @@ class Machine:
         me: whose machine it is.
         job: what is trained.
         rank: of the server.
+        loads: whether servers load checkpoints by themselves; otherwise nothing is known of these.
 
     Attributes:
         state: what the member is doing.
@@ -89,11 +90,12 @@ class Machine:
         job: what is trained, with what each server holds in the view.
     """
 
-    def __init__(self, me: Member, job: Job, rank: ServerRank = SOLE) -> None:
+    def __init__(self, me: Member, job: Job, rank: ServerRank = SOLE, *, loads: bool = True) -> None:
         self.me = me
         self.state = State.JOINING
         self.job = self._home = job
         self._rank = rank
+        self._loads = loads
         self._layout: Layout | None = None
         self._enter(View(-1, ()), step=0)
 
@@ -223,7 +225,7 @@ class Machine:
 
     def _unreplaced(self, event: Unreplaced) -> Actions:
         outcome = decide(self._home, self._survey())
-        return (Propose(give_up(self._home, self._survey(), outcome)),) if isinstance(outcome, Lost) else ()
+        return (Propose(self._give_up(outcome)),) if isinstance(outcome, Lost) else ()
 
     def _consider(self) -> Actions:
         if self.state is not State.GATHERING or not self.leads:
@@ -241,11 +243,14 @@ class Machine:
     def _survey(self) -> Survey:
         return Survey(self.view, self._reports, self._deaths, self._joiners, self._layout, self._wish)
 
+    def _give_up(self, lost: Lost) -> Verdict:
+        return give_up(self._home, self._survey(), lost, loads=self._loads)
+
     def _conclude(self, outcome: Verdict | Lost) -> Actions:
         if isinstance(outcome, Verdict):
             return (Propose(outcome),)
         if self.starts or not (outcome.stages and (outcome.checkpoint or outcome.kept)):
-            return (Propose(give_up(self._home, self._survey(), outcome)),)
+            return (Propose(self._give_up(outcome)),)
         if outcome.stages == self._waits_for:
             return ()
         self._waits_for = outcome.stages

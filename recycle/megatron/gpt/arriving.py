@@ -81,7 +81,7 @@ def attend_run(
     with shared(folder):
         workers: list[int] = []
         with EndSignals(lambda: bool(workers) and tell_to_leave(workers[-1])) as signals:
-            lives = RestartLoop(endpoint, run.ranks, run.durations.beat, lambda: bool(signals.number))
+            lives = RestartLoop(endpoint, run.ranks, run.durations.beat, lambda: bool(signals.number), meeting.stay)
 
             def serve(life: Member) -> int:
                 return serve_member(run, text, planning, Faults(), life, access, workers.append)

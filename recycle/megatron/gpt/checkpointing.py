@@ -14,11 +14,11 @@ from recycle.megatron.gpt.run import Run
 from recycle.megatron.shared.stage_training import StageTraining
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Reporter
-from recycle.runtime.checkpoint_folders import checkpoints, folder_of
+from recycle.runtime.checkpoint_folders import Manifest, checkpoints, folder_of
 from recycle.runtime.keep.saving import Saving
 from recycle.runtime.net.network import Network
 from recycle.runtime.recover.view_reports import now
-from recycle.runtime.step.checkpoint import VERSION, Manifest, complete, give_up, read_manifest, write_stage
+from recycle.runtime.step.checkpoint import VERSION, complete, give_up, read_manifest, write_stage
 
 STAGES = "stages"
 """The setting that may change from one run to the next that goes on from its checkpoint."""

@@ -14,11 +14,19 @@ from recycle.files import from_json, own_folder, read_bytes, write_whole
 from recycle.megatron.gpt.run import NO_PARITY, Run
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Event
-from recycle.runtime.checkpoint_folders import MANIFEST, candidates, checkpoints, require_checkpoint
+from recycle.runtime.checkpoint_folders import (
+    MANIFEST,
+    Manifest,
+    candidates,
+    checkpoints,
+    find_damage,
+    finished,
+    require_checkpoint,
+)
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.keepers import is_kept
 from recycle.runtime.recover.view_reports import now
-from recycle.runtime.step.checkpoint import Manifest, find_damage, read_manifest, require_same_settings, set_aside
+from recycle.runtime.step.checkpoint import read_manifest, require_same_settings, set_aside
 
 IN_MEMORY = "in-memory.json"
 """The settings of what a run keeps in memory: keepers are asked for it by those who have been started."""
@@ -122,9 +130,7 @@ def find_newest(run: Run, fingerprint: str, watch: Callable[[Event], None]) -> i
         text = f"{damage}: the checkpoint is set aside as {set_aside(folder)}, and {found[-1].name} is taken"
         watch(InstantLine("warning", now(), None, text))
     if manifest.step >= run.iterations:
-        raise RunError(
-            f"iterations is {run.iterations}, and {found[-1]} has {manifest.step} of them already; ask for more"
-        )
+        raise finished(found[-1], manifest.step, run.iterations)
     return manifest.step
 
 

@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 
 from recycle.control.membership.errors import StoreLost
 from recycle.errors import UserError
-from recycle.runtime.checkpoint_folders import checkpoints, folder_of
+from recycle.runtime.checkpoint_folders import Manifest, checkpoints, folder_of
 from recycle.runtime.keep.fetching import ask_all
-from recycle.runtime.step.checkpoint import Manifest, attempt_folder, complete
+from recycle.runtime.step.checkpoint import attempt_folder, complete
 from recycle.state.channel import Address, Write
 from recycle.state.client import KeeperClient
 from recycle.state.errors import KeeperLost

@@ -1,5 +1,6 @@
 """Admission: what members do for those who join, and what who joins does to be admitted."""
 
+import time
 from contextlib import suppress
 
 from recycle.control.membership.errors import StoreLost
@@ -41,6 +42,8 @@ class Admission:
         chunks: Movable | None = None,
     ) -> None:
         endpoint, durations = store.endpoint, store.durations
+        self._member = member
+        self._rival: tuple[Member, float] | None = None
         self._ranks = rank.size
         self._store = store
         self._alarm_watch = alarm_watch
@@ -110,6 +113,24 @@ class Admission:
     def has_arrived(self) -> bool:
         """Whether it holds the version before whose iteration the members pause."""
         return self._joining.arrived
+
+    def find_rival(self, view: View) -> Member | None:
+        """Who has taken this member's place in a view and is alive, as one does whose server was started twice.
+
+        It may have died, and the others have not missed it yet. So it is one only after the time that they take.
+
+        Raises:
+            StoreLost: there is no store.
+        """
+        now = time.monotonic()
+        taken = next((each for each in view.members if each.server == self._member.server), None)
+        if taken is None or taken == self._member or self._store.board.failures.death(taken) is not None:
+            self._rival = None
+        elif self._rival is None or self._rival[0] != taken:
+            self._rival = taken, now
+        elif now > self._rival[1] + self._store.durations.missed:
+            return taken
+        return None
 
     def prepare(self, view: View) -> None:
         """Ask to be let into the run, which is in a view now."""

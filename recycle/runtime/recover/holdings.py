@@ -65,6 +65,13 @@ class Holdings:
         return "there is no checkpoint" if step is None else f"go on from step {step} with --resume"
 
     @property
+    def last_death(self) -> str:
+        """What the death of the last live server of a stage leads to; empty where memory has copies of its state."""
+        if self._trainee.kept is not None:
+            return ""
+        return "the run ends" if self.checkpoint is None else "all go back to the last checkpoint"
+
+    @property
     def done(self) -> bool:
         """Whether training has come to its end here."""
         return self._trainee.connection.done

@@ -191,6 +191,10 @@ class Recovery:
         if epoch >= 0 and self._gathering.is_over(self.view):
             self.end_with(FENCED, f"the run has ended before {self._machine.me} was back")
             return
+        if admission.find_rival(self.view) is not None:
+            server = self._machine.me.server
+            self.end_with(FENCED, f"{server} was started twice, and is in the run already: this process takes no part")
+            return
         if epoch < 0 or admission.is_ready:
             verdict = admission.await_verdict(epoch)
         else:
@@ -268,9 +272,10 @@ class Recovery:
                 names = ", ".join(map(str, stages))
                 self._reports.warn(f"no live server of stage {names} is left: waiting for a replacement")
             case WarnUnprotected():
-                self._reports.warn(
+                self._reports.tell_store(
+                    "unprotected",
                     f"the store is lost: training goes on, but no failure can be survived until it is back "
-                    f"({self._alarm_watch.loss})"
+                    f"({self._alarm_watch.loss})",
                 )
             case Exit(reason):
                 self.end_with(FENCED, reason)

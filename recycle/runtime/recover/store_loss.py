@@ -74,7 +74,7 @@ class StoreLoss:
             stored = self._store.renew(verdict, lasting)
             if stored is not None:
                 recovery.tell(StoreBack(f"store back/{next(self._ids)}", stored))
-                self._reports.warn("the store is back: failures can be survived again")
+                self._reports.tell_store("protected", "the store is back: failures can be survived again")
         elif self.is_erased and recovery.is_first and heard.erased == len(recovery.view.members):
             with suppress(StoreLost):
                 self._store.endpoint.begin_again()

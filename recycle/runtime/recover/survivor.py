@@ -82,7 +82,8 @@ class Survivor:
         self._rank = rank = trainee.rank
         self._store = store = StoreConnection(endpoint, durations)
         self._gathering = Gathering(member, store, rank)
-        self._reports = reports = ViewReports(member, reporter, trainee.iteration)
+        holdings, view_plans = Holdings(member, trainee), ViewPlans(member, job, plans, store)
+        self._reports = reports = ViewReports(member, reporter, trainee.iteration, lambda: holdings.last_death)
         self._standstill = still = StandstillWatch(rank.of(member.server), member.server, reports.tell_standstill)
         self._alarm_watch = watch = AlarmWatch(endpoint, durations, self._look_around, still.explain, rank.size)
         self._links = LinkWatch(
@@ -94,12 +95,11 @@ class Survivor:
         )
         self._groups = Groups(member, store, watch, self._links, rank, trainee.transport)
         self._admission = Admission(member, trainee.followed, store, watch, rank, trainee.chunks)
-        holdings, view_plans = Holdings(member, trainee), ViewPlans(member, job, plans, store)
         self._rebuilding = Rebuilding(
             member, self._groups, store, holdings, view_plans, trainee.connection, (*hooks, still, watch), reports
         )
         self._recovery = Recovery(
-            Machine(member, job, rank),
+            Machine(member, job, rank, loads=trainee.durable is not None),
             self._gathering,
             self._rebuilding,
             view_plans,

@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable
+from typing import Literal
 
 from recycle.control.membership.clock import clock_name
 from recycle.control.membership.messages import Death, Verdict
 from recycle.control.membership.view import Member
+from recycle.holding import lone_units, units_text
 from recycle.placement import Layout
 from recycle.plan.plan import Plan
 from recycle.record.recorder import NANOSECONDS, Recorder
@@ -39,19 +41,28 @@ class ViewReports:
         member: who tells.
         reporter: passes it on.
         iteration: gives the number by which people know the iteration that leads on from a version.
+        last_death: says what the death of the last live server of a stage leads to; empty where memory has copies.
 
     Attributes:
         times: of the present change of views.
         cause: why there is a new view, if nobody died.
     """
 
-    def __init__(self, member: Member, reporter: Reporter, iteration: Callable[[int], int] = int) -> None:
+    def __init__(
+        self,
+        member: Member,
+        reporter: Reporter,
+        iteration: Callable[[int], int] = int,
+        last_death: Callable[[], str] = str,
+    ) -> None:
         self.times = Times()
         self.cause = ADMITTED if member.incarnation else "the run begins"
         self._member = member
         self._server = str(member.server)
         self._reporter = reporter
         self._iteration = iteration
+        self._last_death = last_death
+        self._lone: frozenset[int] = frozenset()
         self._verdicts: list[Verdict] = []
         self._layout: Layout | None = None
 
@@ -72,6 +83,8 @@ class ViewReports:
         verdicts, self._verdicts = self._verdicts, []
         verdict = verdicts[-1]
         moved, self._layout = verdict.layout != self._layout, verdict.layout
+        lone = lone_units(plan.job, verdict.view.servers)
+        before, self._lone = self._lone, frozenset(lone)
         if self._member not in verdict.view.members[:TELLERS]:
             return
         for each in verdicts:
@@ -99,6 +112,9 @@ class ViewReports:
                 plan.job.baseline_name,
             )
         )
+        if causes and (new := [unit for unit in lone if unit not in before]) and (end := self._last_death()):
+            names = " or ".join(dict.fromkeys(str(lone[unit]) for unit in new))
+            self.warn(f"one live server is left of {units_text(plan.job, new)}: if {names} dies, {end}")
 
     def tell_recovery(self, epoch: int, step: int, recorder: Recorder) -> None:
         """After the first iteration in a view, say what the way there took.
@@ -156,6 +172,10 @@ class ViewReports:
     def warn(self, text: str) -> None:
         """Something that the user should know."""
         self._reporter.tell(InstantLine("warning", now(), self._server, text))
+
+    def tell_store(self, kind: Literal["unprotected", "protected"], text: str) -> None:
+        """Whether failures can be survived: there is no store any more, or there is one again."""
+        self._reporter.tell(InstantLine(kind, now(), self._server, text))
 
     def end(self, reason: str) -> None:
         """This process ends before the run does."""

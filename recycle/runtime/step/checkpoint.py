@@ -4,7 +4,6 @@ Peers of a stage hold the same state, so one of them writes it. All write into a
 its own when everything is on disk; what was there before stays until then.
 """
 
-import hashlib
 import os
 import secrets
 import shutil
@@ -20,32 +19,26 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from recycle.errors import RunFailed, UserError
 from recycle.files import from_json, read_bytes, write_whole
-from recycle.runtime.checkpoint_folders import MANIFEST, candidates, checkpoints, folder_of, no_source, within
+from recycle.runtime.checkpoint_folders import (
+    DIGESTS,
+    MANIFEST,
+    Manifest,
+    candidates,
+    checkpoints,
+    digest_of,
+    find_damage,
+    folder_of,
+    no_source,
+    within,
+)
 from recycle.runtime.errors import RunError
 from recycle.runtime.plain_words import plain
 from recycle.runtime.step.stage_reader import StageReader
 
-DIGESTS = "digests.json"
 VERSION = 2
 _PARTIAL = ".partial"
 KEPT = 2
 """How many checkpoints of a run are kept, if nobody says."""
-
-
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a checkpoint is of; only a run with the same settings can go on from it.
-
-    Attributes:
-        version: of the format.
-        step: how many iterations were made.
-        settings: what must be the same for training to go on as if it had not stopped, by name.
-        shards: the folders of its parts, each with the digests of its files; filled in when all are there.
-    """
-
-    version: int
-    step: int
-    settings: dict[str, Any]
-    shards: tuple[str, ...] = ()
 
 
 def stage_state(parameters: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -92,7 +85,7 @@ def write_shard(folder: Path, state: Mapping[str, torch.Tensor]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         dcp.save(dict(sorted(state.items())), checkpoint_id=folder, no_dist=True)
-        digests = {each.name: _digest(each) for each in sorted(folder.iterdir()) if each.name != DIGESTS}
+        digests = {each.name: digest_of(each) for each in sorted(folder.iterdir()) if each.name != DIGESTS}
         (folder / DIGESTS).write_bytes(msgspec.json.encode(digests))
     except (OSError, dcp.api.CheckpointException) as error:
         # Where there is too little room, half a checkpoint must not take what is left.
@@ -137,24 +130,6 @@ def give_up(root: Path) -> None:
     """Remove what was written of checkpoints that were never completed, and that nobody writes any more."""
     for each in _begun(root):
         shutil.rmtree(each, ignore_errors=True)
-
-
-def find_damage(folder: Path) -> str:
-    """What is missing of a checkpoint, or is not as it was written; empty if it is whole. It reads all of it."""
-    try:
-        shards = from_json(read_bytes(folder / MANIFEST), Manifest).shards
-        for shard in shards:
-            digests = from_json(read_bytes(_inside(folder, shard) / DIGESTS), dict[str, str])
-            for name, digest in digests.items():
-                if _digest(_inside(folder / shard, name)) != digest:
-                    return f"{folder / shard / name} is not as it was written"
-    except UserError as error:
-        return str(error)
-    except OSError as error:
-        return f"{error.filename} cannot be read: {error.strerror}"
-    except msgspec.DecodeError as error:
-        return f"{folder}: its manifest or its digests cannot be read: {error}"
-    return ""
 
 
 def set_aside(folder: Path) -> Path:
@@ -203,23 +178,6 @@ def _put(partial: Path, final: Path) -> None:
     handle = os.open(final.parent, os.O_RDONLY)
     os.fsync(handle)
     os.close(handle)
-
-
-def _inside(folder: Path, name: str) -> Path:
-    """What is in a checkpoint's folder by a name that a file has given.
-
-    Raises:
-        UserError: it is outside, or neither a file nor a folder.
-    """
-    path = folder / name
-    if ".." in path.parts or Path(name).is_absolute() or (path.exists() and not (path.is_file() or path.is_dir())):
-        raise UserError(f"{folder}: {name!r} is no file of this checkpoint")
-    return path
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:

@@ -125,6 +125,25 @@ def test_several_hosts_need_a_secret_or_a_word_of_trust(environment, tmp_path, m
     assert len({each.endpoint.token for each in trusted} - {found.token}) == 1
 
 
+@pytest.mark.parametrize("dead", ["", "--recycle-dead W1_0"], ids=["survives", "survives no death"])
+@pytest.mark.parametrize("other", ["", "--recycle-dead W1_0"], ids=["survives", "survives no death"])
+def test_options_are_compared_whether_or_not_a_run_survives_failures(environment, dead, other):
+    protection(environment, f"{WORDS} {dead} --lr 0.1")
+    second = environment | {"RANK": "1"}
+    with pytest.raises(UserError, match=r"was started with --lr 0.2, and process 0, on .*, with --lr 0.1: start all"):
+        protection(second, f"{WORDS} {other} --lr 0.2")
+    if dead == other:
+        assert isinstance(protection(second, f"{WORDS} {other} --lr 0.1"), str) == bool(dead)
+
+
+def test_a_rank_with_another_secret_says_who_has_which_and_how_the_flag_gives_one(environment, monkeypatch):
+    monkeypatch.setattr(protection_module, "PATIENCE", 0.5)
+    protection(environment | {TOKEN: "5" * 64})
+    remedy = "where that is no stranger, give all the same file with --recycle-token-file or RECYCLE_TOKEN_FILE"
+    with pytest.raises(UserError, match=f"process 0 has another secret: {remedy}"):
+        protection(environment | {TOKEN: "6" * 64, "RANK": "1"})
+
+
 @pytest.mark.parametrize(
     ("words", "changes", "reason"),
     [

@@ -21,7 +21,7 @@ from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.rendezvous import NotAdmitted
 from recycle.runtime.launch.meet.start import Start
 
-VALUES = st.lists(st.from_regex(r"\A-?[0-9a-z]{1,3}\Z"), max_size=2)
+VALUES = st.lists(st.from_regex(r"\A(-?[1-9][0-9]?|-?[a-z][0-9a-z]{0,2})\Z"), max_size=2)
 FIXED = st.sampled_from(["--hidden-size", "--bf16", "--data-path", "--lr", *MUST_NOT])
 FREE = st.sampled_from([*MAY_CHANGE, "--save-interval", "--recycle-resume", "--recycle-budget"])
 FIXED_OPTIONS, FREE_OPTIONS = st.dictionaries(FIXED, VALUES), st.dictionaries(FREE, VALUES)
@@ -59,6 +59,35 @@ def test_what_else_differs_is_named_with_both_values(tmp_path_factory, before, n
 def test_a_value_after_an_equals_sign_is_another_way_to_give_it(tmp_path):
     write_settings(tmp_path, ["--lr", "3"])
     require_same(tmp_path, ["--lr=3"])
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("--lr 1e-2", "--lr 0.01"),
+        ("--lr=.01", "--lr 1E-2"),
+        ("--seed 7", "--seed 1 --seed 7"),
+        ("--split 1 0.0", "--split 1.0 0"),
+    ],
+)
+def test_a_value_may_be_written_in_another_way(tmp_path, before, now):
+    write_settings(tmp_path, before.split())
+    require_same(tmp_path, now.split())
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("--seed 9007199254740993", "--seed 9007199254740992"),
+        ("--lr 0.01", "--lr 0.011"),
+        ("--lr 1", "--lr 1 1"),
+        ("--data-path text", "--data-path Text"),
+    ],
+)
+def test_another_value_is_refused_however_near_it_is(tmp_path, before, now):
+    write_settings(tmp_path, before.split())
+    with pytest.raises(RunError, match="give the same"):
+        require_same(tmp_path, now.split())
 
 
 @pytest.mark.parametrize("content", [None, b"", b"[1]", b'{"--lr": 3}'])

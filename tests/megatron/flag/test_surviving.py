@@ -78,6 +78,8 @@ def test_killed_at_any_moment_nothing_changes_and_the_checkpoint_loads_in_stock(
     saved = (*TO_FILE, tmp_path)
     survived = train(dataset, *ON, *saved, iterations=LENGTH, watch=kill(moments), launcher=launch)
     assert len(deaths(survived)) == 2, moments
+    for left in ("stage 1: if W0_1", "stage 0: if W1_0"):
+        assert survived.output.count(f"one live server is left of {left} dies, the run ends") == 1, moments
     assert losses(survived) == stock, moments
     resumed = losses(train(dataset, *FROM_FILE, tmp_path, "--ckpt-step", 8, iterations=LENGTH))
     # Megatron prints the mean of the first two iterations after a start in the place of the second.

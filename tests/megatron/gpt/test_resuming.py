@@ -16,8 +16,9 @@ from recycle.megatron.gpt.run import Run
 from recycle.placement import parse_placement
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
+from recycle.runtime.checkpoint_folders import Manifest
 from recycle.runtime.errors import RunError
-from recycle.runtime.step.checkpoint import VERSION, Manifest, complete
+from recycle.runtime.step.checkpoint import VERSION, complete
 from recycle.state.redundancy import Redundancy
 
 MODEL = ModelOptions(4, 32, 4, 16)

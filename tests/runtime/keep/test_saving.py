@@ -16,12 +16,12 @@ from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
 from recycle.plan.instruction import Op
-from recycle.runtime.checkpoint_folders import checkpoints, folder_of
+from recycle.runtime.checkpoint_folders import Manifest, checkpoints, find_damage, folder_of
 from recycle.runtime.keep import scribe
 from recycle.runtime.keep.keeping import Keeping, KnownKeepers
 from recycle.runtime.keep.saving import Desk, Saving, Target
 from recycle.runtime.keep.scribe import DiskScribe
-from recycle.runtime.step.checkpoint import VERSION, Manifest, find_damage, write_shard
+from recycle.runtime.step.checkpoint import VERSION, write_shard
 from recycle.state.channel import Write
 from recycle.state.client import KeeperClient
 from recycle.state.errors import Refused

@@ -15,7 +15,7 @@ from recycle.control.host import waiting_notice as awaiting
 from recycle.control.store.tcp_store import TorchStore, listen, serve
 from recycle.errors import EndedAtOnce, UserError
 from recycle.runtime.launch.meet import rendezvous as meetings
-from recycle.runtime.launch.meet.greetings import Hello, absent, why_not
+from recycle.runtime.launch.meet.greetings import Hello, absent, other_secret, why_not
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
 from recycle.runtime.launch.meet.secret import corner_of
 from recycle.runtime.launch.meet.start import Start
@@ -78,6 +78,31 @@ def test_nobody_waits_at_the_end_for_who_was_lost_before(store, monkeypatch):
     first = meeting(store, 0)
     first.leave(0)
     first.dismiss([0])
+
+
+def test_who_stays_to_the_end_without_a_server_is_waited_for_though_another_has_come_for_that(store, monkeypatch):
+    monkeypatch.setattr(meetings, "FAREWELL", 0.0)
+    monkeypatch.setattr(meetings, "GRACE", 0.0)
+    monkeypatch.setattr(meetings, "TOLD", 120.0)
+    first, old, new = meeting(store, 0), meeting(store, 1), meeting(store, 1)
+    old.stay()
+    for each in (first, new):
+        each.leave(0)
+    ended = threading.Thread(target=first.dismiss, args=([0, 1],))
+    ended.start()
+    ended.join(1.0)
+    assert ended.is_alive()
+    old.leave(0)
+    ended.join(60.0)
+    assert not ended.is_alive()
+
+
+def test_who_stays_and_is_killed_is_waited_for_a_moment(store, monkeypatch):
+    monkeypatch.setattr(meetings, "TOLD", 0.5)
+    first, old = meeting(store, 0), meeting(store, 1)
+    old.stay()
+    first.leave(0)
+    first.dismiss([0, 1])
 
 
 def test_torchrun_does_not_wait_at_its_end_for_a_host_whose_processes_have_only_greeted(store, monkeypatch):
@@ -184,12 +209,18 @@ def test_what_strangers_say_before_a_run_is_not_heard(store):
 def test_who_has_another_secret_is_no_part_of_the_start_and_that_is_said(store):
     first, other = meeting(store, 0, 0.5), meeting(store, 1, 0.5, secret="another secret")
     other.greet()
-    said = "somebody has come who has another secret: where it is no stranger, give all hosts the same --output, or the"
-    with pytest.raises(UserError, match=f"process 1 of 2 has not come within 0.5 s: .*; {said}"):
+    said = "; process {} has another secret: where that is no stranger, give all the same"
+    with pytest.raises(UserError, match=f"process 1 of 2 has not come within 0.5 s: .*{said.format(1)}"):
         first.receive()
     first.agree_on_token()
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=said.format(0)):
         other.agree_on_token()
+
+
+def test_who_have_another_secret_are_named_with_the_remedy_and_many_are_counted():
+    assert other_secret([3], "mend it") == "process 3 has another secret: where that is no stranger, mend it"
+    shown = "processes 0, 1, 2, 3, 4, 5, 6, 7 and 2 more have another secret: "
+    assert other_secret(range(10), "mend it").startswith(shown)
 
 
 def test_a_first_process_that_comes_again_with_another_secret_changes_nothing_of_the_run(store):

@@ -23,11 +23,12 @@ from recycle.control.membership.events import (
 )
 from recycle.control.membership.machine import Machine
 from recycle.control.membership.messages import Death, PublishedPlan, Report, Verdict
-from recycle.control.membership.view import Member
+from recycle.control.membership.view import Member, View
 from recycle.errors import NoPlanError, PlanningFailed
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.runtime.execute.notices import Notices
+from recycle.runtime.recover.admission import Admission
 from recycle.runtime.recover.gathering import Gathering
 from recycle.runtime.recover.plans import FIRST, Plans, ViewPlans
 from recycle.runtime.recover.recovery import Recovery
@@ -89,6 +90,40 @@ def test_who_is_not_told_with_whom_the_run_begins_ends_with_its_line():
     recovery.enter()
     assert recovery.end == STOPPED
     assert ends == ["nobody has said with whom the run begins: train again"]
+
+
+def test_who_finds_its_server_in_the_run_again_says_so_and_ends():
+    ends = []
+    recovery = Recovery(
+        Machine(JOINER, JOB),
+        SimpleNamespace(),
+        *[SimpleNamespace()] * 2,
+        SimpleNamespace(find_rival=lambda view: FOURTH),
+        *[SimpleNamespace()] * 2,
+        SimpleNamespace(end=ends.append),
+    )
+    recovery.enter()
+    assert recovery.end == FENCED
+    assert ends == ["W1_1 was started twice, and is in the run already: this process takes no part"]
+
+
+def test_who_is_in_a_view_in_the_place_of_a_joiner_is_its_rival_once_all_would_miss_it_if_it_were_dead(monkeypatch):
+    board = Board(MemoryStore(), "token")
+    store = SimpleNamespace(board=board, durations=Durations(), endpoint=None)
+    admission, other = Admission(JOINER, None, store, None), Member(JOINER.server, 2)
+    own, without, with_other = View(3, (FIRST_MEMBER, JOINER)), View(4, (FIRST_MEMBER,)), View(5, (FIRST_MEMBER, other))
+    monkeypatch.setattr("recycle.runtime.recover.admission.time.monotonic", lambda: now)
+    now = 0.0
+    assert [admission.find_rival(view) for view in (own, without, with_other)] == [None] * 3
+    now = Durations().missed
+    assert admission.find_rival(with_other) is None
+    now += 1.0
+    assert admission.find_rival(with_other) == other
+    assert admission.find_rival(without) is None
+    board.failures.publish_death(died(other))
+    assert admission.find_rival(with_other) is None
+    now += 2 * Durations().missed
+    assert admission.find_rival(with_other) is None
 
 
 class Talk:

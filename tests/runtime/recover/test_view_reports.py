@@ -8,7 +8,7 @@ from recycle.control.membership.view import Member
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.recorder import HostMoment, Recorder
-from recycle.record.recording import AbandonedLine, DeathLine, ViewLine
+from recycle.record.recording import AbandonedLine, DeathLine, InstantLine, ViewLine
 from recycle.runtime.recover.plans import FIRST
 from recycle.runtime.recover.view_reports import ADMITTED, MISSED, ViewReports, first_view
 
@@ -35,9 +35,9 @@ def verdict(epoch, *dead, joined=()):
     return Verdict(epoch, members, step=7, deaths=deaths, joined=joined, plan=FIRST)
 
 
-def reports(member="W0_0#0"):
+def reports(member="W0_0#0", last_death=str):
     listener = Listener()
-    return ViewReports(Member.parse(member), listener), listener
+    return ViewReports(Member.parse(member), listener, last_death=last_death), listener
 
 
 def told(*verdicts, member="W0_0#0"):
@@ -139,3 +139,37 @@ def test_everything_is_told_once_and_by_the_first_members_only():
     (view,) = lines[2:]
     assert (view.cause, view.joined) == ("somebody came", ["W1_0"])
     assert told(verdict(1, "W1_0#0"), member="W2_1#0")[1] == []
+
+
+def warnings_of(*verdicts, last_death=lambda: "the run ends"):
+    view_reports, listener = reports(last_death=last_death)
+    for each in verdicts:
+        view_reports.decide(each)
+        view_reports.tell_view(paper_plan())
+    return [each.text for each in listener.lines if isinstance(each, InstantLine)]
+
+
+def test_of_which_stage_one_live_server_is_left_is_said_at_the_death_that_leads_to_it():
+    first = "one live server is left of stage 0: if W0_0 dies, the run ends"
+    then = "one live server is left of stage 1: if W0_1 dies, the run ends"
+    assert warnings_of(verdict(1, "W1_0#0")) == []
+    two = verdict(2, "W1_0#0", "W2_0#0")
+    assert warnings_of(two) == [first]
+    assert warnings_of(verdict(1, "W1_0#0"), two, verdict(3, "W1_0#0", "W2_0#0", "W1_1#0")) == [first]
+    assert warnings_of(two, verdict(3, "W1_0#0", "W2_0#0", "W1_1#0", "W2_1#0")) == [first, then]
+
+
+def test_of_stages_that_one_death_leaves_with_one_live_server_one_line_is_said():
+    lost = verdict(1, "W1_0#0", "W1_1#0", "W2_0#0", "W2_1#0")
+    assert warnings_of(lost) == ["one live server is left of stages 0, 1: if W0_0 or W0_1 dies, the run ends"]
+
+
+def test_it_is_said_again_where_a_server_came_back_and_died_again():
+    lost, back = verdict(1, "W1_0#0", "W2_0#0"), verdict(2, "W1_0#0")
+    assert len(warnings_of(lost, back, verdict(3, "W1_0#0", "W2_0#0"))) == 2
+
+
+def test_nothing_is_said_where_memory_has_copies_or_where_nobody_died():
+    lost = verdict(1, "W1_0#0", "W2_0#0")
+    assert warnings_of(lost, last_death=str) == []
+    assert warnings_of(Verdict(1, EVERYBODY[:3], step=7, plan=FIRST)) == []

@@ -7,18 +7,9 @@ import pytest
 import torch
 
 from recycle.errors import RunFailed, UserError
-from recycle.runtime.checkpoint_folders import MANIFEST, checkpoints
+from recycle.runtime.checkpoint_folders import MANIFEST, Manifest, checkpoints, find_damage, require_unfinished
 from recycle.runtime.launch.process.local import launch
-from recycle.runtime.step.checkpoint import (
-    VERSION,
-    Manifest,
-    adopt,
-    complete,
-    find_damage,
-    give_up,
-    set_aside,
-    write_stage,
-)
+from recycle.runtime.step.checkpoint import VERSION, adopt, complete, give_up, set_aside, write_stage
 
 
 def write(root, step, keep=2):
@@ -94,6 +85,22 @@ def test_whatever_is_not_as_it_was_written_is_found(tmp_path, damage):
     assert str(folder) in find_damage(folder)
     assert set_aside(folder).is_dir()
     assert steps(tmp_path) == []
+
+
+def test_a_run_is_finished_by_its_newest_whole_checkpoint(tmp_path):
+    for step in (3, 5):
+        write(tmp_path, step)
+    found = checkpoints(tmp_path)
+    require_unfinished(found, 6)
+    with pytest.raises(UserError, match=r"iterations is 5, and .*step-00000005 has 5 of them already"):
+        require_unfinished(found, 5)
+    cut(found[-1])
+    require_unfinished(found, 4)
+    with pytest.raises(UserError, match="step-00000003 has 3 of them already"):
+        require_unfinished(found, 3)
+    garble(found[-1])
+    require_unfinished(found, 4)
+    require_unfinished([], 1)
 
 
 def test_a_checkpoint_of_another_run_is_taken_over_and_the_damaged_passed_by(tmp_path):

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch.distributed.checkpoint.metadata import Metadata
 
+from recycle.runtime.checkpoint_folders import find_damage
 from recycle.runtime.errors import RunError
-from recycle.runtime.step.checkpoint import find_damage, read_stage, write_shard
+from recycle.runtime.step.checkpoint import read_stage, write_shard
 from recycle.runtime.step.stage_reader import METADATA, StageReader
 
 STATE = {

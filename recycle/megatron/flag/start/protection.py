@@ -31,7 +31,7 @@ from recycle.runtime.errors import RunError, lost_before_view
 from recycle.runtime.launch.meet.claiming import LeftEarly, claimed, part
 from recycle.runtime.launch.meet.hosted import PATIENCE, HostedStore
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
-from recycle.runtime.launch.meet.restart_loop import MISSED, RestartLoop, serve_again
+from recycle.runtime.launch.meet.restart_loop import RestartLoop, serve_again
 from recycle.runtime.launch.meet.secret import TOKEN_FILE, given_secret, secret_of_host
 from recycle.runtime.launch.meet.start import Start, choose_address, find_start, refuse_elastic, words_of_parent
 from recycle.runtime.launch.process.outcome import before_run, end_with_run
@@ -205,10 +205,11 @@ class Protection(NamedTuple):
             def told_to_end() -> bool:
                 return bool(signals.number or refused)
 
-            lives = RestartLoop(endpoint, self.ranks, DURATIONS.beat, told_to_end)
+            stay = (lambda: None) if self.meeting is None else self.meeting.stay
+            lives = RestartLoop(endpoint, self.ranks, DURATIONS.beat, told_to_end, stay)
             with before_run():
                 is_late = self.meeting is not None and self.meeting.is_late
-                first = lives.first(server, place, MISSED * DURATIONS.silence, say, is_late=is_late)
+                first = lives.first(server, place, DURATIONS.missed, say, is_late=is_late)
             counts = Restarts(restarts, "bring it back with the job's start command")
             status = serve_again(live, first, lives, counts, say)
             status = end_with_run(endpoint, status, DURATIONS.beat, told_to_end)
@@ -232,24 +233,30 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
         environment: torchrun's, srun's, or set by hand.
 
     Raises:
-        UserError: the store cannot be used.
+        UserError: the store cannot be used, or this rank has other options than the first one.
     """
     start = find_start(environment)
     if start is None:
         return "this process was started alone"
     try:
         line = read_command_line(words, start.count)
+        problem = unprotected(line.shape, flags.dead)
     except UserError as error:
-        return str(error)
-    problem = unprotected(line.shape, flags.dead)
+        problem = str(error)
+    remedy = f"give all the same file with {TOKEN} or {TOKEN_FILE}"
     if problem:
+        # Without torchrun there is no store before the script makes one.
+        if start.served:
+            meeting = Rendezvous(start, PATIENCE, None, say, _known_secret(flags, start, environment), remedy)
+            with before_run(), meeting.telling_others():
+                require_same_in_run(meeting, words)
         return problem
     refuse_elastic(words_of_parent())
     secret = _secret(flags, start, environment)
     with ExitStack() as keys:
         etcd = None if flags.store is None else EtcdCluster.parse(flags.store)
         cluster = keys.enter_context(claimed(etcd, start, "", DURATIONS.silence, PATIENCE, say, returns=True))
-        meeting = Rendezvous(start, PATIENCE, cluster, say, secret)
+        meeting = Rendezvous(start, PATIENCE, cluster, say, secret, remedy)
         hosted: HostedStore | None = None
         with before_run(), meeting.telling_others():
             # The first process makes the store before it can fail in another way, so that the others hear of it.
@@ -262,10 +269,11 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
             # Torch binds to the first of these interfaces as well.
             interface = environment.get(INTERFACES, "").partition(",")[0]
             meeting.address = choose_address(interface or None, start, f"{INTERFACES} one of this machine's interfaces")
+            # Before anything that only ranks do which outlive others: by their options some may not.
+            require_same_in_run(meeting, words)
             last = find_last_start(flags) if start.rank == 0 else None
             endpoint = meeting.endpoint(meeting.agree_on_token("" if last is None else last.nonce))
             require_token(last, endpoint.token)
-            require_same_in_run(meeting, words)
             if start.rank > 0:
                 keys.enter_context(held(flags.record, begins=False))
                 hosted = None if start.served else HostedStore(start, say)
@@ -277,15 +285,18 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
 
 def _secret(flags: Flags, start: Start, environment: Mapping[str, str]) -> str:
     """What all processes of a start have; empty where the user trusts everybody on their network."""
-    secret = given_secret(flags.token_file, environment)
-    if secret or (flags.trusts_network and not start.is_on_one_host):
+    secret = _known_secret(flags, start, environment)
+    if secret or flags.trusts_network:
         return secret
-    if start.is_on_one_host:
-        return secret_of_host()
     raise RunError(
         f"several hosts need a secret that no stranger has: give all the same file with {TOKEN} or {TOKEN_FILE}, as "
         f"openssl rand -hex 32 makes one, or say {TRUST} where nobody else is on their network"
     )
+
+
+def _known_secret(flags: Flags, start: Start, environment: Mapping[str, str]) -> str:
+    """The secret that the user gives, or that all processes of one host find there; empty if there is none."""
+    return given_secret(flags.token_file, environment) or (secret_of_host() if start.is_on_one_host else "")
 
 
 def _finished(work: Callable[[], None], life: int) -> int:

@@ -111,9 +111,18 @@ def write_settings(folder: Path, words: Sequence[str]) -> None:
 def _difference(theirs: Settings, own: Settings, unheeded: tuple[str, ...] = ()) -> tuple[str, str] | None:
     """Both sides of the first option that differs, for the user; None if none does."""
     for name in sorted({*theirs, *own} - {*unheeded}):
-        if theirs.get(name) != own.get(name):
+        one, other = theirs.get(name), own.get(name)
+        if one != other and (one is None or other is None or [*map(_parsed, one)] != [*map(_parsed, other)]):
             return _text(name, theirs), _text(name, own)
     return None
+
+
+def _parsed(value: str) -> float | str:
+    """A number, where it is one: it may be written in several ways."""
+    for parse in (int, float):
+        with suppress(ValueError):
+            return parse(value)
+    return value
 
 
 def _text(name: str, settings: Settings) -> str:

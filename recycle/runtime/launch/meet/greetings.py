@@ -10,19 +10,12 @@ import torch
 
 from recycle.control.membership.addresses import family_of, is_loopback
 from recycle.control.membership.messages import differs
-from recycle.runtime.launch.meet.secret import TOKEN_FILE
 from recycle.runtime.launch.meet.start import SLURM_VARIABLES, VARIABLES, Start
 from recycle.version import __version__
 
 CHOICE = "--address, under the flag with GLOO_SOCKET_IFNAME"
 """How a user chooses the address at which others reach a host."""
 
-
-OTHER_SECRET = (
-    "; somebody has come who has another secret: where it is no stranger, give all hosts the same --output, or the "
-    f"same file in {TOKEN_FILE}"
-)
-"""What is said where something in the store was sealed with another secret."""
 
 MOST_SHOWN = 8
 """Of processes that have not come."""
@@ -134,10 +127,7 @@ def absent(start: Start, missing: Sequence[int], within: str = "") -> str:
         missing: their ranks.
         within: in which time they should have.
     """
-    more = len(missing) - MOST_SHOWN
-    shown = ", ".join(map(str, missing[:MOST_SHOWN])) + (f" and {more} more" if more > 0 else "")
-    many = len(missing) > 1
-    text = f"process{'es' * many} {shown} of {start.count} {'have' if many else 'has'} not come{within}"
+    text = f"{_processes(missing, f' of {start.count}')} not come{within}"
     if len(missing) < start.count - 1 or start.rank in missing:
         return text
     names = " and ".join(SLURM_VARIABLES if start.by_slurm else VARIABLES[:2])
@@ -148,6 +138,22 @@ def absent(start: Start, missing: Sequence[int], within: str = "") -> str:
         else "start the others as well, or unset them if there are none"
     )
     return f"{text}: {names} say that this is process {start.rank} of {start.count}; {remedy}"
+
+
+def other_secret(ranks: Sequence[int], remedy: str) -> str:
+    """What is said of processes that have come with another secret; they may be strangers.
+
+    Args:
+        ranks: theirs, as they say.
+        remedy: how all processes get the same secret.
+    """
+    return f"{_processes(ranks)} another secret: where that is no stranger, {remedy}"
+
+
+def _processes(ranks: Sequence[int], of: str = "") -> str:
+    more, many = len(ranks) - MOST_SHOWN, len(ranks) > 1
+    shown = ", ".join(map(str, ranks[:MOST_SHOWN])) + (f" and {more} more" if more > 0 else "")
+    return f"process{'es' * many} {shown}{of} {'have' if many else 'has'}"
 
 
 def other_release(difference: str, host: str, first: str) -> str:

@@ -25,13 +25,13 @@ from recycle.control.store.tcp_store import TorchStore
 from recycle.errors import EndedAtOnce, UserError
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.greetings import (
-    OTHER_SECRET,
     Hello,
     KeeperOffer,
     Welcome,
     absent,
     other_count,
     other_release,
+    other_secret,
     read_hello,
     read_welcome,
     release,
@@ -47,8 +47,8 @@ FAREWELL, GRACE = 3.0, 1.0
 and who still runs looks for the end twice in that time."""
 
 TOLD = 10.0
-"""Seconds for which the first process waits for those who are on their way, where there is no run: its store may end
-with it."""
+"""Seconds for which the first process waits for those who are on their way, where there is no run, and for those who
+wait for the end of one without a server in it: its store may end with it."""
 
 TELLING = 20.0
 """Seconds for which a process that cannot take part looks for somebody to tell."""
@@ -67,6 +67,7 @@ class Rendezvous:
         cluster: where the processes meet in etcd; None for the store at the first of them.
         say: tells the user for whom this process waits.
         secret: that all these processes have; empty where nobody else is on their network.
+        remedy: what the user has to do so that all have the same.
 
     Attributes:
         start: as above.
@@ -87,6 +88,7 @@ class Rendezvous:
         cluster: EtcdCluster | None = None,
         say: Callable[[str], None] = lambda _: None,
         secret: str = "",
+        remedy: str = "give all the same",
     ) -> None:
         self.start = start
         self.say = say
@@ -95,9 +97,11 @@ class Rendezvous:
         self._patience = patience
         self._identity = secrets.token_hex(8)
         self._secret = secret
+        self._remedy = remedy
         self._corner = corner_of(secret)
         self.nonce = ""
         self._store: SealedValues | None = None
+        self._stays = False
         self.keeper = KeeperOffer()
         self.hellos: list[Hello] = []
         self._has_admitted = False
@@ -218,9 +222,10 @@ class Rendezvous:
         return f"{waits} for the first one, on {read_hello(hello, 0).host}: {told.decode(errors='replace')}"
 
     def _with_other_secret(self) -> str:
-        """What is said if a process has come with another secret; it may be a stranger."""
+        """What is said if processes have come with another secret."""
         come = self._reach().plain.get_many([f"come/{rank}" for rank in range(self.start.count)])
-        return OTHER_SECRET if {*come} - {None, self._corner.encode()} else ""
+        others = [rank for rank, corner in enumerate(come) if corner not in (None, self._corner.encode())]
+        return f"; {other_secret(others, self._remedy)}" if others else ""
 
     # The others.
 
@@ -253,6 +258,15 @@ class Rendezvous:
             self.greet()
         return admission
 
+    def stay(self) -> None:
+        """Say that this process waits for the end of the run, though its server is dead.
+
+        Another process may have come for that server, and has a farewell of its own.
+        """
+        self._stays = True
+        with suppress(ControlError, StoreLost):
+            self._write(f"stays/{self.start.rank}", True)
+
     def leave(self, status: int) -> None:
         """Say that this process ends.
 
@@ -261,6 +275,8 @@ class Rendezvous:
         """
         with suppress(ControlError, StoreLost):
             self._write(f"left/{self.start.rank}", status)
+            if self._stays:
+                self._write(f"stays/{self.start.rank}", False)
 
     def first_is_gone(self, expected: Collection[int]) -> bool:
         """After the end of the run, wait a moment for the others, for which they may have to write in the store.
@@ -279,16 +295,18 @@ class Rendezvous:
 
     def _await_ends(self, expected: Collection[int]) -> dict[int, int]:
         """With which status everybody has ended who does so within a moment, by rank."""
-        ends: dict[int, int] = {}
         everybody, begin = range(self.start.count), time.monotonic()
-        while len(ends) < self.start.count:
+        while True:
+            told = self._read([f"{key}/{rank}" for rank in everybody for key in ("left", "stays")])
+            ends = {
+                rank: msgspec.json.decode(each, type=int) for rank, each in enumerate(told[::2]) if each is not None
+            }
+            stay = any(msgspec.json.decode(each, type=bool) for each in told[1::2] if each is not None)
             passed = time.monotonic() - begin
-            if passed > FAREWELL or (passed > GRACE and ends.keys() >= set(expected)):
-                break
+            enough = len(ends) == self.start.count or (passed > GRACE and ends.keys() >= set(expected))
+            if passed > TOLD or (not stay and (enough or passed > FAREWELL)):
+                return ends
             time.sleep(LOOK)
-            told = self._read([f"left/{rank}" for rank in everybody])
-            ends = {rank: msgspec.json.decode(each, type=int) for rank, each in enumerate(told) if each is not None}
-        return ends
 
     def is_over(self) -> bool:
         """Whether all were let in already, as where the first process comes again."""

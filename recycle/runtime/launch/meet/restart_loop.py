@@ -6,7 +6,7 @@ from contextlib import suppress
 from uuid import uuid4
 
 from recycle.control.board.board import Board
-from recycle.control.host.agent import DONE, FENCED
+from recycle.control.host.agent import DONE, FENCED, STOPPED
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.view import Member, ServerRank
 from recycle.job import Server
@@ -14,9 +14,6 @@ from recycle.runtime.errors import RunError
 from recycle.runtime.launch.process.outcome import was_kept
 from recycle.runtime.launch.process.restarts import Restarts, has_crashed
 from recycle.runtime.net.endpoint import Endpoint
-
-MISSED = 4
-"""How many times the silence that means death it takes until the others miss a server for certain that is gone."""
 
 
 class RestartLoop:
@@ -30,13 +27,22 @@ class RestartLoop:
         ranks: of a server.
         beat: seconds between two looks.
         told_to_end: whether somebody wants this process to end.
+        stay: says that this process waits for the end of the run, or for another life.
     """
 
-    def __init__(self, endpoint: Endpoint, ranks: int, beat: float, told_to_end: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        ranks: int,
+        beat: float,
+        told_to_end: Callable[[], bool],
+        stay: Callable[[], None] = lambda: None,
+    ) -> None:
         self._endpoint = endpoint
         self._ranks = ranks
         self._beat = beat
         self._told_to_end = told_to_end
+        self.stay = stay
 
     def first(
         self, server: Server, rank: ServerRank, patience: float, say: Callable[[str], None], *, is_late: bool = False
@@ -119,6 +125,8 @@ def serve_again(
     while life is not None:
         last, life = life, None
         status = serve(last)
+        if status not in (DONE, STOPPED):
+            lives.stay()
         if status == FENCED:
             life = lives.after_others(last)
         elif has_crashed(status) and lives.may_follow():
