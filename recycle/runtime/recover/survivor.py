@@ -258,6 +258,8 @@ class Survivor:
             cause: why, in a word.
         """
         self._told_to_leave = cause
+        # Also what is posted in the iteration under way: at its end, it would be heard an iteration later.
+        self._rebuilding.add_leaving(self._leaving)
 
     @property
     def is_parting(self) -> bool:
