@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from recycle.cli.options import Verb
 from recycle.cli.parameters import SERVER, InputPath
 from recycle.cli.run.model import quiet
 from recycle.cli.surroundings import interrupted_at_once
@@ -22,7 +23,7 @@ ENDS = {FENCED: "the others go on without it", STOPPED: "the run cannot go on"}
 LATE = "the run has come to its end without this server, which was too late for it"
 
 
-@click.command("join")
+@click.command("join", cls=Verb)
 @click.argument("folder", metavar="RUN", type=InputPath())
 @click.option(
     "--server", type=SERVER, help="Which dead server to replace, for example W1_2; by default, the first one."
