@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from recycle.cli.console import make_console
+from recycle.cli.console import make_console, progress_line
 from recycle.cli.options import GroupedOption, JobCommand, job_options
 from recycle.cli.parameters import (
     FAULTS,
@@ -247,7 +247,8 @@ def command(
             refuse_to_overwrite(output)
         elif redundancy is None:
             require_checkpoint(output)
-        chosen = files()
+        with progress_line("planning"):
+            chosen = files()
         if etcd is not None and any(fault.kind is Kind.STORE_LOSS for fault in chosen.faults.entries):
             raise UserError(
                 "faults: store-loss ends the store of the run, and --store gives etcd: leave one of them out"
