@@ -38,7 +38,6 @@ REPORTS = {
     "<...>; <...> until servers return",
     "<...>; too few iterations before them to know the cost of slower ones",
     "each hour costs <...> min <...>",
-    "and <...> more views",
     ", measured <...> of the start",
     "iterations <...> to <...> are",
     ", from the last checkpoint",
