@@ -19,7 +19,7 @@ from recycle.control.membership.messages import Verdict
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member, View
 from recycle.errors import EndedBySignal, RunFailed
-from recycle.faults.menu import Faults
+from recycle.faults.menu import Fault, Faults, Kind
 from recycle.job import Server
 from recycle.record.recording import InstantLine, IterationLine, ViewLine
 from recycle.record.reporting import Event
@@ -153,21 +153,25 @@ def test_a_run_that_was_told_to_end_waits_only_until_all_have_said_that_they_do(
         view = ViewLine(0, 0.0, [name], [], 0, "", "memory", 1, 1.0, "")
         send(ReportMessage(msgspec.json.encode(view)))
         told.wait()
+        send(ReportMessage(msgspec.json.encode(IterationLine(name, 7, 0.1, [], 1))))
         send(ReportMessage(msgspec.json.encode(InstantLine("end", 0.0, name, "told to end"))))
         # Like one that is taken apart for long.
         while True:
             signal.pause()
 
-    begun = []
+    begun, faults = [], Faults((Fault(Kind.AGENT_KILL, (OURS[0].server,), step=8),))
+    kinds = set()
 
     def watch(event):
+        kinds.add(getattr(event, "kind", ""))
         if isinstance(event, ViewLine):
             begun.append(event)
             if len(begun) == len(OURS):
                 os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(EndedBySignal, match="told to end"):
-        Supervisor(setting_of(tmp_path), serve, watch).run()
+        Supervisor(setting_of(tmp_path)._replace(faults=faults), serve, watch).run()
+    assert "fault" not in kinds
     wait_until(lambda: not any(is_running(int((tmp_path / str(each.server)).read_text())) for each in OURS))
 
 

@@ -332,7 +332,8 @@ class Supervisor:
         for due, pid in [each for each in self._wakes if each[0] <= time_now]:
             self._wakes.remove((due, pid))
             _signal(pid, signal.SIGCONT)
-        if not self._began:
+        # A server that is started while all are about to leave would only be in their way.
+        if not self._began or self._signals.number:
             return
         for fault in list(self._faults):
             if (fault.at is not None and time_now - self._began >= fault.at) or (
