@@ -43,6 +43,7 @@ REPORTS = {
     ", from the last checkpoint",
     "the placement has changed",
     "made now by <...>",
+    "<...>: loading PyTorch and Megatron",
     "the first plan",
     "the first rank's plan",
 }
