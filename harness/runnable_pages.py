@@ -21,6 +21,9 @@ MARKED = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 PAGES = sorted(path for folder in ("tutorials", "howto", "reference") for path in (ROOT / "docs" / folder).glob("*.md"))
+AT_WORK = re.compile(r"^[a-z ]+ after [0-9.]+ s\n", re.MULTILINE)
+"""That a command is at work, which it says where it takes more than some seconds."""
+
 MINUTES = 10
 
 
@@ -89,7 +92,7 @@ def _run(block: Block, folder: Path) -> str:
         words, cwd=folder, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60 * MINUTES
     )
     assert done.returncode == 0, f"{block.body}{done.stdout.decode()[-3000:]}"
-    return done.stdout.decode()
+    return AT_WORK.sub("", done.stdout.decode())
 
 
 def _started(body: str) -> Started:

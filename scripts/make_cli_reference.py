@@ -27,8 +27,8 @@ This page is made from the verbs' own help by `scripts/make_cli_reference.py`, a
 Every verb prints the same with `--help`.
 
 Reports go to standard output; progress and errors go to standard error. `-` in the place of a file is standard input,
-or standard output after `-o`. Files are written whole or not at all. With `NO_COLOR` in the
-environment there are no colours.
+or standard output after `-o`. An option with a value is given once. Files are written whole or not at all. With
+`NO_COLOR` in the environment there are no colours.
 
 | exit status | meaning |
 | --- | --- |

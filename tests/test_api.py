@@ -1,5 +1,6 @@
 """Planning from Python."""
 
+import inspect
 import logging
 import re
 import subprocess
@@ -9,6 +10,7 @@ from hashlib import sha256
 from itertools import chain, combinations, combinations_with_replacement, product
 from xml.etree import ElementTree
 
+import click
 import msgspec
 import pytest
 from hypothesis import given
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 import recycle
 from harness.paths import ROOT
 from recycle.api.planned import Planned
+from recycle.cli.verbs import group
 from recycle.errors import NoPlanError, PlanFileError, UserError
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.document import decode_plan, encode_plan
@@ -104,6 +107,53 @@ def test_a_sweep_is_a_table():
     assert rows[2]["dead"].count("W") == 2
     assert set(rows[1]["dead"].split(", ")) < set(rows[2]["dead"].split(", "))
     assert all(row["period"] >= row["bound"] > 0 for row in rows)
+
+
+def test_a_sweep_plans_as_it_is_told():
+    job = recycle.Job(**PAPER)
+    rows = recycle.sweep(job, [1], moves=50, seed=3, mode="fused global free")
+    planned = recycle.make_plan(job, rows[0]["dead"], moves=50, seed=3, mode="fused global free")
+    assert (rows[0]["period"], rows[0]["bound"]) == (planned.period, planned.bound)
+    assert recycle.sweep(job, [1], moves=50, seed=3)[0]["bound"] < planned.bound
+
+
+def test_a_catalogue_is_made_as_it_is_told(tmp_path):
+    job = recycle.Job(pipelines=2, stages=2, micro_batches=2)
+    made = recycle.make_catalogue(job, tmp_path / "a.zip", budget=0.01, seed=7, mode="fused", form="compute")
+    provenance = made.plan("W0_1").plan.provenance
+    assert (provenance.seed, provenance.budget) == (7, "0.01 s")
+    assert made.plan("W0_1").plan.form == "compute"
+    with pytest.raises(UserError, match="form is 'flat': give one of compute, lowered"):
+        recycle.make_catalogue(job, tmp_path / "b.zip", form="flat")
+
+
+MODE = {"routing", "optimizer", "backward"}
+ELSEWHERE = {
+    # The job, the file and the table of results are arguments and results, and a catalogue has a class of its own.
+    *("pipelines", "stages", "micro-batches", "output", "json", "catalogue"),
+    *("checkpoint-interval", "checkpoint-cost", "restart", "constant", "sweep", "policy"),
+}
+
+
+@pytest.mark.parametrize(
+    ("verb", "function"),
+    [
+        ("plan", recycle.make_plan),
+        ("plan", recycle.sweep),
+        ("catalogue", recycle.make_catalogue),
+        ("study", recycle.compare_policies),
+    ],
+)
+def test_a_function_has_the_options_of_its_verb(verb, function):
+    options = {
+        each.opts[-1].removeprefix("--")
+        for each in group.get_command(click.Context(group), verb).params
+        if isinstance(each, click.Option)
+    }
+    wanted = {"mode" if each in MODE else each.replace("-", "_") for each in options - ELSEWHERE}
+    # The dead of a sweep are drawn, and of its plans only figures are left.
+    left_out = {"dead", "prove", "form"} if function is recycle.sweep else set()
+    assert wanted - left_out <= set(inspect.signature(function).parameters)
 
 
 def test_budgets_and_modes_as_people_write_them():

@@ -99,6 +99,15 @@ def test_every_option_is_read_by_some_branch(verb):
     assert set().union(*read) == options_of(verb)
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_option_with_two_values_is_refused(refused, verb):
+    for each in group.get_command(click.Context(group), verb).params:
+        if isinstance(each, click.Option) and not each.is_flag and not each.multiple:
+            for flag in each.opts:
+                err = refused(verb, flag, "1", each.opts[-1], "2")
+                assert err == f"recycle: {each.opts[-1]}: it was given 2 times; give it once\n"
+
+
 @pytest.mark.parametrize("branch", [each for each in READ if READ[each] is not EVERY], ids=" ".join)
 def test_what_a_branch_does_not_read_it_refuses_with_the_remedy(run, files, branch):
     words = [each.format(**files) for each in branch]

@@ -84,6 +84,7 @@ def test_trains_with_a_dead_server(tmp_path, monkeypatch):
         (["--checkpoint-every", "5,keep=0"], "'5,keep=0': give a number of iterations, with ,keep=N"),
         (["--faults", "mtbf=soon"], "'soon' is no duration"),
         (["--timeouts", "hang=1m,silence=0s"], "'silence=0s': give a time above 0"),
+        (["--timeouts", "hang=1m, hang=2m"], "'hang=1m, hang=2m': hang is given twice; leave one of them out"),
         (["--faults", "mtbf=30s,seed=many"], "'mtbf=30s,seed=many': give a whole number as seed"),
     ],
 )
@@ -287,7 +288,9 @@ def test_a_run_that_fails_exits_1_and_says_why(run, tmp_path):
 )
 def test_what_cannot_be_used_is_one_line(tmp_path, monkeypatch, arguments, message):
     monkeypatch.setattr("recycle.control.host.claim.EtcdStore", partial(EtcdStore, patience=0.5))
-    (tmp_path / "model.toml").write_text("layers = 8")
+    if "--model" not in arguments:
+        (tmp_path / "model.toml").write_text("layers = 8")
+        arguments = ["--model", tmp_path / "model.toml", *arguments]
     with pytest.raises(UserError, match=message) as caught:
-        call("train", "--model", tmp_path / "model.toml", *arguments, "-o", tmp_path)
+        call("train", *arguments, "-o", tmp_path)
     assert "\n" not in str(caught.value)

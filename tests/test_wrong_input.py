@@ -21,21 +21,24 @@ LAYOUT = "--pipeline-model-parallel-layout"
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--dead", "W9_9"], "server W9_9: this job has pipelines 0 to 2"),
-        (["--dead", "nobody"], "server 'nobody': a server is written"),
-        (["--dead", "W0_1,W1_1,W2_1"], "stage 1 has no live server"),
-        (["-M", "0"], "micro_batches is 0"),
-        (["--budget", "2x"], "'2x' is no duration"),
-        (["-D", "100000", "-P", "1000"], "100000 pipelines x 1000 stages x 6 .* 1800000000 tasks .* 10000000 at most"),
-        (["--nothing"], "--nothing"),
-        (["--dead", " ,,"], "' ,,' names no server; write them as W1_2,W0_3"),
+        ([*PAPER, "--dead", "W9_9"], "server W9_9: this job has pipelines 0 to 2"),
+        ([*PAPER, "--dead", "nobody"], "server 'nobody': a server is written"),
+        ([*PAPER, "--dead", "W0_1,W1_1,W2_1"], "stage 1 has no live server"),
+        (["-D", "3", "-P", "4", "-M", "0"], "micro_batches is 0"),
+        ([*PAPER, "--budget", "2x"], "'2x' is no duration"),
+        (
+            ["-D", "100000", "-P", "1000", "-M", "6"],
+            "100000 pipelines x 1000 stages x 6 .* 1800000000 tasks .* 10000000",
+        ),
+        ([*PAPER, "--nothing"], "--nothing"),
+        ([*PAPER, "--dead", " ,,"], "' ,,' names no server; write them as W1_2,W0_3"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(refused, tmp_path, arguments, message):
 
     path = tmp_path / "plan.json"
     path.write_text("what was there before")
-    err = refused("plan", *PAPER, *arguments, "-o", path)
+    err = refused("plan", *arguments, "-o", path)
     assert re.search(message, err), err
     assert path.read_text() == "what was there before"
 

@@ -213,16 +213,34 @@ def make_plan(
     Raises:
         UserError: something that was given cannot be used, or no plan exists.
     """
-    job = read_job(job)
-    if form not in FORMS:
-        raise UserError(f"form is {form!r}: give one of {', '.join(FORMS)}")
+    job, form = read_job(job), read_form(form)
+    effort = read_effort(budget, moves, seed)
+    effort = msgspec.structs.replace(effort, proof=read_seconds("prove", prove), until_interrupted=True)
+    return Planned(make.make_plan(job, read_servers(dead), read_mode(mode), effort, form))
+
+
+def read_effort(budget: str | float, moves: int | None, seed: int) -> make.Effort:
+    """How hard to search, as ``make_plan`` is told.
+
+    Raises:
+        UserError: something of it cannot be used.
+    """
     if moves is not None:
         moves = read_count("moves", moves)
     seconds = read_seconds("budget", budget)
     stop = MaxSeconds(seconds) if moves is None else MaxMoves(moves)
-    said = f"{seconds:g} s" if moves is None else f"{moves} moves"
-    effort = make.Effort((stop,), said, read_seed(seed), read_seconds("prove", prove), until_interrupted=True)
-    return Planned(make.make_plan(job, read_servers(dead), read_mode(mode), effort, form))
+    return make.Effort((stop,), f"{seconds:g} s" if moves is None else f"{moves} moves", read_seed(seed))
+
+
+def read_form(form: Form) -> Form:
+    """The form of a plan.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    if form not in FORMS:
+        raise UserError(f"form is {form!r}: give one of {', '.join(FORMS)}")
+    return form
 
 
 def read_job(job: Job) -> Job:

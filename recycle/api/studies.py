@@ -8,6 +8,8 @@ from recycle.api.planned import (
     PathLike,
     Planned,
     read_count,
+    read_effort,
+    read_form,
     read_job,
     read_mode,
     read_path,
@@ -20,9 +22,8 @@ from recycle.faults.outages import load_outages
 from recycle.job import Job, Server
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.mode import Mode
+from recycle.plan.plan import Form
 from recycle.planner.catalogue import make_catalogue as make_catalogue_file
-from recycle.planner.make import Effort
-from recycle.planner.model.stopping import MaxMoves
 from recycle.processors import processors
 from recycle.study.answer import StudyAnswer, answer
 from recycle.study.bill import Bill
@@ -199,8 +200,11 @@ def make_catalogue(
     path: PathLike,
     failures: int = 1,
     *,
-    moves: int = 1000,
+    budget: str | float = "2s",
+    moves: int | None = None,
+    seed: int = 0,
     mode: Mode | str = Mode(),  # noqa: B008 - immutable
+    form: Form = "lowered",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> PlanCatalogue:
     """Plan every vector of failure counts into one file, on all processors.
@@ -211,17 +215,20 @@ def make_catalogue(
         job: what is trained.
         path: of the file, which ends in .zip.
         failures: the most servers that are dead at a time.
-        moves: of the search for each plan.
+        budget: processor time to search for each plan.
+        moves: search for so many moves instead, which gives the same file on every machine.
+        seed: of the searches.
         mode: what the plans may do, as ``make_plan`` has it.
+        form: of the plans, as ``make_plan`` has it.
         progress: told how many plans are made, of how many.
 
     Raises:
         UserError: it cannot be made.
     """
-    effort = Effort((MaxMoves(read_count("moves", moves)),), f"{moves} moves")
+    effort, form = read_effort(budget, moves, seed), read_form(form)
     most = read_count("failures", failures)
     target = read_path("path", path)
     # Processes that are spawned would run the user's script again, and know no rule that it has registered.
     watch = lambda done, total, _: progress(done, total)  # noqa: E731 - the entry is of no interest here
-    make_catalogue_file(target, read_job(job), read_mode(mode), most, effort, "lowered", watch, processors(), "fork")
+    make_catalogue_file(target, read_job(job), read_mode(mode), most, effort, form, watch, processors(), "fork")
     return PlanCatalogue(target)

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from recycle.api.planned import make_plan, read_count, read_job, read_seconds, read_seed
+from recycle.api.planned import make_plan, read_count, read_effort, read_job, read_mode
 from recycle.errors import JobError, UserError
 from recycle.job import Job
+from recycle.plan.mode import Mode
 from recycle.processors import pool, processors
 
 
@@ -16,7 +17,9 @@ def sweep(
     failures: Iterable[int] = range(4),
     *,
     budget: str | float = "2s",
+    moves: int | None = None,
     seed: int = 0,
+    mode: Mode | str = Mode(),  # noqa: B008 - immutable
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[dict[str, Any]]:
     """What more and more failures cost: a row for each number of dead servers, as ``pandas.DataFrame`` takes them.
@@ -28,7 +31,9 @@ def sweep(
         job: what is trained.
         failures: the numbers of dead servers.
         budget: processor time to search for each plan.
+        moves: search for so many moves instead, which gives the same rows on every machine.
         seed: of the order and of the search.
+        mode: what the plans may do, as ``make_plan`` has it.
         progress: told how many rows are done, of how many.
 
     Returns:
@@ -41,8 +46,7 @@ def sweep(
     """
     read_job(job).require_even("a sweep")
     # In a worker it would be refused late, and not in this process.
-    read_seconds("budget", budget)
-    order = _deaths(job, read_seed(seed))
+    order = _deaths(job, read_effort(budget, moves, seed).seed)
     if not isinstance(failures, Iterable):
         raise UserError(f"failures is {failures!r}: give numbers of dead servers, such as range(4)")
     counts = [read_count("failures", count) for count in failures]
@@ -53,7 +57,7 @@ def sweep(
             )
     servers = job.pipelines * job.depth
     rows: list[dict[str, Any]] = []
-    make = partial(make_plan, job, budget=budget, seed=seed)
+    make = partial(make_plan, job, budget=budget, moves=moves, seed=seed, mode=read_mode(mode))
     with pool(min(1 + len(counts), processors())) as executor:
         plans = executor.map(make, [order[:count] for count in (0, *filter(None, counts))])
         whole = next(plans)

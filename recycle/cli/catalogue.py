@@ -15,6 +15,7 @@ from recycle.plan.catalogue import Entry
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Form
 from recycle.processors import processors
+from recycle.wording import plural
 
 if TYPE_CHECKING:
     from recycle.planner.model.stopping import StoppingCriterion
@@ -71,4 +72,6 @@ def command(
             markup=False,
         )
         raise SystemExit(130) from None
-    make_console().print(f"{describe_job(job)}: plans for up to {failures} failures written to {output}", markup=False)
+    make_console().print(
+        f"{describe_job(job)}: plans for up to {plural(failures, 'failure')} written to {output}", markup=False
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recycle.cli.console import is_read_by_eye, make_console, print_json
+from recycle.cli.console import is_read_by_eye, make_console, print_json, progress_line
 from recycle.cli.options import Verb, describe_dead, describe_job, describe_throughput, json_option, plan_argument
 from recycle.cli.parameters import InputPath
 from recycle.holding import placed
@@ -57,16 +57,22 @@ def command(plan_file: Path, against: Path | None, as_json: bool) -> None:
     With --against, the exit status is 0 if the plans are equal, and 1 if they differ. Of many instructions that differ,
     a terminal is given their numbers.
     """
-    plan = load_plan(plan_file)
     if against is not None:
-        compare(plan, load_plan(against), f"recycle check {plan_file} --against {against}", as_json=as_json)
+        with progress_line("reading"):
+            plans = load_plan(plan_file), load_plan(against)
+        compare(*plans, f"recycle check {plan_file} --against {against}", as_json=as_json)
         return
-    require(plan, check_plan(plan), as_json)
+    with progress_line("checking"):
+        plan = load_plan(plan_file)
+        violations = check_plan(plan)
+    require(plan, violations, as_json)
     from recycle.planner.claims import judge_claims
 
-    claims = judge_claims(plan)
+    with progress_line("checking its figures"):
+        claims = judge_claims(plan)
+        clock = None if claims.violations else run_clock(plan.job, plan.mode, plan.programs)
     require(plan, claims.violations, as_json)
-    clock = run_clock(plan.job, plan.mode, plan.programs)
+    assert clock is not None, "a plan without violations has times"
     if as_json:
         print_json(figures(plan, clock, claims))
     else:

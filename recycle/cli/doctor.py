@@ -10,6 +10,7 @@ import click
 from recycle.cli.console import make_console, print_json, progress_line
 from recycle.cli.diagnosis import BOTH_HOLDERS, RANKS_PER_HOST, Diagnosis, diagnose, survival, works
 from recycle.cli.launcher import for_cpu, split_at_script
+from recycle.cli.options import Verb
 from recycle.cli.parameters import Count
 from recycle.cli.untried import TRIED, untried_on_gpus
 from recycle.job import Job, Server
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 ALL_OF_A_STAGE = "all servers of a stage"
 
 
-@click.command("doctor", context_settings={"allow_interspersed_args": False})
+@click.command("doctor", cls=Verb, context_settings={"allow_interspersed_args": False})
 @click.option("--ranks", type=Count(1), help="The total number of processes, where the command line does not give it.")
 @click.option(
     "--ranks-per-host",

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from recycle.cli.console import make_console, print_json
+from recycle.cli.console import make_console, print_json, progress_line
 from recycle.cli.options import (
     Verb,
     describe_dead,
@@ -35,10 +35,11 @@ def command(plan_file: Path, layers: int | None, mtbf: float | None, mttr: float
     layers should move to other servers is decided by what that gains until servers are expected to change again; runs
     move them with recycle train --move-layers on.
     """
-    plan = load_legal_plan(plan_file)
-    explanation = explain(plan)
     outlook = Outlook(mtbf or OF_A_CLUSTER.between_failures, mttr or OF_A_CLUSTER.to_repair)
-    weighed = weigh_move(plan, layers or 8 * plan.job.depth, iteration_seconds(plan.job), outlook)
+    with progress_line("explaining"):
+        plan = load_legal_plan(plan_file)
+        explanation = explain(plan)
+        weighed = weigh_move(plan, layers or 8 * plan.job.depth, iteration_seconds(plan.job), outlook)
     if weighed is None:
         refuse_unread("a plan whose layers cannot move", "--layers", "--mtbf", "--mttr")
     if as_json:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from recycle.cli.console import make_console
+from recycle.cli.options import Verb
 from recycle.cli.parameters import SERVER, InputPath
 from recycle.cli.run.model import quiet
 from recycle.cli.surroundings import interrupted_at_once
@@ -22,7 +24,7 @@ ENDS = {FENCED: "the others go on without it", STOPPED: "the run cannot go on"}
 LATE = "the run has come to its end without this server, which was too late for it"
 
 
-@click.command("join")
+@click.command("join", cls=Verb)
 @click.argument("folder", metavar="RUN", type=InputPath())
 @click.option(
     "--server", type=SERVER, help="Which dead server to replace, for example W1_2; by default, the first one."
@@ -51,6 +53,7 @@ def command(folder: Path, server: Server | None, address: str | None) -> None:
     # Before torch is imported, which takes seconds.
     for name in (PLAN, SETTINGS, JOIN_FILE):
         read_bytes(folder / name)
+    make_console(error=True).print(f"{folder}: loading PyTorch and Megatron", markup=False)
     with interrupted_at_once():
         from recycle.cli.run.planning import planning_of
         from recycle.megatron.gpt.arriving import join_run

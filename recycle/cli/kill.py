@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from recycle.cli.console import make_console
+from recycle.cli.options import Verb
 from recycle.cli.parameters import SERVERS, InputPath
 from recycle.errors import UserError
 from recycle.job import Server
@@ -17,7 +18,7 @@ from recycle.record.recording import ProcessLine
 from recycle.runtime.launch.process.title import has_title
 
 
-@click.command("kill")
+@click.command("kill", cls=Verb)
 @click.argument("folder", metavar="RUN", type=InputPath())
 @click.argument("servers", metavar="SERVER[,SERVER...]", type=SERVERS)
 @click.option("--leave", is_flag=True, help="Ask them to leave between two iterations (SIGTERM): none is redone.")

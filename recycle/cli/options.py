@@ -1,5 +1,6 @@
 """Options that several verbs share: the job, the dead servers, the mode, durations."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
@@ -51,9 +52,11 @@ class GroupedOption(click.Option):
 
 
 class Verb(click.Command):
-    """A verb whose files can be standard input, one of them."""
+    """A verb whose options have one value each, and whose files can be standard input, one of them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:  # noqa: D102 - click's contract
+        if not ctx.resilient_parsing:
+            self._require_one_value(ctx, args)
         rest = super().parse_args(ctx, args)
         inputs = [each for each in self.params if not isinstance(each.type, OutputFile | OutputFolder)]
         asking = [each for each in inputs for _ in _dashes(ctx, each)]
@@ -65,6 +68,13 @@ class Verb(click.Command):
                 f"{' and '.join(names)}: standard input can be read once; give a file in the place of one {STANDARD}"
             )
         return rest
+
+    def _require_one_value(self, ctx: click.Context, args: list[str]) -> None:
+        """Refuse an option with two values: click would take the last one, and pass over the dead of the first."""
+        _, _, given = self.make_parser(ctx).parse_args([*args])
+        for each, times in Counter(given).items():
+            if times > 1 and isinstance(each, click.Option) and not (each.is_flag or each.multiple):
+                raise UserError(f"{each.opts[-1]}: it was given {times} times; give it once")
 
 
 def _dashes(context: click.Context, parameter: click.Parameter) -> Iterable[object]:

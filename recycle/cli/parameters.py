@@ -75,10 +75,12 @@ class Timeouts(NamedTuple):
         given: dict[str, float] = {}
         for part in filter(None, text.split(",")):
             name, _, duration = part.partition("=")
-            if name.strip() not in cls._fields:
+            if (name := name.strip()) not in cls._fields:
                 raise UserError(f"{part!r}: give {', '.join(cls._fields)} with a duration, such as silence=9s,hang=60s")
-            given[name.strip()] = parse_duration(duration)
-            if not given[name.strip()]:
+            if name in given:
+                raise UserError(f"{text!r}: {name} is given twice; leave one of them out")
+            given[name] = parse_duration(duration)
+            if not given[name]:
                 raise UserError(f"{part!r}: give a time above 0")
         return cls(**given)
 

@@ -42,6 +42,7 @@ def command(job: Job, model_file: Path | None, repeats: int, device: Literal["cp
             "model file"
         )
     keys.require_cut(len(job.stages))
+    make_console(error=True).print(f"{job.name}: measuring its stages; loading PyTorch and Megatron", markup=False)
     with interrupted_at_once():
         from recycle.megatron.gpt.forward import load_text
         from recycle.megatron.gpt.profile import profile

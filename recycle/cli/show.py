@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from recycle.cli.console import make_console, print_json, report_console
+from recycle.cli.console import make_console, print_json, progress_line, report_console
 from recycle.cli.losses import draw_runs
 from recycle.cli.options import Verb, json_option, load_legal_plan, refuse_unread
 from recycle.cli.parameters import Count, InputPath, OutputFile, Whole
@@ -114,13 +114,15 @@ def command(
     if any((csv, torch, losses)) and not (wanted or as_list or as_json):
         sys.exit(not comparable)
     with uncollected():
-        subjects = [load_subject(each, iterations) for each in (path, *against)]
+        with progress_line("reading"):
+            subjects = [load_subject(each, iterations) for each in (path, *against)]
         stuck = [each.name for each in subjects if each.timeline is None]
         if stuck and wanted:
             raise IllegalPlan(
                 f"{stuck[0]} deadlocks, so its instructions have no times to draw; --list shows their order"
             )
-        panels = [] if stuck else make_panels(subjects, grouping)
+        with progress_line("drawing"):
+            panels = [] if stuck else make_panels(subjects, grouping)
         boxes = sum(len(row.spans) for panel in panels for row in panel.chart.rows())
         for view, target in wanted:
             if view.cost is not None and boxes > MANY:
@@ -130,7 +132,9 @@ def command(
                     "--html FILE.html has servers folded into bands",
                     markup=False,
                 )
-            write_whole(target, view.encode(panels, target))
+            with progress_line("drawing"):
+                content = view.encode(panels, target)
+            write_whole(target, content)
         if as_json:
             charts = [panel.chart for panel in panels]
             print_json([summary(subject, charts[place] if charts else None) for place, subject in enumerate(subjects)])

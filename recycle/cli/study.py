@@ -130,7 +130,8 @@ def command(
 
         for name in (PAGE, *TABLES) if axes is None else (MAP,):
             require_writable(output / name)
-    history = _history(job, trace, servers, mtbf_of_job, repair)
+    with progress_line("reading failures"):
+        history = _history(job, trace, servers, mtbf_of_job, repair)
     ground = Ground(
         job,
         iteration_seconds(job) if iteration is None else iteration,

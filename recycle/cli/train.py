@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from recycle.cli.console import make_console
+from recycle.cli.console import make_console, progress_line
 from recycle.cli.options import GroupedOption, JobCommand, job_options
 from recycle.cli.parameters import (
     FAULTS,
@@ -258,7 +258,8 @@ def command(
         if resume or resume_from is not None:
             sources = checkpoints(output / CHECKPOINTS)
             require_unfinished(sources or ([] if resume_from is None else candidates(resume_from)), iterations)
-        chosen = files()
+        with progress_line("planning"):
+            chosen = files()
         if etcd is not None and any(fault.kind is Kind.STORE_LOSS for fault in chosen.faults.entries):
             raise UserError(
                 "faults: store-loss ends the store of the run, and --store gives etcd: leave one of them out"

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from recycle.cli.console import make_console
+from recycle.cli.options import Verb
 from recycle.cli.parameters import Count, InputPath
 from recycle.control.membership.addresses import LOOPBACK
 from recycle.files import STANDARD
@@ -33,7 +34,7 @@ KEPT = 32
 """Plans that are not made again when somebody comes back to their dead servers."""
 
 
-@click.command("watch")
+@click.command("watch", cls=Verb)
 @click.argument("path", metavar="RUN", type=InputPath())
 @click.option("--port", type=Count(0, 65535), default=PORT, show_default=True, help="Where to listen; 0: any.")
 @click.option(

@@ -202,7 +202,8 @@ def _with_servers(
     named, size = len({name for row in rows for name in row.names}), job.pipelines * job.depth
     if named > size:
         raise FaultError(
-            f"it names {named} servers that failed, and does not say of how many; give --servers, or a line # nodes N"
+            f"it names {plural(named, 'server')} that failed, and does not say of how many; give --servers, or a line "
+            "# nodes N"
         )
     return facts | {"nodes": size}
 

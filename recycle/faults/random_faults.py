@@ -11,6 +11,7 @@ from recycle.faults.menu import Fault, Faults, Kind
 from recycle.faults.outages import NodeOutage, Outages
 from recycle.holding import units_of
 from recycle.job import Job, Server
+from recycle.wording import seconds_text
 
 T = TypeVar("T")
 
@@ -101,7 +102,9 @@ def _failures(
     _require_positive(between, "mtbf")
     _require_positive(seconds, "duration")
     if seconds / between > MOST:
-        raise FaultError(f"mtbf is {between:g} s, over {seconds:g} s: at most {MOST} failures; make it longer")
+        raise FaultError(
+            f"mtbf is {between:g} s, over {seconds_text(seconds)}: at most {MOST} failures; make it longer"
+        )
     random = Random(seed)
     down: dict[T, float] = {}
     time = random.expovariate(1 / between)

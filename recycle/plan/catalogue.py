@@ -25,6 +25,7 @@ from recycle.plan.mode import Mode
 from recycle.plan.normalise import Counts, Relabelling, relabel_plan, relabelling
 from recycle.plan.packing import PackedPlan, References, decode_references
 from recycle.plan.plan import Plan
+from recycle.wording import plural
 
 FORMAT = "recycle catalogue"
 VERSION = 2
@@ -227,9 +228,9 @@ class Catalogue:
         entry = self.entries.get(set_key(self.index.mode, dead) or counts)
         if entry is None:
             raise NoPlanError(
-                f"{self.path}: no plan for failure counts {counts}, {sum(counts)} failures; it holds every vector "
-                f"up to {self.index.failures} that leaves each stage a live server. Plan this one with recycle plan, "
-                f"or make a catalogue with --failures {sum(counts)}"
+                f"{self.path}: no plan for failure counts {counts}, {plural(sum(counts), 'failure')}; it holds every "
+                f"vector up to {self.index.failures} that leaves each stage a live server. Plan this one with recycle "
+                f"plan, or make a catalogue with --failures {sum(counts)}"
             )
         try:
             packed = msgspec.msgpack.decode(self._read(entry.member), type=PackedPlan)

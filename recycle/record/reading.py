@@ -23,7 +23,7 @@ from recycle.record.recording import (
     ViewLine,
 )
 from recycle.record.timeline import Span, Timeline
-from recycle.wording import throughput_text
+from recycle.wording import plural, throughput_text
 
 
 def load_recording(path: Path) -> Timeline:
@@ -203,7 +203,7 @@ def _instants(view: ViewLine) -> Iterator[InstantLine]:
     """What a new view is on the time line: its beginning, and the return of each server that joined."""
     name = f"view {view.epoch}"
     throughput = throughput_text(view.throughput, view.baseline)
-    text = f"{name}: {len(view.servers)} servers, {throughput}, {view.plan}; {view.cause}"
+    text = f"{name}: {plural(len(view.servers), 'server')}, {throughput}, {view.plan}; {view.cause}"
     yield InstantLine("view change", view.time, None, text, view.step)
     for joined in view.joined:
         Server.parse(joined)

@@ -30,7 +30,7 @@ from recycle.record.recording import (
 )
 from recycle.record.timeline import Span
 from recycle.saying import say
-from recycle.wording import throughput_text
+from recycle.wording import plural, throughput_text
 
 Event = IterationLine | AbandonedLine | EvaluationLine | DeathLine | ViewLine | RecoveryLine | InstantLine | CopyLine
 
@@ -182,7 +182,7 @@ class ConsoleReporter:
         back = f", {', '.join(dict.fromkeys(joined))} among them again" if joined else ""
         causes = "; ".join(dict.fromkeys(each.cause for each in (*before, view)))
         throughput = throughput_text(view.throughput, view.baseline)
-        say(f"{causes}; training goes on with {len(view.servers)} servers{back}, {throughput}")
+        say(f"{causes}; training goes on with {plural(len(view.servers), 'server')}{back}, {throughput}")
         # A server that dies just here has its line said again, which is better than never.
         self._is_first(_key(view))
 

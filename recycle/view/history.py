@@ -73,7 +73,7 @@ def summarise(history: History, servers: int) -> list[str]:
         lines.append(f"all failures and returns cost {total_text(history.costs, unit)}")
         lines += [_account(history, change) for change in changes[:MOST_VIEWS]]
         if len(changes) > MOST_VIEWS:
-            lines.append(f"and {len(changes) - MOST_VIEWS} more views")
+            lines.append(f"and {_count(len(changes) - MOST_VIEWS, 'more view')}")
     view = history.view
     throughput = throughput_text(view.throughput, view.baseline, changes[0].start if changes else None, "the start")
     measured = measured_text(history.measured(view.epoch)) if changes else ""

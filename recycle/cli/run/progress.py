@@ -10,7 +10,7 @@ from recycle.record.history import History
 from recycle.record.recording import Line, ViewLine
 from recycle.record.totals import StepTotal
 from recycle.view.history import measured_text, summarise, tell
-from recycle.wording import seconds_text, throughput_text
+from recycle.wording import plural, seconds_text, throughput_text
 
 RECENT = 20
 """Iterations from which the time left is estimated."""
@@ -72,7 +72,7 @@ class TrainingProgress:
     def show(self, total: StepTotal) -> None:
         """Show a step's figures."""
         if total.seconds is None:
-            self._print(f"after {total.step} iterations: loss {total.loss:.4f} on held-out text")
+            self._print(f"after {plural(total.step, 'iteration')}: loss {total.loss:.4f} on held-out text")
             return
         self._seconds.append(total.seconds)
         left = (self._iterations - total.step - 1) * median(self._seconds[-RECENT:])
@@ -105,7 +105,7 @@ class TrainingProgress:
     def summarise(self) -> None:
         """Say how long the run took, and what happened in it."""
         if self._seconds:
-            made = f"{len(self._seconds)} iterations" if len(self._seconds) > 1 else "1 iteration"
+            made = plural(len(self._seconds), "iteration")
             each = seconds_text(median(self._seconds))
             self._print(f"{made} in {seconds_text(time.monotonic() - self._began)}, {each} each in the median")
         for line in summarise(self.history, self._servers) or (["no failures"] if self._seconds else []):

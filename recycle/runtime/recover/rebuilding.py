@@ -184,6 +184,15 @@ class Rebuilding:
         assert self._notices is not None, "no view has been built"
         return self._notices
 
+    def add_leaving(self, leaving: tuple[int, ...]) -> None:
+        """From a signal handler: have it posted next in the present view that this server leaves.
+
+        Args:
+            leaving: what it holds, as notices say it.
+        """
+        if self._notices is not None:
+            self._notices.say = self._notices.say._replace(leaving=leaving)
+
     def rebuild(self, verdict: Verdict) -> list[Event]:
         """Build a view: its groups, the version that it begins with, and its plan.
 

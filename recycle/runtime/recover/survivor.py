@@ -44,6 +44,7 @@ from recycle.runtime.recover.store_loss import StoreLoss
 from recycle.runtime.recover.view_reports import ViewReports
 from recycle.runtime.step.trainee import Trainee
 from recycle.state.shards import HOLDERS
+from recycle.wording import plural
 
 # Seconds between two looks, at the end of training, whether somebody needs help to get there.
 LOOK = 0.1
@@ -258,6 +259,8 @@ class Survivor:
             cause: why, in a word.
         """
         self._told_to_leave = cause
+        # Also what is posted in the iteration under way: at its end, it would be heard an iteration later.
+        self._rebuilding.add_leaving(self._leaving)
 
     @property
     def is_parting(self) -> bool:
@@ -296,7 +299,7 @@ class Survivor:
         recovery = self._recovery
         if self.is_end:
             checkpoint = "with a checkpoint" if saved else "and their checkpoint could not be written"
-            done = f"training has ended after {recovery.step} iterations, {checkpoint}"
+            done = f"training has ended after {plural(recovery.step, 'iteration')}, {checkpoint}"
             recovery.stop = f"told to end: {done}; go on with --resume"
             raise AdmissionPause("the run ends")
         if not self._rebuilding.notices.said.leaving:

@@ -81,7 +81,7 @@ def test_leaving_losing_the_store_and_ending_lose_nothing(store, tmp_path):
     with trained_alone(store, tmp_path) as (ranks, dataset):
         ranks[1].wait_for(" iteration        2/", 300)
         ranks[1].process.send_signal(signal.SIGTERM)
-        ranks[0].wait_for("recycle: W1_0 leaves: SIGTERM; training goes on with 1 servers", 300)
+        ranks[0].wait_for("recycle: W1_0 leaves: SIGTERM; training goes on with 1 server,", 300)
         assert ranks[1].ended(300) == LEFT
         store.kill()
         ranks[0].wait_for("successfully saved checkpoint from iteration", 300)

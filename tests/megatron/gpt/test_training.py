@@ -1,6 +1,8 @@
 """Whole runs: they learn, they stop and go on as if they had not stopped, and what cannot be done is one clear line."""
 
 import errno
+import os
+import signal
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from recycle.faults.menu import Faults
 from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.resuming import set_earlier_aside
+from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.gpt.training import Run, train
 from recycle.plan.document import load_plan
 from recycle.plan.instruction import Op
@@ -21,6 +24,7 @@ from recycle.record.reading import load_recording
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine
 from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.errors import RunError
+from recycle.runtime.execute import notices
 from recycle.runtime.step import checkpoint
 
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
@@ -153,6 +157,21 @@ def test_what_an_earlier_start_left_to_look_at_is_not_gone_on_with(tmp_path):
         assert (aside / "events" / "launcher.jsonl").read_text() == str(start)
     set_earlier_aside(run)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["earlier-1", "earlier-2"]
+
+
+def test_servers_that_are_told_to_end_in_an_iteration_leave_after_the_next_one(tmp_path, monkeypatch):
+    iterate = GptServer.iterate
+
+    def told(server, step):
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        iterate(server, step)
+
+    monkeypatch.setattr(GptServer, "iterate", told)
+    # Short iterations would say it only now and then.
+    monkeypatch.setattr(notices, "EVERY", 1)
+    with pytest.raises(RunFailed, match=r"^told to end: training has ended after 5 iterations, with a checkpoint; "):
+        losses(Run(plan(), MODEL, 20, tmp_path))
 
 
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path):

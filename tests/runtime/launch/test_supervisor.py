@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from harness.examples import paper_job
-from harness.processes import send_signal
+from harness.processes import is_running, send_signal
 from harness.started import wait_until
 from recycle.control.board.board import Board
 from recycle.control.board.heartbeat_board import Beat
@@ -20,10 +20,10 @@ from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Verdict
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member, View
-from recycle.errors import RunFailed
-from recycle.faults.menu import Faults
+from recycle.errors import EndedBySignal, RunFailed
+from recycle.faults.menu import Fault, Faults, Kind
 from recycle.job import Server
-from recycle.record.recording import IterationLine
+from recycle.record.recording import InstantLine, IterationLine, ViewLine
 from recycle.record.reporting import Event
 from recycle.runtime.launch.process.messages import ReportMessage
 from recycle.runtime.launch.process.report_channel import LauncherConnection, ReportInbox
@@ -146,6 +146,37 @@ def test_what_servers_said_last_is_heard_though_they_have_ended_before(tmp_path,
     heard = []
     Supervisor(setting_of(tmp_path), serve, heard.append).run()
     assert sorted(heard, key=lambda each: (each.server, each.step)) == said
+
+
+def test_a_run_that_was_told_to_end_waits_only_until_all_have_said_that_they_do(tmp_path):
+    def serve(member, access):
+        told, name = threading.Event(), str(member.server)
+        signal.signal(signal.SIGTERM, lambda *_: told.set())
+        (tmp_path / name).write_text(str(os.getpid()))
+        send = LauncherConnection(access.watch, access.endpoint.token, str(member), os.getpid())
+        view = ViewLine(0, 0.0, [name], [], 0, "", "memory", 1, 1.0, "")
+        send(ReportMessage(msgspec.json.encode(view)))
+        told.wait()
+        send(ReportMessage(msgspec.json.encode(IterationLine(name, 7, 0.1, [], 1))))
+        send(ReportMessage(msgspec.json.encode(InstantLine("end", 0.0, name, "told to end"))))
+        # Like one that is taken apart for long.
+        while True:
+            signal.pause()
+
+    begun, faults = [], Faults((Fault(Kind.AGENT_KILL, (OURS[0].server,), step=8),))
+    kinds = set()
+
+    def watch(event):
+        kinds.add(getattr(event, "kind", ""))
+        if isinstance(event, ViewLine):
+            begun.append(event)
+            if len(begun) == len(OURS):
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(EndedBySignal, match="told to end"):
+        Supervisor(setting_of(tmp_path)._replace(faults=faults), serve, watch).run()
+    assert "fault" not in kinds
+    wait_until(lambda: not any(is_running(int((tmp_path / str(each.server)).read_text())) for each in OURS))
 
 
 def test_a_run_whose_servers_are_all_dead_is_over(launched):

@@ -11,6 +11,7 @@ from recycle.runtime.execute.notices import Notices
 from recycle.runtime.launch.process.signals import be_told_to_leave
 from recycle.runtime.net.network import Network
 from recycle.saying import say
+from recycle.wording import plural
 
 
 class Ending:
@@ -91,7 +92,7 @@ class Ending:
             if self.ends and torch.distributed.get_rank() == 0:
                 saved = "with a checkpoint" if self._arguments.save else "without a checkpoint, as --save is not given"
                 saved = saved if self._is_written else "and their checkpoint could not be written"
-                say(f"told to end: training has ended after {iteration} iterations, {saved}")
+                say(f"told to end: training has ended after {plural(iteration, 'iteration')}, {saved}")
             return exits or self.ends
 
         replace(training, "checkpoint_and_decide_exit", checkpoint_and_decide_exit)

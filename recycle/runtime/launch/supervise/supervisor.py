@@ -30,9 +30,9 @@ from recycle.runtime.errors import RunError
 from recycle.runtime.launch.process.fork_server import ForkEvent, ForkServer
 from recycle.runtime.launch.process.messages import ErrorMessage, FailureMessage, ReportMessage
 from recycle.runtime.launch.process.outcome import before_run, is_over, live_elsewhere, ranks_at_end, was_kept
-from recycle.runtime.launch.process.report_channel import Received, ReportInbox
+from recycle.runtime.launch.process.report_channel import LAST, Received, ReportInbox
 from recycle.runtime.launch.process.restarts import Restarts, has_crashed
-from recycle.runtime.launch.process.signals import EndSignals
+from recycle.runtime.launch.process.signals import EndSignals, tell_to_leave
 from recycle.runtime.launch.supervise.cancellation import Cancellation
 from recycle.runtime.launch.supervise.elsewhere_watch import ElsewhereWatch
 from recycle.runtime.launch.supervise.host_keeper import HostKeeper
@@ -84,6 +84,7 @@ class Supervisor:
         self._agents: dict[Participant, int] = {}
         self._workers: dict[Participant, int] = {}
         self._ended: dict[Participant, int] = {}
+        self._ending: set[Participant] = set()
         # Members whose end was answered with another life, or with none.
         self._crashed: set[Member] = set()
         self._replacements = Replacements(
@@ -99,7 +100,7 @@ class Supervisor:
         self._reasons: list[str] = []
         self._elsewhere_watch = ElsewhereWatch(setting.store_silence, setting.durations)
         self._restarts = Restarts(setting.restarts)
-        self._signals = EndSignals(lambda: self._began > 0)
+        self._signals = EndSignals(self._pass_on)
         self._call_off = Cancellation(self._signals, self._news.tell)
         self._quiet_watch = QuietWatch(setting.durations.hang)
 
@@ -119,7 +120,7 @@ class Supervisor:
                     self._fork_server.start_server(str(each), self._port)
                 while not self._is_over():
                     self._look()
-                for received in self._inbox.take_rest():
+                for received in self._inbox.take_rest(0.0 if self._over - self._ended.keys() else LAST):
                     self._hear(received)
             self._require_kept()
             for fault in self._fired.unfired(setting.faults):
@@ -147,9 +148,7 @@ class Supervisor:
         self._follow_ranks()
         if self._setting.meeting is None and self._board is not None and self._store_due is None:
             self._call_off.tell_elsewhere(self._board, members_of(self._agents))
-        self._call_off.tell_here(
-            self._workers[each] for each in self._agents.keys() & self._workers.keys() - self._ended.keys()
-        )
+        self._call_off.tell_here(self._workers_here)
 
     @property
     def _is_busy(self) -> bool:
@@ -245,20 +244,21 @@ class Supervisor:
         self._workers[participant] = received.sender.pid
         match received.message:
             case ReportMessage(content):
-                self._note(msgspec.json.decode(content, type=Event))
+                self._note(participant, msgspec.json.decode(content, type=Event))
             case ErrorMessage() as message:
                 raise message.as_error()
             case FailureMessage() as message:
                 self._news.tell_failure(participant, message)
 
-    def _note(self, event: Event) -> None:
+    def _note(self, sender: Participant, event: Event) -> None:
         if isinstance(event, ViewLine):
             self._began = self._began or time.monotonic()
             self._step = event.step
         elif isinstance(event, IterationLine):
             self._step, self._has_trained = max(self._step, event.step + 1), True
-        elif isinstance(event, InstantLine) and event.kind == "end" and event.text not in self._reasons:
-            self._reasons.append(event.text)
+        elif isinstance(event, InstantLine) and event.kind == "end":
+            self._ending.add(sender)
+            self._reasons += [event.text] if event.text not in self._reasons else []
         self._quiet_watch.hear(event)
         self._watch(event)
 
@@ -270,7 +270,7 @@ class Supervisor:
         Servers that joined from elsewhere count as well: their processes are not the launcher's, and the store tells
         how they ended.
         """
-        if not self._ended:
+        if not self._over:
             return False
         board = self._board if self._store_due is None else None
         try:
@@ -287,10 +287,29 @@ class Supervisor:
         except StoreLost:
             return not self._going
 
+    def _pass_on(self) -> bool:
+        """From a signal's handler: tell the workers at once, as the next look may be most of an iteration away."""
+        for each in self._workers_here if self._began else ():
+            tell_to_leave(each)
+        return self._began > 0
+
+    @property
+    def _workers_here(self) -> list[int]:
+        """The processes of those that were started here, have said who they are, and have not ended."""
+        return [self._workers[each] for each in self._agents.keys() & self._workers.keys() - self._ended.keys()]
+
     @property
     def _going(self) -> set[Member]:
         """The members that have a process here which has not ended."""
-        return members_of(self._agents.keys() - self._ended.keys())
+        return members_of(self._agents.keys() - self._over)
+
+    @property
+    def _over(self) -> set[Participant]:
+        """Whose processes have ended; where the run was told to, those too that have said so as the last thing they do.
+
+        To take a process apart can take the system most of a second.
+        """
+        return self._ended.keys() | (self._ending if self._signals.number else set())
 
     def _require_kept(self) -> None:
         if any(status == DONE for status in self._ended.values()):
@@ -313,7 +332,8 @@ class Supervisor:
         for due, pid in [each for each in self._wakes if each[0] <= time_now]:
             self._wakes.remove((due, pid))
             _signal(pid, signal.SIGCONT)
-        if not self._began:
+        # A server that is started while all are about to leave would only be in their way.
+        if not self._began or self._signals.number:
             return
         for fault in list(self._faults):
             if (fault.at is not None and time_now - self._began >= fault.at) or (
