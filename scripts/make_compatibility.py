@@ -19,8 +19,8 @@ import msgspec
 from click import Command
 
 from recycle.cli.diagnosis import Diagnosis, diagnose
+from recycle.cli.doctor import TRIED
 from recycle.cli.train import command as train_command
-from recycle.cli.untried import TRIED
 from recycle.errors import UserError
 from recycle.megatron.flag.command import refusals
 from recycle.megatron.flag.command.command_line import OTHER_NAMES, read_command_line
