@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from recycle.control.membership.clock import clock_name
+from recycle.control.membership.durations import clock_name
 from recycle.control.membership.messages import Death, Verdict
 from recycle.control.membership.view import Member
 from recycle.placement import Layout

@@ -20,8 +20,7 @@ from functools import partial
 from operator import call
 from typing import NamedTuple
 
-from recycle.control.membership.own_sockets import looked_at, own_sockets
-from recycle.control.membership.vanished import VANISHED, end_idle_with_host
+from recycle.control.membership.vanished import VANISHED, end_idle_with_host, looked_at, own_sockets
 from recycle.runtime.net.gloo.addresses import FAMILIES, Address
 
 # Unlike Python's own functions, these let no other thread go on.
