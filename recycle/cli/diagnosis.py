@@ -10,7 +10,8 @@ from recycle.megatron.flag.command.command_line import RAMP_UP, CommandLine
 from recycle.megatron.flag.command.flags import STORE, owns_steps
 from recycle.megatron.flag.command.on_cpu import ON_CPU, settings_for_cpu
 from recycle.megatron.flag.command.option_table import Unread, find_unread
-from recycle.megatron.flag.command.ranks import (
+from recycle.megatron.flag.command.refusals import Refusal, not_kept, not_own, refusals, unsplit
+from recycle.megatron.flag.command.server_ranks import (
     PIPELINES_LAST,
     exposed_stages,
     hosts_of,
@@ -18,7 +19,6 @@ from recycle.megatron.flag.command.ranks import (
     torn_stages,
     unprotected,
 )
-from recycle.megatron.flag.command.refusals import Refusal, not_kept, not_own, refusals, unsplit
 from recycle.megatron.flag.command.sizes import unfit
 
 TORCHRUN = (

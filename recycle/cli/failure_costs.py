@@ -8,7 +8,7 @@ from recycle.errors import NoPlanError
 from recycle.job import DeadServers, Server
 from recycle.megatron.flag.command.command_line import CommandLine
 from recycle.megatron.flag.command.planning import Source
-from recycle.megatron.flag.command.ranks import hosts_of, lost_with, servers_of
+from recycle.megatron.flag.command.server_ranks import hosts_of, lost_with, servers_of
 from recycle.placing.fleet import choose_fleet
 from recycle.placing.layers import layers_of, most_layers
 from recycle.placing.templates import Templates, make_templates

@@ -6,8 +6,8 @@ from functools import partial
 from recycle.control.board.joinfile import last_token
 from recycle.control.membership.view import ServerRank
 from recycle.job import Server
+from recycle.megatron.gpt.checkpointing import shard
 from recycle.megatron.gpt.model import ModelOptions
-from recycle.megatron.gpt.recut import shard
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.record.reporting import Reporter

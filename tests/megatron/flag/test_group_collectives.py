@@ -12,7 +12,7 @@ from torch.distributed import PrefixStore, ReduceOp
 from harness.examples import paper_job
 from recycle.control.membership.view import ServerRank
 from recycle.megatron.flag.world.collectives import hand_over, several
-from recycle.megatron.flag.world.objects import broadcast_object_list
+from recycle.megatron.flag.world.roles import broadcast_object_list
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.process_groups import make_replaceable_groups

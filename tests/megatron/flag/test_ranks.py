@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from recycle.job import Server
 from recycle.megatron.flag.command.planning import Shape
-from recycle.megatron.flag.command.ranks import exposed_stages, hosts_of, servers_of, torn_stages, unprotected
+from recycle.megatron.flag.command.server_ranks import exposed_stages, hosts_of, servers_of, torn_stages, unprotected
 
 SHAPES = st.builds(Shape, st.integers(1, 5), st.integers(1, 5), st.just(1))
 

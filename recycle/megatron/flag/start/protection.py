@@ -22,7 +22,7 @@ from recycle.job import Server
 from recycle.megatron.flag.command.command_line import read_command_line
 from recycle.megatron.flag.command.exit_signal import taken
 from recycle.megatron.flag.command.flags import REFUSED, STORE, TOKEN, TRUST, Flags
-from recycle.megatron.flag.command.ranks import PIPELINES_LAST, servers_of, torn_stages, unprotected
+from recycle.megatron.flag.command.server_ranks import PIPELINES_LAST, servers_of, torn_stages, unprotected
 from recycle.megatron.flag.start.keeper_part import KeeperPart, find_last_start, require_token
 from recycle.megatron.flag.start.record_folder import held
 from recycle.megatron.flag.start.same_command import require_same_in_run
