@@ -32,7 +32,7 @@ from recycle.megatron.flag.steps.parameter_gathers import ParameterGathers
 from recycle.megatron.flag.steps.redone import Reruns
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.runtime.errors import ConnectionLost
-from recycle.runtime.net.nccl.device_network import OrderedNetwork
+from recycle.runtime.net.nccl.network import OrderedNetwork
 from recycle.runtime.net.shares import SharedSum
 
 left = {}

@@ -1,12 +1,15 @@
 """Studies, catalogues and ways of surviving, for notebooks and scripts."""
 
 import os
+import random
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from recycle.api.planned import (
     PathLike,
     Planned,
+    make_plan,
     read_count,
     read_job,
     read_mode,
@@ -15,7 +18,7 @@ from recycle.api.planned import (
     read_seed,
     read_servers,
 )
-from recycle.errors import UserError
+from recycle.errors import JobError, UserError
 from recycle.faults.outages import load_outages
 from recycle.job import Job, Server
 from recycle.plan.catalogue import Catalogue
@@ -23,7 +26,7 @@ from recycle.plan.mode import Mode
 from recycle.planner.catalogue import make_catalogue as make_catalogue_file
 from recycle.planner.make import Effort
 from recycle.planner.model.stopping import MaxMoves
-from recycle.processors import processors
+from recycle.processors import pool, processors
 from recycle.study.answer import StudyAnswer, answer
 from recycle.study.bill import Bill
 from recycle.study.buckets import Outcome
@@ -225,3 +228,80 @@ def make_catalogue(
     watch = lambda done, total, _: progress(done, total)  # noqa: E731 - the entry is of no interest here
     make_catalogue_file(target, read_job(job), read_mode(mode), most, effort, "lowered", watch, processors(), "fork")
     return PlanCatalogue(target)
+
+
+def sweep(
+    job: Job,
+    failures: Iterable[int] = range(4),
+    *,
+    budget: str | float = "2s",
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[dict[str, Any]]:
+    """What more and more failures cost: a row for each number of dead servers, as ``pandas.DataFrame`` takes them.
+
+    The servers die in an order that the seed draws, each number of them the first of it, and never the last live one of
+    a stage. All processors plan.
+
+    Args:
+        job: what is trained.
+        failures: the numbers of dead servers.
+        budget: processor time to search for each plan.
+        seed: of the order and of the search.
+        progress: told how many rows are done, of how many.
+
+    Returns:
+        For each: ``failures``, how many servers are dead; ``dead``, their names; ``period`` and ``bound`` of the plan
+        around them, in the job's unit; ``throughput`` and ``of_before``, what it is worth against fault-free 1F1B and
+        against the plan with all servers alive; ``alive``, the share of the servers that are.
+
+    Raises:
+        UserError: there are not so many servers to lose, or no plan exists.
+    """
+    read_job(job).require_even("a sweep")
+    # In a worker it would be refused late, and not in this process.
+    read_seconds("budget", budget)
+    order = _deaths(job, read_seed(seed))
+    if not isinstance(failures, Iterable):
+        raise UserError(f"failures is {failures!r}: give numbers of dead servers, such as range(4)")
+    counts = [read_count("failures", count) for count in failures]
+    for count in counts:
+        if count > len(order):
+            raise JobError(
+                f"failures {count}: this job can lose {len(order)} servers at most, all but one of each stage"
+            )
+    servers = job.pipelines * job.depth
+    rows: list[dict[str, Any]] = []
+    make = partial(make_plan, job, budget=budget, seed=seed)
+    with pool(min(1 + len(counts), processors())) as executor:
+        plans = executor.map(make, [order[:count] for count in (0, *filter(None, counts))])
+        whole = next(plans)
+        for count in counts:
+            planned = next(plans) if count else whole
+            period = max(planned.period, 1)
+            rows.append(
+                {
+                    "failures": count,
+                    "dead": ", ".join(planned.dead),
+                    "period": planned.period,
+                    "bound": planned.bound,
+                    "throughput": planned.throughput,
+                    "of_before": whole.period / period,
+                    "alive": 1 - count / servers,
+                }
+            )
+            progress(len(rows), len(counts))
+    return rows
+
+
+def _deaths(job: Job, seed: int) -> list[str]:
+    """The servers of a job in the order in which they die; the last live one of each stage never does."""
+    servers = job.servers()
+    random.Random(seed).shuffle(servers)
+    left = [job.pipelines] * job.depth
+    order = []
+    for server in servers:
+        if left[server.stage] > 1:
+            left[server.stage] -= 1
+            order.append(str(server))
+    return order

@@ -16,9 +16,8 @@ from recycle.jobfile import load_job
 from recycle.placement import placement_text
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan
-from recycle.plan.mode import Mode
+from recycle.plan.mode import ROUTING_RULES, Mode
 from recycle.plan.plan import Plan
-from recycle.plan.routing import ROUTING_RULES
 
 F = TypeVar("F", bound=Callable[..., Any])
 

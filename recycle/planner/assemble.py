@@ -9,7 +9,7 @@ from recycle.plan.clock import Clock, run_clock
 from recycle.plan.instruction import Instruction
 from recycle.plan.plan import Form, Plan, Provenance
 from recycle.planner.greedy.published import fault_free_problem, one_forward_one_backward
-from recycle.planner.model.alone import alone
+from recycle.planner.model.equivalent import alone
 from recycle.planner.model.evaluate import timing
 from recycle.planner.model.lowering import lower
 from recycle.planner.model.problem import Problem, make_problem

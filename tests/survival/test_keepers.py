@@ -13,7 +13,7 @@ from harness.started import wait_until
 from recycle.faults.menu import Kind
 from recycle.plan.instruction import Op
 from recycle.runtime.checkpoint_folders import checkpoints
-from recycle.runtime.keep.snapshot import Snapshot
+from recycle.runtime.keep.keeping import Snapshot
 from recycle.state.redundancy import Redundancy
 from tests.survival.trained import MODEL, Trained, fault
 

@@ -13,8 +13,7 @@ from recycle.megatron.gpt.server import GptServer
 from recycle.record.reporting import Reporter
 from recycle.runtime.keep.keeping import Keeping
 from recycle.runtime.keep.saving import Desk, Saving, Target
-from recycle.runtime.launch.meet.keeper_finder import KeeperFinder
-from recycle.runtime.launch.meet.keepers import KeeperSetting, KeeperSlot, dismiss
+from recycle.runtime.launch.meet.keepers import KeeperFinder, KeeperSetting, KeeperSlot, dismiss
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.state.client import KeeperClient

@@ -9,8 +9,7 @@ from recycle.errors import NoPlanError
 from recycle.job import Server
 from recycle.plan.checker import check_plan
 from recycle.plan.instruction import Op
-from recycle.plan.mode import Mode
-from recycle.plan.routing import ROUTING_RULES, RoutingRule
+from recycle.plan.mode import ROUTING_RULES, Mode, RoutingRule
 from recycle.planner.anneal.improve import improve
 from recycle.planner.exact.prove import solve
 from recycle.planner.greedy.batches import schedule_large
