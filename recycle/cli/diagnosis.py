@@ -13,10 +13,9 @@ from recycle.megatron.flag.command.option_table import Unread, find_unread
 from recycle.megatron.flag.command.refusals import Refusal, not_kept, not_own, refusals, unsplit
 from recycle.megatron.flag.command.server_ranks import (
     PIPELINES_LAST,
-    exposed_stages,
     hosts_of,
+    lost_stages,
     servers_of,
-    torn_stages,
     unprotected,
 )
 from recycle.megatron.flag.command.sizes import unfit
@@ -136,7 +135,8 @@ def _lost_with_a_host(line: CommandLine, pipelines_last: bool, per_host: int) ->
     """The stages that lose all their servers with some host, and those that lose a shard with one."""
     servers = servers_of(line.shape, pipelines_last)
     hosts = hosts_of(servers, line.server_ranks.size, per_host)
-    return exposed_stages(servers, hosts), torn_stages(servers, hosts) if line.loses_shards else []
+    exposed, torn = lost_stages(servers, hosts)
+    return exposed, torn if line.loses_shards else []
 
 
 def works(line: CommandLine) -> Iterator[str]:

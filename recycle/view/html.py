@@ -119,17 +119,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "memoryUnit": chart.memory_unit,
         "memoryScale": _memory_scale(rows, chart.memory_unit),
         "period": chart.period,
-        "curves": [
-            {
-                "name": curve.name,
-                "unit": curve.unit,
-                "zero": curve.from_zero,
-                "times": curve.times,
-                "values": curve.values,
-                "steps": curve.steps,
-            }
-            for curve in panel.story.curves
-        ],
+        "curves": panel.story.curves,
         "events": panel.story.events,
         "summary": panel.story.summary,
         "depth": depth,

@@ -20,18 +20,18 @@ class Curve(msgspec.Struct, frozen=True):
     Attributes:
         name: what is measured.
         unit: what one of it is; empty where it has none.
+        zero: whether the value 0 is shown.
         times: by time, in the time line's unit.
         values: one for each time.
         steps: the iteration that each is of, from 0.
-        from_zero: whether the value 0 is shown.
     """
 
     name: str
     unit: str
+    zero: bool
     times: tuple[float, ...]
     values: tuple[float, ...]
     steps: tuple[int, ...]
-    from_zero: bool
 
 
 class Story(msgspec.Struct, frozen=True):
@@ -48,6 +48,15 @@ class Story(msgspec.Struct, frozen=True):
     summary: tuple[str, ...] = ()
 
 
+def summary_of(subject: Subject) -> tuple[str, ...]:
+    """What happened in a run, in a few lines; nothing of a plan."""
+    history, line = subject.history, subject.timeline
+    if history is None:
+        return ()
+    slow = map(str, slow_servers(line)) if line is not None else ()
+    return (*summarise(history, history.servers), *slow, *copies_lines(subject.copies))
+
+
 def story_of(subject: Subject, line: Timeline) -> Story:
     """What a subject knows of a run.
 
@@ -62,7 +71,7 @@ def story_of(subject: Subject, line: Timeline) -> Story:
     return Story(
         _curves(subject, line),
         tuple((max(0.0, time), text) for time, text in events if time >= 0 or line.first == 0),
-        (*summarise(history, history.servers), *map(str, slow_servers(line)), *copies_lines(subject.copies)),
+        summary_of(subject),
     )
 
 
@@ -76,8 +85,8 @@ def _curves(subject: Subject, line: Timeline) -> tuple[Curve, ...]:
     job = subject.job
     work, unit = (sum(job.loads), "micro-batches/s") if job else (1, "iterations/s")
     return (
-        Curve("loss", "", times, tuple(total.loss for total, _ in made), steps, from_zero=False),
-        Curve("throughput", unit, times, tuple(work / seconds for _, seconds in made), steps, from_zero=True),
+        Curve("loss", "", False, times, tuple(total.loss for total, _ in made), steps),
+        Curve("throughput", unit, True, times, tuple(work / seconds for _, seconds in made), steps),
     )
 
 

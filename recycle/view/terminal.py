@@ -11,7 +11,7 @@ from rich.text import Text
 
 from recycle.plan.instruction import Op
 from recycle.record.timeline import Span
-from recycle.view.amounts import brief_time, held_text
+from recycle.view.amounts import brief_time, held_text, round_step
 from recycle.view.chart import Chart, Row, fate, share
 from recycle.view.style import FILL, INK
 from recycle.view.subject import Subject
@@ -50,10 +50,7 @@ class Scale(msgspec.Struct, frozen=True):
         Args:
             label: columns of the longest one.
         """
-        least = max(label, BETWEEN_TICKS) * self.time
-        power = 10.0 ** math.floor(math.log10(least))
-        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
-        step = step if step < 1 else float(math.ceil(step))
+        step = round_step(max(label, BETWEEN_TICKS) * self.time)
         for number in range(math.ceil(self.columns * self.time / step)):
             yield number * step
 

@@ -98,46 +98,30 @@ def hosts_of(servers: Sequence[Server], ranks_per_server: int, ranks_per_host: i
     ]
 
 
-def exposed_stages(servers: Sequence[Server], hosts: Sequence[frozenset[Server]]) -> list[int]:
-    """The stages that lose all their servers with some host.
+def lost_with_each(servers: Sequence[Server], hosts: Sequence[Collection[Server]]) -> list[tuple[set[int], set[int]]]:
+    """Of each host, the stages that lose all their servers, and others that lose both holders of an optimizer's shard.
 
     Args:
         servers: all of them.
         hosts: the servers that die with each host.
     """
-    pipelines = _pipelines(servers)
-    return sorted({stage for host in hosts for stage in lost_with(host, pipelines)[0]})
-
-
-def torn_stages(servers: Sequence[Server], hosts: Sequence[frozenset[Server]]) -> list[int]:
-    """The stages of which some host has both holders of a shard of a distributed optimizer, and not all servers.
-
-    Args:
-        servers: all of them.
-        hosts: the servers that die with each host.
-    """
-    pipelines = _pipelines(servers)
-    return sorted({stage for host in hosts for stage in lost_with(host, pipelines)[1]})
-
-
-def lost_with(servers: Collection[Server], pipelines: int) -> tuple[set[int], set[int]]:
-    """The stages that lose all their servers with some, and others that lose both holders of an optimizer's shard.
-
-    Args:
-        servers: that are lost.
-        pipelines: how many the job has.
-    """
-    lost: dict[int, set[int]] = {}
-    for server in servers:
-        lost.setdefault(server.stage, set()).add(server.pipeline)
-    exposed = {stage for stage, homes in lost.items() if len(homes) == pipelines}
+    pipelines = len({server.pipeline for server in servers})
     holders = [set(each) for each in assign_shards(pipelines, range(pipelines))]
-    torn = {stage for stage, homes in lost.items() if any(homes.issuperset(each) for each in holders)}
-    return exposed, torn - exposed
+    found = []
+    for host in hosts:
+        lost: dict[int, set[int]] = {}
+        for server in host:
+            lost.setdefault(server.stage, set()).add(server.pipeline)
+        exposed = {stage for stage, homes in lost.items() if len(homes) == pipelines}
+        torn = {stage for stage, homes in lost.items() if any(homes.issuperset(each) for each in holders)}
+        found.append((exposed, torn - exposed))
+    return found
 
 
-def _pipelines(servers: Sequence[Server]) -> int:
-    return len({server.pipeline for server in servers})
+def lost_stages(servers: Sequence[Server], hosts: Sequence[Collection[Server]]) -> tuple[list[int], list[int]]:
+    """The same with any of the hosts."""
+    exposed, torn = zip(*lost_with_each(servers, hosts), strict=True)
+    return sorted(set().union(*exposed)), sorted(set().union(*torn))
 
 
 def unprotected(shape: Shape, dead: Sequence[Server]) -> str:

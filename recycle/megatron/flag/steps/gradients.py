@@ -119,7 +119,7 @@ class SameParameters(NamedTuple):
 ALONE = SameParameters()
 
 
-class Bucket(NamedTuple):
+class GradientBucket(NamedTuple):
     """What is summed at once: a bucket of Megatron's, or all of a buffer that is one.
 
     Attributes:
@@ -184,7 +184,9 @@ class LiveGradients(FinalizedGradients):
         self._ranks = ranks
         self._losses = losses
         chunks = placed(job, network.server).chunks
-        self._sums = {chunk: Bucket.all_of(model, ranks) for chunk, model in zip(chunks, self._models, strict=True)}
+        self._sums = {
+            chunk: GradientBucket.all_of(model, ranks) for chunk, model in zip(chunks, self._models, strict=True)
+        }
         self._shares = shares or {}
         self._under_way: dict[int, list[Reduction]] = defaultdict(list)
         self._tie = tie_of(self._models, network, network.view.peers(0), network.view.peers(job.depth - 1))
@@ -268,7 +270,7 @@ class LiveGradients(FinalizedGradients):
             gradients *= factor
         self._under_way[chunk].append(start_shared_sum(self._network, gradients, self._shares_of(bucket)))
 
-    def _shares_of(self, bucket: Bucket) -> list[Share]:
+    def _shares_of(self, bucket: GradientBucket) -> list[Share]:
         return shares_within(bucket.place, self._shares.get(bucket.buffer, ()))
 
     def _drop_shares_of_others(self, weights: Sequence[torch.nn.Parameter]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from megatron.core.rerun_state_machine import RerunMode, RerunState, get_rerun_state_machine
 
-from recycle.megatron.flag.steps.whole_stage import SETTINGS
+from recycle.megatron.flag.steps.whole_stage import read_settings, write_settings
 from recycle.megatron.flag.world.collectives import Collectives
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.runtime.net.network import Network
@@ -78,24 +78,17 @@ class RepeatedStep:
             if self._made != version:
                 self._optimizer.prepare_grads()
                 return
-            present = self._read_settings()
-            self._write_settings(self._settings)
+            present = read_settings(self._optimizer)
+            write_settings(self._optimizer, self._settings)
             self._own_step()
-            self._write_settings(present)
+            write_settings(self._optimizer, present)
 
     def _step(self) -> Any:
-        self._calls, self._settings, self._begun = self._collectives.mark(), self._read_settings(), self._version()
+        self._calls, self._begun = self._collectives.mark(), self._version()
+        self._settings = read_settings(self._optimizer)
         result = self._own_step()
         self._made = self._begun
         return result
-
-    def _read_settings(self) -> Sequence[dict[str, Any]]:
-        groups = self._optimizer.param_groups
-        return [{name: group[name] for name in SETTINGS if name in group} for group in groups]
-
-    def _write_settings(self, settings: Sequence[dict[str, Any]]) -> None:
-        for group, values in zip(self._optimizer.param_groups, settings, strict=True):
-            group.update(values)
 
 
 class Reruns:

@@ -85,6 +85,17 @@ def write_group_steps(optimizer: torch.optim.Optimizer, counts: torch.Tensor) ->
             group[COUNT] = count
 
 
+def read_settings(optimizer: Any) -> list[dict[str, Any]]:
+    """What Megatron's scheduler has set in each of an optimizer's groups."""
+    return [{name: group[name] for name in SETTINGS if name in group} for group in optimizer.param_groups]
+
+
+def write_settings(optimizer: Any, settings: Sequence[dict[str, Any]]) -> None:
+    """Set it as it was read."""
+    for group, values in zip(optimizer.param_groups, settings, strict=True):
+        group.update(values)
+
+
 class DdpParameters(MainParameters):
     """Parameters to whose ``main_grad`` DDP adds gradients itself; the optimizer has the main ones.
 
@@ -107,12 +118,12 @@ class DdpParameters(MainParameters):
     def keep_settings(self, version: int) -> None:
         """The scheduler has set its values for the step from a version; those of the two before are still of use."""
         self._settings = {each: self._settings[each] for each in self._settings if each + 2 >= version}
-        self._settings[version] = self._read_settings()
+        self._settings[version] = read_settings(self._optimizer)
 
     def prepare(self, optimizer: torch.optim.Optimizer, version: int) -> None:
         """Have the next step made as the scheduler had it for the one from a version."""
-        self._present = self._read_settings()
-        self._write_settings(self._settings[version])
+        self._present = read_settings(self._optimizer)
+        write_settings(self._optimizer, self._settings[version])
 
     def use(self, gradients: Sequence[torch.Tensor], which: slice = EVERYTHING) -> None:
         """See MainParameters."""
@@ -127,11 +138,4 @@ class DdpParameters(MainParameters):
         super().step(optimizer, which)
         for main in self._main.values():
             main.grad = None
-        self._write_settings(self._present)
-
-    def _read_settings(self) -> list[dict[str, Any]]:
-        return [{name: group[name] for name in SETTINGS if name in group} for group in self._optimizer.param_groups]
-
-    def _write_settings(self, settings: Sequence[dict[str, Any]]) -> None:
-        for group, values in zip(self._optimizer.param_groups, settings, strict=True):
-            group.update(values)
+        write_settings(self._optimizer, self._present)
