@@ -27,8 +27,7 @@ from recycle.planner.catalogue import make_catalogue as make_catalogue_file
 from recycle.planner.make import Effort
 from recycle.planner.model.stopping import MaxMoves
 from recycle.processors import pool, processors
-from recycle.study.answer import StudyAnswer, answer
-from recycle.study.bill import Bill
+from recycle.study.answer import Bill, StudyAnswer, answer
 from recycle.study.buckets import Outcome
 from recycle.study.compare import StudySetting, iteration_seconds, sampled
 from recycle.study.constants import parse_constant

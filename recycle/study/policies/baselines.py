@@ -3,8 +3,7 @@
 from typing import ClassVar
 
 from recycle.study.buckets import Bucket
-from recycle.study.cluster import Cluster
-from recycle.study.policy import Policy, Reaction, Return, pause, train
+from recycle.study.policy import Cluster, Policy, Reaction, Return, pause, train
 
 
 class Oobleck(Policy):

@@ -4,9 +4,8 @@ import math
 from typing import ClassVar
 
 from recycle.study.buckets import Bucket
-from recycle.study.cluster import Cluster
 from recycle.study.constants import TYPICAL, Constants
-from recycle.study.policy import Phase, Policy, Reaction, Return, pause, train
+from recycle.study.policy import Cluster, Phase, Policy, Reaction, Return, pause, train
 from recycle.study.rates import Ground, Rates
 
 

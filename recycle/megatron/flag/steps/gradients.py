@@ -245,7 +245,7 @@ class LiveGradients(FinalizedGradients):
                 for place in [place for place, holders in shares if me in holders] or [slice(None)]:
                     sum_over(bucket.ranks, bucket.buffer.grad_data[bucket.place][place])
         if self._losses is not None:
-            self._losses.start_totals()
+            self._losses.table.start_totals()
         config = self._stages[-1].config
         if config.tensor_model_parallel_size > 1:
             tensor_ranks = parallel_state.get_tensor_model_parallel_group()
@@ -260,7 +260,7 @@ class LiveGradients(FinalizedGradients):
             for buffer in {each.buffer: None for each in chain.from_iterable(self._sums.values())}:
                 buffer.scale_gradients(1.0 / tokens.item())
         if self._losses is not None:
-            self._losses.finish()
+            self._losses.table.finish()
 
     def _start_next(self, chunk: int) -> None:
         """Start the sum of the first bucket of a chunk of which that was not done."""

@@ -28,8 +28,7 @@ from recycle.state.directory import KeeperDirectory, KeeperHome
 from recycle.state.errors import KeeperLost
 from recycle.state.ladder import StatePart
 from recycle.state.memory import available_memory
-from recycle.state.racks import Racks
-from recycle.state.redundancy import Redundancy
+from recycle.state.redundancy import Racks, Redundancy
 from recycle.wording import memory_text
 
 
