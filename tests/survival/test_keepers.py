@@ -28,7 +28,7 @@ def _short_text_and_no_disk(short_text):
         raise AssertionError("a checkpoint is read")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recycle.megatron.gpt.recut.read_stage", read)
+        patch.setattr("recycle.megatron.gpt.checkpointing.read_stage", read)
         patch.setattr(Trained, "model", msgspec.structs.replace(MODEL, exact=True))
         yield
 
