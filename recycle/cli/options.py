@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from click.core import ParameterSource
 
-from recycle.cli.parameters import DURATION, SERVERS, Count, InputPath, OutputFile, OutputFolder, Whole
+from recycle.cli.parameters import DURATION, Count, InputPath, OutputFile, OutputFolder, Whole
 from recycle.errors import IllegalPlan, UserError
 from recycle.files import STANDARD
 from recycle.job import Job, Server
@@ -142,16 +142,6 @@ def job_options(function: F) -> F:
     decorated: Any = wrapper
     result: F = described_job(decorated)
     return result
-
-
-def dead_option(function: F) -> F:
-    """Add ``--dead``; the function gets ``dead``."""
-    return click.option(
-        "--dead",
-        type=SERVERS,
-        default="",
-        help="The dead servers, for example W1_2,W0_3.",
-    )(function)
 
 
 def mode_options(function: F) -> F:

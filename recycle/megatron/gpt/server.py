@@ -189,7 +189,7 @@ class GptServer:
         line = IterationLine(
             str(self._server), step, seconds, list(report.losses), report.peak_memory, self._epoch, now()
         )
-        self._reporter.tell(line, self.recorder.take_spans(0))
+        self._reporter.tell(line, self.recorder.take_spans())
 
     @property
     def _connected(self) -> Network:

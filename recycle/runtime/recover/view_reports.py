@@ -139,7 +139,7 @@ class ViewReports:
         """
         entries = recorder.entries
         if entries and (iteration := entries[0].iteration) >= self._iteration(step):
-            spans = recorder.take_spans(0)
+            spans = recorder.take_spans()
             if spans:
                 self._reporter.tell(AbandonedLine(self._server, epoch, iteration, spans[0].start), spans)
 
