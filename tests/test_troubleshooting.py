@@ -10,6 +10,10 @@ from harness.paths import ROOT
 PAGE = ROOT / "docs" / "howto" / "troubleshooting.md"
 
 REPORTS = {
+    "<...> servers are connected, and make the first iteration",
+    "loss <...>, <...> tokens/s, <...> each, <...> left, <...><...>",
+    "<...> in <...>, <...> each in the median",
+    "after <...> iterations: loss <...> on held-out text",
     "<...>; the loss scale is <...>, and <...> steps were skipped",
     "guessed the norm in <...> iterations<...>, and waited for it in <...>",
     ", <...> of them rightly",
