@@ -75,7 +75,7 @@ from recycle.record.recorder import Recorder
 from recycle.record.recording import IterationLine, Line
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.keep.keeping import KnownKeepers
-from recycle.runtime.launch.meet.keeper_finder import KeeperFinder
+from recycle.runtime.launch.meet.keepers import KeeperFinder
 from recycle.runtime.launch.process.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters

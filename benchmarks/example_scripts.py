@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from recycle.cli.diagnosis import Diagnosis, diagnose
-from recycle.cli.launcher import split_at_script
+from recycle.cli.diagnosis import Diagnosis, diagnose, split_at_script
 from recycle.errors import UserError
 from recycle.megatron.flag.command.command_line import read_command_line
 from recycle.megatron.flag.command.option_table import choose_release

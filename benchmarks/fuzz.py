@@ -27,9 +27,8 @@ from recycle.holding import with_own_layout
 from recycle.job import Job, Server, Stage
 from recycle.placement import PlacedPipeline, PlacedServer, Placement, parse_placement, standard
 from recycle.plan.checker import check_plan
-from recycle.plan.mode import Mode
+from recycle.plan.mode import ROUTING_RULES, Mode
 from recycle.plan.plan import Form
-from recycle.plan.routing import ROUTING_RULES
 from recycle.planner.anneal.search import search
 from recycle.planner.claims import judge_claims
 from recycle.planner.make import Effort, make_plan

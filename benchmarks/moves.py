@@ -40,7 +40,7 @@ from recycle.control.board.joinfile import JOIN_FILE, JoinFile
 from recycle.holding import sole_units, with_layout
 from recycle.job import Server
 from recycle.jobfile import encode_job, load_job
-from recycle.megatron.gpt.recut import shard
+from recycle.megatron.gpt.checkpointing import shard
 from recycle.record.recording import IterationLine, Line, RecoveryLine, ViewLine
 from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.net.endpoint import Endpoint

@@ -21,7 +21,7 @@ import msgspec
 from benchmarks.oobleck_artifact import TRACES, BambooSystem, SystemResult, VarunaSystem, oobleck_system
 from harness.examples import paper_job
 from recycle.faults.outages import Outages, load_outages
-from recycle.state.placement import place_copies, survival
+from recycle.state.directory import place_copies, survival
 from recycle.study.constants import MEASURED
 from recycle.study.rates import Rates
 

@@ -49,7 +49,7 @@ from recycle.planner.source import plan_maker
 from recycle.record.history import load_history
 from recycle.record.reading import load_lines
 from recycle.record.recording import SpanLine, ViewLine
-from recycle.study.bill import Bill
+from recycle.study.answer import Bill
 from recycle.study.buckets import Outcome
 from recycle.study.compare import StudySetting, compare, throughput_curves
 from recycle.study.constants import TYPICAL

@@ -87,7 +87,7 @@ def emulate(
             worker.run(step - warm_up)
         worker.settle()
         network.barrier()
-        report = ServerReport(recorder.take_spans(0), sleeper.mean_oversleep, update.speculation)
+        report = ServerReport(recorder.take_spans(), sleeper.mean_oversleep, update.speculation)
         member.report(encoder.encode(report))
 
     launch(

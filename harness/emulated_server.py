@@ -181,7 +181,7 @@ class EmulatedServer:
         line = IterationLine(
             str(self._server), step, seconds, list(report.losses), report.peak_memory, self._epoch, now()
         )
-        self._reporter.tell(line, self.recorder.take_spans(0))
+        self._reporter.tell(line, self.recorder.take_spans())
 
 
 class CountedUpdate:

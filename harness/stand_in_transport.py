@@ -15,9 +15,8 @@ from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.runtime.net.nccl.bindings import Call
 from recycle.runtime.net.nccl.communicators import Communicators
-from recycle.runtime.net.nccl.device_network import OrderedNetwork, plane_of
 from recycle.runtime.net.nccl.library import NcclLibrary
-from recycle.runtime.net.nccl.network import TwofoldNetwork
+from recycle.runtime.net.nccl.network import OrderedNetwork, TwofoldNetwork, plane_of
 from recycle.runtime.net.network import DEFAULTS, Group, Network, NetworkOptions, PrivateLink
 from recycle.runtime.net.stop_line import NO_LINE, Line
 

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from recycle.api.planned import Planned, load_job, load_plan, make_plan
     from recycle.api.routing import register_routing
     from recycle.api.runs import RecordedRun, read_run
-    from recycle.api.studies import PlanCatalogue, compare_policies, make_catalogue, simulate
-    from recycle.api.sweep import sweep
+    from recycle.api.studies import PlanCatalogue, compare_policies, make_catalogue, simulate, sweep
     from recycle.study.registry import register_policy
 
 __all__ = [
@@ -44,7 +43,7 @@ __all__ = [
 ]
 _STUDIES, _RUNS = "recycle.api.studies", "recycle.api.runs"
 _PLACES = {
-    "sweep": "recycle.api.sweep",
+    "sweep": "recycle.api.studies",
     "PlanCatalogue": _STUDIES,
     "compare_policies": _STUDIES,
     "make_catalogue": _STUDIES,

@@ -1,6 +1,7 @@
 """Reading and writing files: written whole or not at all, and every failure one line that names the path."""
 
 import codecs
+import csv
 import errno
 import io
 import json
@@ -9,7 +10,7 @@ import secrets
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -189,6 +190,13 @@ def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
     """
     with whole_file(path, private=private) as file:
         file.write(content)
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Rows as CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def require_writable(path: Path, *, folder: bool = False) -> None:

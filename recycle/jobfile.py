@@ -165,20 +165,9 @@ def encode_job(job: Job) -> bytes:
         ]
     if job.overlap_reduction is True:
         head["overlap_reduction"] = True
-    costs = Costs(
-        forward=column("forward"),
-        input_gradient=column("input_gradient"),
-        weight_gradient=column("weight_gradient"),
-        optimizer=column("optimizer"),
-        reduction=column("reduction"),
-        latency=_shortest(job.latency),
-    )
-    memory = Memory(
-        held=column("held"),
-        released_at_input_gradient=column("released_at_input_gradient"),
-        limit=limits,
-        state=column("state"),
-    )
+    times = {key: column(key) for key in Costs.__struct_fields__ if key != "latency"}
+    amounts = {key: column(key) for key in Memory.__struct_fields__ if key != "limit"}
+    costs, memory = Costs(**times, latency=_shortest(job.latency)), Memory(**amounts, limit=limits)
     names = {"name": job.name, "time_unit": job.time_unit, "memory_unit": job.memory_unit}
     tables = {"costs": msgspec.to_builtins(costs), "memory": msgspec.to_builtins(memory)}
     if limits is None:

@@ -19,13 +19,12 @@ import msgspec
 from click import Command
 
 from recycle.cli.diagnosis import Diagnosis, diagnose
+from recycle.cli.doctor import TRIED
 from recycle.cli.train import command as train_command
-from recycle.cli.untried import TRIED
 from recycle.errors import UserError
 from recycle.megatron.flag.command import refusals
-from recycle.megatron.flag.command.command_line import OTHER_NAMES, read_command_line
-from recycle.megatron.flag.command.ignored_options import LEFT_OUT
-from recycle.megatron.flag.command.option_table import known_options
+from recycle.megatron.flag.command.command_line import read_command_line
+from recycle.megatron.flag.command.option_table import LEFT_OUT, options_of
 from recycle.megatron.flag.command.refusals import read_only
 from recycle.megatron.gpt.model import transformer_config
 from recycle.megatron.shared.hooks import RELEASES
@@ -330,7 +329,7 @@ def judged(*words: str) -> Diagnosis:
     return diagnose(line, 8, RELEASE)
 
 
-def options_of(text: str) -> set[str]:
+def options_in(text: str) -> set[str]:
     """The options in a text, with their values where these are words."""
     return set(re.findall(r"--[a-z0-9][\w-]*(?: [a-z]\w*)?", text))
 
@@ -343,7 +342,7 @@ def killed() -> set[str]:
         .partition("Settings with which servers were killed")[2]
         .partition("\n## ")[0]
     )
-    return options_of("\n".join(re.findall(r"`([^`]+)`", table))) | GIVEN
+    return options_in("\n".join(re.findall(r"`([^`]+)`", table))) | GIVEN
 
 
 def row_of(row: Row, reasons: Reasons, in_kills: set[str]) -> list[str]:
@@ -360,7 +359,7 @@ def row_of(row: Row, reasons: Reasons, in_kills: set[str]) -> list[str]:
         cells.append(", ".join(f"no {reasons.number(text)}" for text in texts) or "yes")
     # What is no layer of Megatron's own, or adds gradients up in its kernels, needs CUDA.
     never = row.layers != LOCAL or any(read_only(diagnosis.line.setting))
-    in_test = all(each in in_kills or each.partition(" ")[0] in in_kills for each in options_of(row.words))
+    in_test = all(each in in_kills or each.partition(" ")[0] in in_kills for each in options_in(row.words))
     tried = "never run" if never else "killed" if in_test else "no"
     shown = " ".join(shlex.split(row.words)) if row.layers != EIGHT else f"--fp8-recipe {row.words}"
     return [
@@ -392,9 +391,7 @@ def accepted() -> Iterator[str]:
 
 def option(name: str) -> str:
     """What a setting is called on the command line; empty if Megatron has no option for it."""
-    return next(
-        (each for each in OTHER_NAMES.get(name, (f"--{name.replace('_', '-')}",)) if each in known_options()), ""
-    )
+    return next(iter(options_of(name)), "")
 
 
 def option_names() -> set[str]:

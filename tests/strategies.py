@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from recycle.errors import NoPlanError
 from recycle.job import Job, Server, Stage
 from recycle.placement import PlacedPipeline, PlacedServer
-from recycle.plan.mode import Mode
-from recycle.plan.routing import ROUTING_RULES
+from recycle.plan.mode import ROUTING_RULES, Mode
 from recycle.planner.greedy.chunk_scheduler import POLICIES, schedule_chunks
 from recycle.planner.greedy.list_scheduler import list_schedule
 from recycle.planner.model.lowering import instructions

@@ -23,9 +23,9 @@ from recycle.cli.verbs import group
 from recycle.errors import NoPlanError, PlanFileError, UserError
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.document import decode_plan, encode_plan
-from recycle.plan.routing import ROUTING_RULES
+from recycle.plan.mode import ROUTING_RULES
 from recycle.planner.model.problem import make_problem
-from recycle.study.policies.scaled import FaultScaled
+from recycle.study.policies.baselines import FaultScaled
 from recycle.study.policy import Reaction, train
 from recycle.study.registry import MAKERS
 from tests.view.disturbed import DEATH, write_disturbed

@@ -19,7 +19,7 @@ from recycle.megatron.flag.command.command_line import read_command_line
 from recycle.placement import parse_placement
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.start import find_start
-from recycle.study.bill import Bill
+from recycle.study.answer import Bill
 from recycle.study.constants import parse_constant
 from recycle.study.registry import parse_policies
 from recycle.study.sweep import parse_axes

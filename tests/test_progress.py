@@ -5,7 +5,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from recycle.cli.run import shown_run
-from recycle.cli.run.progress import TrainingProgress
+from recycle.cli.run.shown_run import TrainingProgress
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.run import Run
 from recycle.record.totals import Totals

@@ -22,8 +22,7 @@ from recycle.control.store.etcd_store import EtcdStore
 from recycle.errors import RunFailed, UserError
 from recycle.placing.decision import OF_A_CLUSTER
 from recycle.runtime.checkpoint_folders import MANIFEST, Manifest
-from recycle.state.racks import Racks
-from recycle.state.redundancy import Redundancy
+from recycle.state.redundancy import Racks, Redundancy
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "schedules"
 V_SHAPED = SCHEDULES.parent / "tests" / "v-shaped.toml"

@@ -29,10 +29,10 @@ from megatron.core.pipeline_parallel import schedules
 from recycle.megatron.flag.steps import sharded_optimizer
 from recycle.megatron.flag.steps.gradients import LiveGradients
 from recycle.megatron.flag.steps.parameter_gathers import ParameterGathers
-from recycle.megatron.flag.steps.reruns import Reruns
+from recycle.megatron.flag.steps.redone import Reruns
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.runtime.errors import ConnectionLost
-from recycle.runtime.net.nccl.device_network import OrderedNetwork
+from recycle.runtime.net.nccl.network import OrderedNetwork
 from recycle.runtime.net.shares import SharedSum
 
 left = {}

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import torch
 
-from recycle.control.store.relay_connection import RelayConnection
+from recycle.control.store.relayed_store import RelayConnection
 from recycle.control.store.tcp_store import TorchStore
 from recycle.megatron.flag.run.protected import ProtectedExecution
 from recycle.runtime.net.gloo.groups import GlooGroup, GlooReduction

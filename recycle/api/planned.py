@@ -21,9 +21,8 @@ from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan as load_plan_file
 from recycle.plan.document import save_plan
 from recycle.plan.memory import peak_memory
-from recycle.plan.mode import Mode
+from recycle.plan.mode import ROUTING_RULES, Mode
 from recycle.plan.plan import Form, Plan
-from recycle.plan.routing import ROUTING_RULES
 from recycle.planner import make
 from recycle.planner.explain import Explanation, explain
 from recycle.planner.model.stopping import MaxMoves, MaxSeconds

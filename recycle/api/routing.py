@@ -6,7 +6,7 @@ from functools import cache
 
 from recycle.api.planned import MODES
 from recycle.errors import UserError
-from recycle.plan.routing import ROUTING_RULES, RoutingRule
+from recycle.plan.mode import ROUTING_RULES, RoutingRule
 
 
 def register_routing(

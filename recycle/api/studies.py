@@ -1,12 +1,15 @@
 """Studies, catalogues and ways of surviving, for notebooks and scripts."""
 
 import os
+import random
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from recycle.api.planned import (
     PathLike,
     Planned,
+    make_plan,
     read_count,
     read_effort,
     read_form,
@@ -17,16 +20,15 @@ from recycle.api.planned import (
     read_seed,
     read_servers,
 )
-from recycle.errors import UserError
+from recycle.errors import JobError, UserError
 from recycle.faults.outages import load_outages
 from recycle.job import Job, Server
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Form
 from recycle.planner.catalogue import make_catalogue as make_catalogue_file
-from recycle.processors import processors
-from recycle.study.answer import StudyAnswer, answer
-from recycle.study.bill import Bill
+from recycle.processors import pool, processors
+from recycle.study.answer import Bill, StudyAnswer, answer
 from recycle.study.buckets import Outcome
 from recycle.study.compare import StudySetting, iteration_seconds, sampled
 from recycle.study.constants import parse_constant
@@ -232,3 +234,83 @@ def make_catalogue(
     watch = lambda done, total, _: progress(done, total)  # noqa: E731 - the entry is of no interest here
     make_catalogue_file(target, read_job(job), read_mode(mode), most, effort, form, watch, processors(), "fork")
     return PlanCatalogue(target)
+
+
+def sweep(
+    job: Job,
+    failures: Iterable[int] = range(4),
+    *,
+    budget: str | float = "2s",
+    moves: int | None = None,
+    seed: int = 0,
+    mode: Mode | str = Mode(),  # noqa: B008 - immutable
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[dict[str, Any]]:
+    """What more and more failures cost: a row for each number of dead servers, as ``pandas.DataFrame`` takes them.
+
+    The servers die in an order that the seed draws, each number of them the first of it, and never the last live one of
+    a stage. All processors plan.
+
+    Args:
+        job: what is trained.
+        failures: the numbers of dead servers.
+        budget: processor time to search for each plan.
+        moves: search for so many moves instead, which gives the same rows on every machine.
+        seed: of the order and of the search.
+        mode: what the plans may do, as ``make_plan`` has it.
+        progress: told how many rows are done, of how many.
+
+    Returns:
+        For each: ``failures``, how many servers are dead; ``dead``, their names; ``period`` and ``bound`` of the plan
+        around them, in the job's unit; ``throughput`` and ``of_before``, what it is worth against fault-free 1F1B and
+        against the plan with all servers alive; ``alive``, the share of the servers that are.
+
+    Raises:
+        UserError: there are not so many servers to lose, or no plan exists.
+    """
+    read_job(job).require_even("a sweep")
+    # In a worker it would be refused late, and not in this process.
+    order = _deaths(job, read_effort(budget, moves, seed).seed)
+    if not isinstance(failures, Iterable):
+        raise UserError(f"failures is {failures!r}: give numbers of dead servers, such as range(4)")
+    counts = [read_count("failures", count) for count in failures]
+    for count in counts:
+        if count > len(order):
+            raise JobError(
+                f"failures {count}: this job can lose {len(order)} servers at most, all but one of each stage"
+            )
+    servers = job.pipelines * job.depth
+    rows: list[dict[str, Any]] = []
+    make = partial(make_plan, job, budget=budget, moves=moves, seed=seed, mode=read_mode(mode))
+    with pool(min(1 + len(counts), processors())) as executor:
+        plans = executor.map(make, [order[:count] for count in (0, *filter(None, counts))])
+        whole = next(plans)
+        for count in counts:
+            planned = next(plans) if count else whole
+            period = max(planned.period, 1)
+            rows.append(
+                {
+                    "failures": count,
+                    "dead": ", ".join(planned.dead),
+                    "period": planned.period,
+                    "bound": planned.bound,
+                    "throughput": planned.throughput,
+                    "of_before": whole.period / period,
+                    "alive": 1 - count / servers,
+                }
+            )
+            progress(len(rows), len(counts))
+    return rows
+
+
+def _deaths(job: Job, seed: int) -> list[str]:
+    """The servers of a job in the order in which they die; the last live one of each stage never does."""
+    servers = job.servers()
+    random.Random(seed).shuffle(servers)
+    left = [job.pipelines] * job.depth
+    order = []
+    for server in servers:
+        if left[server.stage] > 1:
+            left[server.stage] -= 1
+            order.append(str(server))
+    return order

@@ -1,24 +1,33 @@
 """What ``recycle doctor`` finds out about a Megatron job: whether it runs, and which deaths it survives."""
 
+import ast
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from recycle.cli.launcher import unknown_to_torchrun
-from recycle.cli.script_options import added_options
 from recycle.megatron.flag.command.command_line import RAMP_UP, CommandLine
 from recycle.megatron.flag.command.flags import STORE, owns_steps
+from recycle.megatron.flag.command.on_cpu import ON_CPU, settings_for_cpu
 from recycle.megatron.flag.command.option_table import Unread, find_unread
-from recycle.megatron.flag.command.ranks import (
+from recycle.megatron.flag.command.refusals import Refusal, not_kept, not_own, refusals, unsplit
+from recycle.megatron.flag.command.server_ranks import (
     PIPELINES_LAST,
-    exposed_stages,
     hosts_of,
+    lost_stages,
     servers_of,
-    torn_stages,
     unprotected,
 )
-from recycle.megatron.flag.command.refusals import Refusal, not_kept, not_own, refusals, unsplit
 from recycle.megatron.flag.command.sizes import unfit
+
+TORCHRUN = (
+    *("--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--standalone"),
+    *("--max-restarts", "--monitor-interval", "--start-method", "--event-log-handler", "--role", "--module"),
+    *("--no-python", "--run-path", "--log-dir", "--redirects", "--tee", "--local-ranks-filter", "--node-rank"),
+    *("--duplicate-stdout-filters", "--duplicate-stderr-filters", "--master-addr", "--master-port", "--local-addr"),
+    *("--logs-specs", "--numa-binding", "--signals-to-handle", "--shutdown-timeout", "--virtual-local-rank"),
+)
+"""Its options, each of which it takes with underscores as well."""
 
 RANKS_PER_HOST = 8
 
@@ -126,7 +135,8 @@ def _lost_with_a_host(line: CommandLine, pipelines_last: bool, per_host: int) ->
     """The stages that lose all their servers with some host, and those that lose a shard with one."""
     servers = servers_of(line.shape, pipelines_last)
     hosts = hosts_of(servers, line.server_ranks.size, per_host)
-    return exposed_stages(servers, hosts), torn_stages(servers, hosts) if line.loses_shards else []
+    exposed, torn = lost_stages(servers, hosts)
+    return exposed, torn if line.loses_shards else []
 
 
 def works(line: CommandLine) -> Iterator[str]:
@@ -184,3 +194,69 @@ def survival(diagnosis: Diagnosis) -> str:
         return text
     text = f"{text}; {PIPELINES_LAST} changes that"
     return text if line.flags.store is not None else f"{text} but for the first host, {_HAS_STORE}"
+
+
+def added_options(script: Path) -> frozenset[str]:
+    """The options that are named in a script, beside it, or in what it imports from there.
+
+    What cannot be read, or is no Python, adds none.
+    """
+    folder = script.parent
+    files = {script, *(folder.glob("*.py") if script.is_file() else ())}
+    files |= {path for module in _imported(script) for path in _files_of(folder, module)}
+    return frozenset(option for path in files for option in _options(path))
+
+
+def _options(path: Path) -> Iterator[str]:
+    for node in ast.walk(_parsed(path)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("--"):
+            yield node.value
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(_parsed(path)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+
+
+def _files_of(folder: Path, module: str) -> tuple[Path, Path]:
+    place = folder.joinpath(*module.split("."))
+    return place.with_suffix(".py"), place / "__init__.py"
+
+
+def _parsed(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
+def split_at_script(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """What is before the training script, and the rest from it on; nothing before where no script is named."""
+    place = next((place for place, word in enumerate(words) if word.endswith(".py")), 0)
+    return words[:place], words[place:]
+
+
+def for_cpu(words: Sequence[str]) -> Sequence[str] | None:
+    """The command line of a job that is started with ``--on-cpu``, with what that sets; None for any other job.
+
+    Raises:
+        UserError: an option has a value that needs CUDA.
+    """
+    before, job = split_at_script(words)
+    if ON_CPU not in before:
+        return None
+    return [*(each for each in before if each != ON_CPU), *job, *settings_for_cpu(job[1:])]
+
+
+def unknown_to_torchrun(before: Sequence[str]) -> Iterator[Unread]:
+    """Its options that are misspelt, or shortened: it completes these, and here they would be passed over."""
+    if not before or Path(before[0]).name != "torchrun":
+        return
+    for word in before[1:]:
+        name = word.partition("=")[0].replace("_", "-")
+        if name.startswith("--") and name not in TORCHRUN:
+            close = get_close_matches(name, TORCHRUN, n=1, cutoff=0.8)
+            yield Unread(word.partition("=")[0], f"did you mean {close[0]}?" if close else "torchrun does not know it")

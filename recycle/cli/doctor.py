@@ -1,23 +1,29 @@
 """``recycle doctor``."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from recycle.cli.console import make_console, print_json, progress_line
-from recycle.cli.diagnosis import BOTH_HOLDERS, RANKS_PER_HOST, Diagnosis, diagnose, survival, works
-from recycle.cli.launcher import for_cpu, split_at_script
+from recycle.cli.diagnosis import (
+    BOTH_HOLDERS,
+    RANKS_PER_HOST,
+    Diagnosis,
+    diagnose,
+    for_cpu,
+    split_at_script,
+    survival,
+    works,
+)
 from recycle.cli.options import Verb
 from recycle.cli.parameters import Count
-from recycle.cli.untried import TRIED, untried_on_gpus
 from recycle.job import Job, Server
 from recycle.megatron.flag.command.command_line import CommandLine, read_command_line
 from recycle.megatron.flag.command.flags import owns_steps
-from recycle.megatron.flag.command.ignored_options import LEFT_OUT
-from recycle.megatron.flag.command.option_table import choose_release
+from recycle.megatron.flag.command.option_table import LEFT_OUT, choose_release
 from recycle.megatron.flag.command.planning import Source
 from recycle.megatron.flag.command.refusals import Refusal, read_only
 from recycle.plan.plan import Plan
@@ -25,6 +31,8 @@ from recycle.wording import plural
 
 if TYPE_CHECKING:
     from recycle.cli.failure_costs import FailureCosts, HostCost, HostCosts, Restart
+
+TRIED = "one H100 has run Megatron's pretrain_gpt.py over gloo, 4 ranks, one of them killed"
 
 ALL_OF_A_STAGE = "all servers of a stage"
 
@@ -314,3 +322,28 @@ def memory_text(line: CommandLine, job: Job) -> str:
     if owns_steps(line.flags):
         parts.append("the state before the last step")
     return "; ".join(parts)
+
+
+def untried_on_gpus(line: CommandLine) -> Iterator[str]:
+    """What the job asks for that no GPU has run; all of it has run on CPUs but for what ``read_only`` names."""
+    ranks = line.server_ranks
+    if line.setting("distributed_backend") == "nccl":
+        yield "NCCL between its servers"
+    if line.ranks > 1:
+        yield "ranks on GPUs of their own"
+    if line.ranks > (line.ranks_per_host or line.ranks):
+        yield "several hosts"
+    if line.setting("transformer_impl") == "transformer_engine":
+        yield "Transformer Engine's layers"
+    if ranks.tensor > 1:
+        yield "tensor parallelism"
+    if ranks.pipelines > 1:
+        yield "experts divided among ranks"
+    if line.shape.virtual > 1:
+        yield "virtual stages"
+    if line.setting("use_distributed_optimizer"):
+        yield "the distributed optimizer"
+    if line.flags.redundancy is not None:
+        yield "the state in memory"
+    if line.flags.staggered or line.flags.exact:
+        yield "stages that are stepped by recycle"

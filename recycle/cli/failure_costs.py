@@ -8,7 +8,7 @@ from recycle.errors import NoPlanError
 from recycle.job import DeadServers, Server
 from recycle.megatron.flag.command.command_line import CommandLine
 from recycle.megatron.flag.command.planning import Source
-from recycle.megatron.flag.command.ranks import hosts_of, lost_with, servers_of
+from recycle.megatron.flag.command.server_ranks import hosts_of, lost_with_each, servers_of
 from recycle.placing.fleet import choose_fleet
 from recycle.placing.layers import layers_of, most_layers
 from recycle.placing.templates import Templates, make_templates
@@ -156,8 +156,8 @@ def _host_costs(
     pipelines = whole.job.pipelines
     kinds: dict[tuple[int, ...], list[DeadServers]] = {}
     fatal = torn = 0
-    for dead in map(whole.job.dead_servers, hosts):
-        exposed, halved = lost_with(dead, pipelines)
+    for host, (exposed, halved) in zip(hosts, lost_with_each(whole.job.servers(), hosts), strict=True):
+        dead = whole.job.dead_servers(host)
         if exposed:
             fatal += 1
         elif loses_shards and halved:

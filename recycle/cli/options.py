@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from click.core import ParameterSource
 
-from recycle.cli.parameters import DURATION, SERVERS, Count, InputPath, OutputFile, OutputFolder, Whole
+from recycle.cli.parameters import DURATION, Count, InputPath, OutputFile, OutputFolder, Whole
 from recycle.errors import IllegalPlan, UserError
 from recycle.files import STANDARD
 from recycle.job import Job, Server
@@ -17,9 +17,8 @@ from recycle.jobfile import load_job
 from recycle.placement import placement_text
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan
-from recycle.plan.mode import Mode
+from recycle.plan.mode import ROUTING_RULES, Mode
 from recycle.plan.plan import Plan
-from recycle.plan.routing import ROUTING_RULES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -153,16 +152,6 @@ def job_options(function: F) -> F:
     decorated: Any = wrapper
     result: F = described_job(decorated)
     return result
-
-
-def dead_option(function: F) -> F:
-    """Add ``--dead``; the function gets ``dead``."""
-    return click.option(
-        "--dead",
-        type=SERVERS,
-        default="",
-        help="The dead servers, for example W1_2,W0_3.",
-    )(function)
 
 
 def mode_options(function: F) -> F:

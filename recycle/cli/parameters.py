@@ -16,8 +16,7 @@ from recycle.errors import UserError
 from recycle.files import STANDARD, require_writable
 from recycle.job import Server
 from recycle.placing.decision import Outlook
-from recycle.state.racks import Racks
-from recycle.state.redundancy import Redundancy
+from recycle.state.redundancy import Racks, Redundancy
 
 T = TypeVar("T")
 

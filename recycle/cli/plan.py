@@ -11,7 +11,6 @@ from recycle.cli.options import (
     Described,
     JobCommand,
     compared_text,
-    dead_option,
     describe_dead,
     describe_job,
     describe_throughput,
@@ -23,7 +22,7 @@ from recycle.cli.options import (
     refuse_unread,
     search_options,
 )
-from recycle.cli.parameters import DURATION, InputPath, OutputFile
+from recycle.cli.parameters import DURATION, SERVERS, InputPath, OutputFile
 from recycle.errors import UserError
 from recycle.files import STANDARD, read_bytes
 from recycle.job import Server
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 @click.command("plan", cls=JobCommand)
 @described_job
-@dead_option
+@click.option("--dead", type=SERVERS, default="", help="The dead servers, for example W1_2,W0_3.")
 @mode_options
 @search_options
 @click.option(

@@ -20,7 +20,7 @@ from recycle.plan.plan import Plan
 from recycle.view.chart import Chart, Grouping
 from recycle.view.compare import describe
 from recycle.view.files import FILE_VIEWS
-from recycle.view.panel import Panel, make_panels
+from recycle.view.panel import Panel, make_panels, summary_of
 from recycle.view.subject import Subject, load_subject
 
 Command = Callable[..., None]
@@ -222,15 +222,9 @@ def print_events(subject: Subject) -> None:
 
 def print_summary(subject: Subject) -> None:
     """Print what happened in a run in a few lines."""
-    from recycle.record.speeds import slow_servers
-    from recycle.view.copies import copies_lines
-    from recycle.view.history import summarise
-
-    history, console = subject.history, make_console()
-    if history is not None:
-        slow = map(str, slow_servers(subject.timeline)) if subject.timeline is not None else ()
-        for line in (*summarise(history, history.servers), *slow, *copies_lines(subject.copies)):
-            console.print(line, markup=False)
+    console = make_console()
+    for line in summary_of(subject):
+        console.print(line, markup=False)
 
 
 def print_lists(subjects: Sequence[Subject]) -> None:

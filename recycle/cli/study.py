@@ -103,8 +103,7 @@ def command(
     recycle study job.toml --mtbf-of-job 7.5h --repair 4h --gpus-per-server 8 --price 2.5/gpuh -o out/
     recycle study job.toml --sweep "servers=100,1000 micro-batches=6,64" -o out/
     """
-    from recycle.study.answer import answer
-    from recycle.study.bill import Bill
+    from recycle.study.answer import Bill, answer
     from recycle.study.compare import StudySetting, iteration_seconds
     from recycle.study.constants import constant_sets
     from recycle.study.rates import Ground

@@ -25,7 +25,7 @@ class Difference(msgspec.Struct, frozen=True):
         return bool(self.fields or self.programs)
 
 
-def compare_plans(first: Plan, second: Plan, context: int = 1) -> Difference:
+def compare_plans(first: Plan, second: Plan) -> Difference:
     """Compare two plans; a server that only one of them has counts as an empty program in the other."""
     fields = []
     left, right = _flatten(first), _flatten(second)
@@ -36,9 +36,7 @@ def compare_plans(first: Plan, second: Plan, context: int = 1) -> Difference:
     for server in sorted(first.programs.keys() | second.programs.keys()):
         before, after = first.programs.get(server, ()), second.programs.get(server, ())
         if before != after:
-            lines = difflib.unified_diff(
-                [str(each) for each in before], [str(each) for each in after], n=context, lineterm=""
-            )
+            lines = difflib.unified_diff(list(map(str, before)), list(map(str, after)), n=1, lineterm="")
             programs[server] = tuple(line for line in lines if not line.startswith(("---", "+++")))
     return Difference(tuple(fields), programs)
 

@@ -46,22 +46,19 @@ class PlanDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     programs: dict[str, list[str]]
 
 
+SHARED = ("job", "mode", "form", "makespan", "period", "bound", "baseline", "provenance")
+"""What is the same in a plan and in its document."""
+
+
 def document_of(plan: Plan) -> PlanDocument:
     """What a plan file says of a plan, but for its programs."""
     return PlanDocument(
         format=FORMAT,
         version=VERSION,
-        job=plan.job,
         failed=[str(server) for server in plan.dead],
         roles={str(server): str(role) for server, role in sorted(plan.roles.items())},
-        mode=plan.mode,
-        form=plan.form,
-        makespan=plan.makespan,
-        period=plan.period,
-        bound=plan.bound,
-        baseline=plan.baseline,
-        provenance=plan.provenance,
         programs={},
+        **{each: getattr(plan, each) for each in SHARED},
     )
 
 
@@ -110,19 +107,8 @@ def decode_plan(content: bytes, source: str, only: Server | None = None, packed:
             raise PlanFileError(f"{source}: {error} - at `$.programs`") from error
         if only is None or server == only:
             programs[server] = parse_program(texts, f"{source}: $.programs.{name}")
-    return Plan(
-        job=document.job,
-        dead=dead,
-        roles=roles,
-        mode=document.mode,
-        form=document.form,
-        makespan=document.makespan,
-        period=document.period,
-        bound=document.bound,
-        baseline=document.baseline,
-        provenance=document.provenance,
-        programs=programs,
-    )
+    shared = {each: getattr(document, each) for each in SHARED}
+    return Plan(dead=dead, roles=roles, programs=programs, **shared)
 
 
 def require_held(document: PlanDocument, servers: int, instructions: int | None, source: str) -> None:

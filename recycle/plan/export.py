@@ -1,10 +1,9 @@
 """Ways out: a plan as timed rows, and as a schedule that torch.distributed.pipelining runs."""
 
-import csv
-import io
 from typing import NamedTuple
 
 from recycle.errors import UserError
+from recycle.files import csv_text
 from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Op
 from recycle.plan.plan import Plan
@@ -29,9 +28,7 @@ def export_csv(plan: Plan) -> str:
     """
     clock = run_clock(plan.job, plan.mode, plan.programs)
     first = min((start[0] for start in clock.start.values() if start), default=0)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    table: list[tuple[object, ...]] = [COLUMNS]
     for server in sorted(clock.compute):
         computed = zip(clock.compute[server], clock.start[server], clock.end[server], strict=True)
         rows = [_Row(each.stage, each.op, each.home, each.micro_batch, start, end) for each, start, end in computed]
@@ -40,8 +37,8 @@ def export_csv(plan: Plan) -> str:
         rows += [_Row(chunk, Op.REDUCE, "", "", each.start, each.end) for chunk, each in reduced]
         for row in sorted(rows, key=lambda row: row.start):
             names = row.chunk, row.op.value, row.home, row.micro_batch
-            writer.writerow((server, *names, row.start - first, row.end - first))
-    return text.getvalue()
+            table.append((server, *names, row.start - first, row.end - first))
+    return csv_text(table)
 
 
 def export_torch(plan: Plan, pipeline: int = 0) -> str:
@@ -62,9 +59,8 @@ def export_torch(plan: Plan, pipeline: int = 0) -> str:
                     f"{server} executes {instruction}, which is re-routed from pipeline {instruction.home}: "
                     "torch.distributed.pipelining cannot express that; export a plan without failures"
                 )
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    for server, program in sorted(plan.programs.items()):
-        if plan.job.pipeline_of(server) == pipeline:
-            writer.writerow(f"{each.stage}{each.op.value}{each.micro_batch}" for each in program if each.op.is_compute)
-    return text.getvalue()
+    return csv_text(
+        [f"{each.stage}{each.op.value}{each.micro_batch}" for each in program if each.op.is_compute]
+        for server, program in sorted(plan.programs.items())
+        if plan.job.pipeline_of(server) == pipeline
+    )

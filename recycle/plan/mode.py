@@ -1,10 +1,56 @@
-"""What a plan is allowed to do: the three choices that the ReCycle paper compares."""
+"""What a plan is allowed to do: the three choices that the ReCycle paper compares.
 
-from typing import Literal
+A routing rule says which live servers of a stage may execute a micro-batch. It is an entry of ``ROUTING_RULES``: plan
+files, planners, the checker and the command line take it from here. Whatever the rule, a micro-batch may stay at home
+where its home server is alive. For the rules that come along, which pipeline is which does not matter: one plan is read
+for other dead servers by renaming its pipelines (``recycle.plan.normalise``). Rules of users may tell pipelines apart;
+they are for single plans.
+"""
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
 
 import msgspec
 
-from recycle.plan.routing import ROUTING_RULES, RoutingRule
+Hosts: TypeAlias = Callable[[int, tuple[int, ...]], tuple[int, ...]]
+
+
+class RoutingRule(msgspec.Struct, frozen=True):
+    """Where micro-batches may be executed.
+
+    Attributes:
+        summary: the rule in a few words, for help.
+        hosts: by the home of a micro-batch and the pipelines whose server of a stage is alive (rising, one at least),
+            those of them whose server may execute it; rising, the home among them if it is alive.
+        keeps_home: ``hosts`` is the home alone wherever it is alive. A relaxation of the exact solver needs that.
+        any_live: ``hosts`` is all live pipelines, whatever the home: micro-batches of all homes are interchangeable,
+            and so are the servers of a stage. The exact solver uses it.
+        registered: a user's, for which it may matter which pipeline is which.
+    """
+
+    summary: str
+    hosts: Hosts
+    keeps_home: bool = False
+    any_live: bool = False
+    registered: bool = False
+
+
+def _home_or_peers(home: int, live: tuple[int, ...]) -> tuple[int, ...]:
+    return (home,) if home in live else live
+
+
+ROUTING_RULES: dict[str, RoutingRule] = {
+    "home": RoutingRule("healthy micro-batches stay on their pipeline", _home_or_peers, keeps_home=True),
+    "free": RoutingRule("any may move", lambda home, live: live, any_live=True),
+}
+"""By name, the usual one first."""
+
+
+def interchangeable(rule: RoutingRule, pipelines: int, micro_batches: int) -> list[range]:
+    """The micro-batches ``home * micro_batches + m`` in groups in which they differ by their number only."""
+    total = pipelines * micro_batches
+    size = total if rule.any_live else micro_batches
+    return [range(first, first + size) for first in range(0, total, size)]
 
 
 class Mode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,9 +13,8 @@ from recycle.job import Job, Server
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Form, Plan, Provenance
 from recycle.planner.anneal.improve import LARGE
-from recycle.planner.assemble import assemble
+from recycle.planner.assemble import assemble, one_forward_one_backward
 from recycle.planner.catalogue import failure_vectors, make_catalogue
-from recycle.planner.greedy.published import one_forward_one_backward
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.bounds import lower_bound, period
 from recycle.planner.model.lowering import instructions

@@ -122,8 +122,8 @@ class Recorder:
             self._untaken.append(entry)
             self._latest = end
 
-    def take_spans(self, origin: int) -> list[Span]:
-        """What was recorded since this was last asked, in microseconds from an origin in nanoseconds of the same clock.
+    def take_spans(self) -> list[Span]:
+        """What was recorded since this was last asked, in microseconds of the same clock.
 
         The entries stay in the buffer.
         """
@@ -133,8 +133,8 @@ class Recorder:
                 self.server,
                 "communication" if entry.instruction.op.is_transfer else "compute",
                 entry.instruction,
-                (entry.start - origin) / NANOSECONDS,
-                (entry.end - origin) / NANOSECONDS,
+                entry.start / NANOSECONDS,
+                entry.end / NANOSECONDS,
                 entry.iteration,
             )
             for entry in self._untaken

@@ -11,9 +11,9 @@ from recycle.job import Job
 from recycle.planner.assemble import unlimited_baseline
 from recycle.processors import pool, processors
 from recycle.study.buckets import Bucket, Outcome
-from recycle.study.cluster import Cluster
 from recycle.study.constants import Constants, constant_sets
 from recycle.study.failures import FailureHistory
+from recycle.study.policy import Cluster
 from recycle.study.rates import Ground, Rates
 from recycle.study.registry import make_policy
 from recycle.study.simulator import simulate

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from recycle.errors import UserError
-from recycle.study.bill import Bill
+from recycle.study.answer import Bill
 from recycle.study.buckets import Bucket
 from recycle.study.compare import PolicyComparison
 from recycle.study.tables import Curves

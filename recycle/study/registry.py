@@ -5,13 +5,9 @@ from collections.abc import Callable
 
 from recycle.errors import UserError
 from recycle.study.constants import TYPICAL, Constants
-from recycle.study.policies.bamboo import Bamboo
-from recycle.study.policies.dropping import Dropping
-from recycle.study.policies.oobleck import Oobleck
+from recycle.study.policies.baselines import Bamboo, Dropping, FaultScaled, Oobleck
 from recycle.study.policies.rerouting import Published, Rerouting, WithMemory, WithPlacements
-from recycle.study.policies.restarts import Checkpoints, Gemini, Varuna
-from recycle.study.policies.scaled import FaultScaled
-from recycle.study.policies.spares import Spares
+from recycle.study.policies.restarts import Checkpoints, Gemini, Spares, Varuna
 from recycle.study.policy import Policy
 from recycle.study.rates import Ground, Rates
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 from recycle.faults.outages import Outages
 from recycle.study.buckets import Bucket, Outcome, RunSpan
-from recycle.study.cluster import Cluster
-from recycle.study.policy import Phase, Policy, Return
+from recycle.study.policy import Cluster, Phase, Policy, Return
 
 
 def simulate(policy: Policy, pipelines: int, depth: int, outages: Outages) -> Outcome:

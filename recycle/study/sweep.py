@@ -1,7 +1,5 @@
 """Maps: which policy wins, for which size of cluster, number of micro-batches and rate of failures."""
 
-import csv
-import io
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import as_completed
@@ -15,6 +13,7 @@ from recycle.duration import parse_duration
 from recycle.errors import UserError
 from recycle.faults.generator import calibrated, generate
 from recycle.faults.outages import load_outages
+from recycle.files import csv_text
 from recycle.processors import pool, processors
 from recycle.study.compare import StudySetting, sampled
 from recycle.study.failures import FailureHistory
@@ -128,14 +127,13 @@ def sweep(setting: StudySetting, axes: Axes, advance: Callable[[str], None] = la
 
 def sweep_table(cells: Sequence[Cell]) -> bytes:
     """As CSV, a line per place and policy."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["mtbf_seconds", "servers", "micro_batches", "policy", "goodput", "low", "high"])
-    for cell in cells:
-        for name, goodput in cell.goodput.items():
-            place = (cell.mtbf, cell.servers, cell.micro_batches)
-            writer.writerow([*place, name, goodput, cell.low[name], cell.high[name]])
-    return text.getvalue().encode()
+    header = ("mtbf_seconds", "servers", "micro_batches", "policy", "goodput", "low", "high")
+    rows = (
+        (cell.mtbf, cell.servers, cell.micro_batches, name, goodput, cell.low[name], cell.high[name])
+        for cell in cells
+        for name, goodput in cell.goodput.items()
+    )
+    return csv_text([header, *rows]).encode()
 
 
 def _cell(setting: StudySetting, mtbf: float, servers: int, micro_batches: int) -> Cell:

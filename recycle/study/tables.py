@@ -1,11 +1,9 @@
 """What a study found, as CSV for those who plot themselves."""
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from recycle.files import write_whole
+from recycle.files import csv_text, write_whole
 from recycle.study.answer import StudyAnswer
 from recycle.study.buckets import Bucket
 
@@ -64,8 +62,4 @@ def write_tables(folder: Path, found: StudyAnswer, curves: Curves) -> None:
 
 
 def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return text.getvalue().encode()
+    return csv_text([header, *rows]).encode()

@@ -1,5 +1,7 @@
 """Figures in the little room that pictures have, the same in all of them: times, and memory beside its limit."""
 
+import math
+
 from recycle.wording import AMOUNTS, BYTES, MICROSECONDS, number, time_text
 
 
@@ -11,6 +13,12 @@ def brief_time(time: float, unit: str) -> str:
         unit: what it counts.
     """
     return time_text(time, unit) if unit in MICROSECONDS else number(time)
+
+
+def round_step(least: float) -> float:
+    """The distance between two ticks: 1, 2 or 5 times a power of ten, and not less than that."""
+    exponent = math.floor(math.log10(least))
+    return next(step for factor in (1, 2, 5, 10) if (step := float(f"{factor}e{exponent}")) >= least)
 
 
 def held_text(held: float | None, limit: float | None, unit: str) -> str:

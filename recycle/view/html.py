@@ -8,9 +8,11 @@ rest in words, and ``main.js`` answers keys and pointer. ``address.js`` keeps th
 """
 
 import base64
+import re
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from graphlib import TopologicalSorter
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -25,10 +27,13 @@ from recycle.record.recording import SampleLine
 from recycle.record.timeline import Span
 from recycle.view.amounts import brief_time, held_text, memory_scale
 from recycle.view.chart import Chart, Row, phases, share, whereabouts
-from recycle.view.modules import link
 from recycle.view.panel import Panel
 from recycle.view.style import EDGES, FILL, HOME, INK, MEANING
 from recycle.wording import BYTES
+
+IMPORT = re.compile(r"^import \{([\w\s,]+)\} from '\./(\w+)\.js';$", re.MULTILINE)
+EXPORT = re.compile(r"^export (?=(?:class|const|function) (\w+))", re.MULTILINE)
+OTHER = re.compile(r"^\s*(?:import|export)\b.*", re.MULTILINE)
 
 PAGE = resources.files("recycle.view") / "page"
 CHANGES = ("", "new", "moved", "reordered")
@@ -114,17 +119,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "memoryUnit": chart.memory_unit,
         "memoryScale": _memory_scale(rows, chart.memory_unit),
         "period": chart.period,
-        "curves": [
-            {
-                "name": curve.name,
-                "unit": curve.unit,
-                "zero": curve.from_zero,
-                "times": curve.times,
-                "values": curve.values,
-                "steps": curve.steps,
-            }
-            for curve in panel.story.curves
-        ],
+        "curves": panel.story.curves,
         "events": panel.story.events,
         "summary": panel.story.summary,
         "depth": depth,
@@ -227,3 +222,46 @@ def _base64(code: str, values: Sequence[float]) -> str:
     if sys.byteorder == "big":
         column.byteswap()
     return base64.b64encode(column.tobytes()).decode()
+
+
+def link(modules: Mapping[str, str]) -> str:
+    """One script that runs all modules, each after those that it imports from, so that a page is a single file.
+
+    Each module becomes a function with a scope of its own, whose result are its exports. Of the language's modules it
+    knows what the page needs: ``import { name, ... } from './module.js';`` and ``export`` before a class, a constant or
+    a function, both at the start of a line.
+
+    Args:
+        modules: the text of each module, by its name without ``.js``.
+
+    Raises:
+        ValueError: a module imports what there is not, or in a form that is not known here; or modules import from each
+            other in a circle.
+    """
+    needs = {name: {source for _, source in IMPORT.findall(text)} for name, text in modules.items()}
+    exports = {name: EXPORT.findall(text) for name, text in modules.items()}
+    for name, text in modules.items():
+        for names, source in IMPORT.findall(text):
+            for each in _names(names):
+                if each not in exports.get(source, ()):
+                    raise ValueError(f"{name}.js imports {each} from {source}.js, which does not export it")
+    parts = [_function(name, modules[name], exports[name]) for name in TopologicalSorter(needs).static_order()]
+    return "(() => {\n'use strict';\n" + "".join(parts) + "})();"
+
+
+def _function(name: str, text: str, exports: list[str]) -> str:
+    body = IMPORT.sub(lambda match: f"const {{ {', '.join(_names(match[1]))} }} = {_variable(match[2])};", text)
+    body = EXPORT.sub("", body)
+    other = OTHER.search(body)
+    if other:
+        raise ValueError(f"{name}.js: {other[0].strip()!r} is no import or export of a known form")
+    return f"const {_variable(name)} = (() => {{\n{body}return {{ {', '.join(exports)} }};\n}})();\n"
+
+
+def _names(listed: str) -> list[str]:
+    return [each.strip() for each in listed.split(",") if each.strip()]
+
+
+def _variable(module: str) -> str:
+    # No module can name it by accident.
+    return f"$module_{module}"

@@ -4,11 +4,90 @@ from collections.abc import Sequence
 
 import msgspec
 
+from recycle.record.measured import iteration_ends
+from recycle.record.speeds import slow_servers
 from recycle.record.timeline import Timeline
 from recycle.view.chart import Chart, Grouping, make_chart
 from recycle.view.compare import Comparison, compare
-from recycle.view.story import Story, story_of
+from recycle.view.copies import copies_lines
+from recycle.view.history import summarise, tell
 from recycle.view.subject import Subject
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """A figure of a run over its time.
+
+    Attributes:
+        name: what is measured.
+        unit: what one of it is; empty where it has none.
+        zero: whether the value 0 is shown.
+        times: by time, in the time line's unit.
+        values: one for each time.
+        steps: the iteration that each is of, from 0.
+    """
+
+    name: str
+    unit: str
+    zero: bool
+    times: tuple[float, ...]
+    values: tuple[float, ...]
+    steps: tuple[int, ...]
+
+
+class Story(msgspec.Struct, frozen=True):
+    """What is told of a run beside its time line; of a plan there is nothing.
+
+    Attributes:
+        curves: its figures over its time.
+        events: what happened, in words, each with its time.
+        summary: of what happened, a line each.
+    """
+
+    curves: tuple[Curve, ...] = ()
+    events: tuple[tuple[float, str], ...] = ()
+    summary: tuple[str, ...] = ()
+
+
+def summary_of(subject: Subject) -> tuple[str, ...]:
+    """What happened in a run, in a few lines; nothing of a plan."""
+    history, line = subject.history, subject.timeline
+    if history is None:
+        return ()
+    slow = map(str, slow_servers(line)) if line is not None else ()
+    return (*summarise(history, history.servers), *slow, *copies_lines(subject.copies))
+
+
+def story_of(subject: Subject, line: Timeline) -> Story:
+    """What a subject knows of a run.
+
+    Args:
+        subject: the run, or a plan.
+        line: its time line, or the end of that.
+    """
+    history = subject.history
+    if history is None:
+        return Story()
+    events = [(time - line.origin, tell(event, history.servers, history.time_unit)) for time, event in history.timed]
+    return Story(
+        _curves(subject, line),
+        tuple((max(0.0, time), text) for time, text in events if time >= 0 or line.first == 0),
+        summary_of(subject),
+    )
+
+
+def _curves(subject: Subject, line: Timeline) -> tuple[Curve, ...]:
+    ends = {step + line.first: time for step, time in iteration_ends(line).items()}
+    made = [(total, total.seconds) for total in subject.totals if total.seconds and total.step in ends]
+    if not made:
+        return ()
+    steps = tuple(total.step for total, _ in made)
+    times = tuple(ends[step] for step in steps)
+    job = subject.job
+    work, unit = (sum(job.loads), "micro-batches/s") if job else (1, "iterations/s")
+    return (
+        Curve("loss", "", False, times, tuple(total.loss for total, _ in made), steps),
+        Curve("throughput", unit, True, times, tuple(work / seconds for _, seconds in made), steps),
+    )
 
 
 class Panel(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from recycle.errors import UserError
 from recycle.plan.instruction import Op
 from recycle.record.recording import RecoveryLine
 from recycle.record.timeline import Outage, Span
-from recycle.view.amounts import brief_time, held_text
+from recycle.view.amounts import brief_time, held_text, round_step
 from recycle.view.chart import Chart, Row, RowGroup, phases, share, whereabouts
 from recycle.view.panel import Panel
 from recycle.view.style import BACK, EDGES, FILL, HOME, INK, MEANING, PALE, PAUSE, VOID, WRONG, home_color, label
@@ -186,7 +186,8 @@ def _head(canvas: Canvas, chart: Chart, width: float) -> float:
 
 
 def _grid(canvas: Canvas, chart: Chart, axis: float, bottom: float) -> None:
-    step = _tick(chart.end)
+    # About ten ticks.
+    step = round_step(chart.end / 12) if chart.end > 0 else 1.0
     for tick in range(int(chart.end / step) + 1):
         x = canvas.x(tick * step)
         canvas.line(x, axis + 4, x, bottom, "grid")
@@ -420,15 +421,6 @@ def _hatch(home: int) -> str:
         f'<pattern id="home{home}" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
         f'<rect width="1.6" height="6" fill="{home_color(home)}" fill-opacity=".55"/></pattern>'
     )
-
-
-def _tick(end: float) -> float:
-    """A round distance between ticks that gives about ten of them."""
-    if end <= 0:
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(end / 8))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= end / 12)
-    return step if step < 1 else float(max(1, round(step)))
 
 
 def _n(value: float) -> str:

@@ -12,8 +12,7 @@ from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
 from recycle.record.timeline import Span, Timeline
 from recycle.view.chart import Chart, Row, steps
-from recycle.view.panel import Panel
-from recycle.view.story import Story
+from recycle.view.panel import Panel, Story
 from recycle.view.style import MEANING
 from recycle.wording import microseconds
 

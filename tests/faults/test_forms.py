@@ -15,8 +15,7 @@ from recycle.faults.file import load_faults
 from recycle.faults.outages import Outages, load_outages
 from recycle.faults.rows import ADD, MILLISECONDS, REMOVE
 from recycle.job import Job, Server
-from recycle.study.answer import answer
-from recycle.study.bill import Bill
+from recycle.study.answer import Bill, answer
 from recycle.study.compare import StudySetting
 from recycle.study.failures import FailureHistory
 from recycle.study.page import _asked

@@ -3,8 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.examples import paper_job
-from recycle.faults.check import check_faults
 from recycle.faults.errors import FaultError
+from recycle.faults.file import check_faults
 from recycle.faults.menu import Faults, Kind
 from recycle.faults.random_faults import random_faults
 from tests.strategies import failed_sets, jobs

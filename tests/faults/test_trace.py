@@ -7,7 +7,7 @@ from recycle.faults.outages import load_outages
 from recycle.faults.trace import PEERS, STAGES, servers_of_nodes
 from recycle.job import Server
 from recycle.megatron.flag.command.planning import Shape
-from recycle.megatron.flag.command.ranks import hosts_of, servers_of
+from recycle.megatron.flag.command.server_ranks import hosts_of, servers_of
 
 JOB = paper_job()
 SMALL = paper_job(pipelines=2, stages=2)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.plan.routing import ROUTING_RULES, interchangeable
+from recycle.plan.mode import ROUTING_RULES, interchangeable
 
 
 @st.composite

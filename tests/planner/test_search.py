@@ -22,9 +22,9 @@ from recycle.planner.greedy.chunk_scheduler import POLICIES, schedule_chunks
 from recycle.planner.greedy.chunked import chunk_schedules
 from recycle.planner.make import make_plan
 from recycle.planner.model.bounds import breakdown, lower_bound
+from recycle.planner.model.equivalent import Rotation
 from recycle.planner.model.evaluate import is_whole, value
 from recycle.planner.model.problem import make_problem
-from recycle.planner.model.rotation import Rotation
 from recycle.planner.model.stopping import MaxMoves
 from recycle.view.panel import make_panels
 from recycle.view.subject import subject_of

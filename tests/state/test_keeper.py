@@ -18,9 +18,8 @@ from recycle.state.channel import HERE, PURPOSE
 from recycle.state.checksum import cut
 from recycle.state.client import KeeperClient, send
 from recycle.state.errors import BadCopy, KeeperLost, Refused
-from recycle.state.keeper import listen, listen_to_hosts, serve
+from recycle.state.keeper import Content, Shelf, listen, listen_to_hosts, serve
 from recycle.state.ladder import Copy, StatePart
-from recycle.state.shelf import Content, Shelf
 
 MEBIBYTE = 1 << 20
 LIMIT = 8 * MEBIBYTE

@@ -5,8 +5,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recycle.state.directory import place_copies
 from recycle.state.ladder import MOST, Copy, StatePart, climb, find_outdated, find_whole, is_late
-from recycle.state.placement import place_copies
 
 parts = st.builds(
     lambda stage, epoch, version, parts, place: StatePart(

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.reproduce import survival_bound
+from recycle.state.directory import place_copies, survival
 from recycle.state.errors import StateError
-from recycle.state.placement import place_copies, survival
 
 
 def own(hosts):

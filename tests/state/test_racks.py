@@ -1,7 +1,7 @@
 import pytest
 
 from recycle.state.errors import StateError
-from recycle.state.racks import Racks
+from recycle.state.redundancy import Racks
 
 
 def test_hosts_are_found_by_any_of_their_names():

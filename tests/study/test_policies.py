@@ -10,9 +10,8 @@ from recycle.plan.normalise import canonical_dead
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
 from recycle.study.buckets import Bucket
-from recycle.study.cluster import Cluster
 from recycle.study.constants import MOST, MOST_SECONDS, SOURCES, constant_sets, parse_constant
-from recycle.study.policy import Return
+from recycle.study.policy import Cluster, Return
 from recycle.study.rates import STAGGERED, Ground, Rates
 from recycle.study.registry import ALL, NAMES, make_policy, parse_policies
 from recycle.study.simulator import simulate

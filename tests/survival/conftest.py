@@ -9,7 +9,7 @@ import pytest
 
 from harness.forked import TRAINER
 from harness.started import TRAIN, Started
-from recycle.runtime.launch.supervise import quiet_watch
+from recycle.runtime.launch.supervise import watches
 
 # What torch says of lost connections is what these tests are about: it would only fill the logs.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
@@ -21,7 +21,7 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 @pytest.fixture(autouse=True)
 def _no_word_of_quiet(monkeypatch):
     """That nothing happens for a while is said where a machine is busy, and tests compare all that is said."""
-    monkeypatch.setattr(quiet_watch, "FIRST", 300.0)
+    monkeypatch.setattr(watches, "FIRST", 300.0)
 
 
 @pytest.fixture

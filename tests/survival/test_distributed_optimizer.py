@@ -11,7 +11,7 @@ import torch
 from harness.digests import data_digests
 from recycle.faults.menu import Kind
 from recycle.job import Server
-from recycle.megatron.gpt.recut import shard
+from recycle.megatron.gpt.checkpointing import shard
 from recycle.megatron.gpt.server import GptServer
 from recycle.plan.instruction import Op
 from recycle.runtime.checkpoint_folders import folder_of

@@ -13,7 +13,7 @@ from harness.started import wait_until
 from recycle.faults.menu import Kind
 from recycle.plan.instruction import Op
 from recycle.runtime.checkpoint_folders import checkpoints
-from recycle.runtime.keep.snapshot import Snapshot
+from recycle.runtime.keep.keeping import Snapshot
 from recycle.state.redundancy import Redundancy
 from tests.survival.trained import MODEL, Trained, fault
 
@@ -28,7 +28,7 @@ def _short_text_and_no_disk(short_text):
         raise AssertionError("a checkpoint is read")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recycle.megatron.gpt.recut.read_stage", read)
+        patch.setattr("recycle.megatron.gpt.checkpointing.read_stage", read)
         patch.setattr(Trained, "model", msgspec.structs.replace(MODEL, exact=True))
         yield
 

@@ -11,8 +11,8 @@ from harness.waiting import AtMost, ForReturn, wait_between
 from recycle.faults.menu import Kind
 from recycle.holding import with_own_layout
 from recycle.job import Server
-from recycle.megatron.gpt.held_chunks import HeldChunks
-from recycle.megatron.gpt.recut import shard
+from recycle.megatron.gpt.checkpointing import shard
+from recycle.megatron.gpt.server import HeldChunks
 from recycle.placing.decision import OF_A_CLUSTER
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan

@@ -11,7 +11,7 @@ from recycle.faults.menu import Fault, Kind
 from recycle.job import Server
 from recycle.record.recording import InstantLine, ViewLine
 from recycle.runtime.execute.injection import EXIT_STATUS
-from recycle.runtime.launch.supervise import quiet_watch
+from recycle.runtime.launch.supervise import watches
 from tests.survival.emulated import EVERYBODY, IMPATIENT, Doom, Once, Scenario, lives, never, settled
 
 VICTIM, OTHER = Server(1, 0), Server(2, 1)
@@ -23,8 +23,8 @@ def fault(kind, step=3, server=VICTIM, **fields):
 
 
 def test_a_hung_worker_is_noticed_by_its_missing_heartbeat(tmp_path, monkeypatch):
-    monkeypatch.setattr(quiet_watch, "FIRST", 0.2)
-    monkeypatch.setattr(quiet_watch, "LONGER", 0)
+    monkeypatch.setattr(watches, "FIRST", 0.2)
+    monkeypatch.setattr(watches, "LONGER", 0)
     result = Scenario(tmp_path, fault(Kind.STOP), durations=IMPATIENT).survive(*lives("W1_0"))
     assert result.deaths[NAME].noticed == "heartbeat"
     assert result.deaths[NAME].reason.startswith("has given no sign of life for")

@@ -45,7 +45,7 @@ def test_a_gradient_that_is_spoiled_once_is_made_again(tmp_path, reference):
 
 def test_a_gradient_that_is_spoiled_twice_ends_the_run(tmp_path, monkeypatch):
     # The menu's fault happens once; here every gradient of one iteration is spoiled, as by a bad sample.
-    monkeypatch.setattr("recycle.runtime.step.gradients.FlatGradients.are_finite", lambda *_: False)
+    monkeypatch.setattr("recycle.runtime.step.gradient_sums.FlatGradients.are_finite", lambda *_: False)
     run = Trained(tmp_path / "run")
     assert "iteration 1: the gradient of stage" in run.error
     assert "also when it was made again" in run.error
@@ -56,7 +56,7 @@ def test_what_fails_again_and_again_without_a_death_ends_the_run(tmp_path, monke
         raise ConnectionLost("NCCL: invalid argument")
 
     monkeypatch.setattr("recycle.runtime.recover.recovery.MOST", 4)
-    monkeypatch.setattr("recycle.runtime.step.gradients.FlatGradients.are_finite", fail)
+    monkeypatch.setattr("recycle.runtime.step.gradient_sums.FlatGradients.are_finite", fail)
     run = Trained(tmp_path / "run")
     assert "iteration 1 was begun 4 times by the same servers, and never made: NCCL: invalid argument" in run.error
     # A view whose end is heard of while it is built is none.

@@ -5,7 +5,7 @@ import pytest
 from harness.digests import data_digests
 from harness.started import TRAIN, small_run, wait_until
 from recycle.control.board.joinfile import last_token
-from recycle.megatron.gpt.recut import shard
+from recycle.megatron.gpt.checkpointing import shard
 from recycle.megatron.gpt.server import GptServer
 from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.launch.meet.keepers import is_kept

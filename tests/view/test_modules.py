@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from recycle.view.html import read_modules
-from recycle.view.modules import link
+from recycle.view.html import link, read_modules
 
 KEYWORDS = """
 as async await break case catch class const continue default delete do else export extends false finally for from

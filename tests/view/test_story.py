@@ -7,8 +7,7 @@ from recycle.planner.make import make_plan
 from recycle.record.history import History
 from recycle.record.planned import timeline
 from recycle.record.speeds import LEAST
-from recycle.view.panel import make_panels
-from recycle.view.story import Story, story_of
+from recycle.view.panel import Story, make_panels, story_of
 from recycle.view.subject import Subject, load_subject, subject_of
 from tests.view.disturbed import DEATH, write_disturbed
 

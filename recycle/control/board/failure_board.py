@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from recycle.control.board import keys
-from recycle.control.board.part import BoardPart
+from recycle.control.board.parts import BoardPart
 from recycle.control.membership.messages import Alarm, Death, Report, Verdict
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from recycle.control.board import keys
-from recycle.control.board.part import BoardPart
+from recycle.control.board.parts import BoardPart
 from recycle.control.membership.messages import Address, Alarm, Number
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from recycle.control.board import keys
-from recycle.control.board.part import BoardPart
+from recycle.control.board.parts import BoardPart
 
 
 class NoteBoard(BoardPart):

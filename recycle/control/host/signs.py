@@ -15,8 +15,8 @@ from typing import Literal
 
 import msgspec
 
-from recycle.control.membership.clock import clock_name
 from recycle.control.membership.doors import BACKLOG, HostDoor, is_own
+from recycle.control.membership.durations import clock_name
 from recycle.control.membership.errors import ControlError
 from recycle.control.membership.messages import MemberName, Number, read_early, seal, unseal
 from recycle.control.membership.participant import Participant

@@ -12,16 +12,12 @@ class WaitingNotice:
 
     Args:
         say: tells the user something.
-        now: a clock, in seconds.
         first: after how many seconds it is said for the first time, if not after the usual ones.
     """
 
-    def __init__(
-        self, say: Callable[[str], None], now: Callable[[], float] = time.monotonic, first: float | None = None
-    ) -> None:
+    def __init__(self, say: Callable[[str], None], first: float | None = None) -> None:
         self._say = say
-        self._now = now
-        self._due = now() + (FIRST if first is None else first)
+        self._due = time.monotonic() + (FIRST if first is None else first)
 
     def look(self, whom: Callable[[], str]) -> None:
         """Every now and then while it waits.
@@ -29,6 +25,6 @@ class WaitingNotice:
         Args:
             whom: says for whom, in a sentence; it is asked where that is due.
         """
-        if self._now() >= self._due:
-            self._due = self._now() + AGAIN
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + AGAIN
             self._say(whom())

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 import msgspec
 
-from recycle.control.membership.clock import clock_name
+from recycle.control.membership.durations import clock_name
 from recycle.control.membership.errors import ControlError
 from recycle.control.membership.view import Member, View
 from recycle.job import Job

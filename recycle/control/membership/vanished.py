@@ -3,11 +3,14 @@
 The kernel then waits for an answer to what was sent for a quarter of an hour, and where nothing was sent for ever.
 """
 
+import os
 import socket
-from contextlib import suppress
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from recycle.control.membership.own_sockets import looked_at, own_sockets
+SOCKETS = "/proc/self/fd"
 
 VANISHED = 30.0
 """Seconds for which a host may answer nothing before its connections are ended. Within them, a machine that was
@@ -47,3 +50,30 @@ def end_all_with_host(address: str, port: int) -> None:
 def _end(name: tuple[Any, ...]) -> tuple[str, int]:
     """The address and port of an end; one of IPv4 may be that of a socket of IPv6."""
     return name[0].removeprefix("::ffff:"), name[1]
+
+
+def own_sockets() -> Iterator[tuple[int, int]]:
+    """Each socket's file descriptor and inode. By the time that it is looked at, it may be closed."""
+    for name in os.listdir(SOCKETS):  # noqa: PTH208 - training stands still while this is done
+        # An error is the listing's own descriptor, or one that is closed.
+        with suppress(OSError):
+            status = os.fstat(int(name))
+            if stat.S_ISSOCK(status.st_mode):
+                yield int(name), status.st_ino
+
+
+@contextmanager
+def looked_at(number: int) -> Iterator[socket.socket]:
+    """A socket by its file descriptor, which stays as it is.
+
+    It must not be duplicated: what gloo closes meanwhile would stay open, and with sockets that were duplicated gloo
+    has been seen to end the process.
+
+    Raises:
+        OSError: it is closed, or no socket.
+    """
+    found = socket.socket(fileno=number)
+    try:
+        yield found
+    finally:
+        found.detach()

@@ -1,7 +1,9 @@
 """A server's part in the checkpoints of a run."""
 
+import re
 import time
-from typing import Literal
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -9,7 +11,6 @@ from recycle.control.membership.view import ServerRank
 from recycle.errors import RunFailed
 from recycle.holding import live_holders
 from recycle.job import Server
-from recycle.megatron.gpt.recut import Cut, read_recut, shard
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.shared.stage_training import StageTraining
 from recycle.record.recording import InstantLine
@@ -18,7 +19,9 @@ from recycle.runtime.checkpoint_folders import Manifest, checkpoints, folder_of
 from recycle.runtime.keep.saving import Saving
 from recycle.runtime.net.network import Network
 from recycle.runtime.recover.view_reports import now
-from recycle.runtime.step.checkpoint import VERSION, complete, give_up, read_manifest, write_stage
+from recycle.runtime.step.checkpoint import VERSION, complete, give_up, read_manifest, read_stage, write_stage
+
+_LAYER = re.compile(r"(?<=\blayers\.)\d+(?=\.)")
 
 STAGES = "stages"
 """The setting that may change from one run to the next that goes on from its checkpoint."""
@@ -143,3 +146,49 @@ class Checkpointing:
         network.all.sum(tensor)
         network.ranks.sum(tensor)
         return tensor.item()
+
+
+class Cut(NamedTuple):
+    """How a model's layers are cut into stages, evenly.
+
+    Attributes:
+        layers: of the model.
+        stages: how many.
+    """
+
+    layers: int
+    stages: int
+
+    def of_stage(self, stage: int) -> range:
+        """The layers of a stage."""
+        size = self.layers // self.stages
+        return range(stage * size, (stage + 1) * size)
+
+
+def shard(stage: int, rank: int) -> str:
+    """What one rank's part of a stage is called in a checkpoint."""
+    return f"stage-{stage}/tensor-{rank}"
+
+
+def read_recut(folder: Path, stage: int, rank: int, cut: Cut, written: Cut) -> dict[str, torch.Tensor]:
+    """A stage's state that a checkpoint holds, by the names that the stage has for itself.
+
+    Args:
+        folder: of the checkpoint.
+        stage: which one is asked for.
+        rank: whose part of it.
+        cut: into stages, of which this is one.
+        written: how the model was cut when the checkpoint was made. What is read may hold more than the stage then.
+
+    Raises:
+        RunError: it cannot be read.
+    """
+    mine = cut.of_stage(stage)
+    state: dict[str, torch.Tensor] = {}
+    for other in range(written.stages):
+        theirs = written.of_stage(other)
+        if mine.start < theirs.stop and theirs.start < mine.stop:
+            ahead = theirs.start - mine.start
+            for name, tensor in read_stage(folder, shard(other, rank)).items():
+                state[_LAYER.sub(lambda found: str(int(found[0]) + ahead), name)] = tensor  # noqa: B023 - called at once
+    return state

@@ -1,18 +1,23 @@
 """What turns a GPT and a text into training: the forward step, and the loss of a micro-batch."""
 
+import hashlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy
+import numpy.typing
 import torch
+from megatron.core.datasets.indexed_dataset import _IndexReader
 
-from recycle.megatron.gpt.indexed import load_indexed
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.text import VOCABULARY, Batch, ByteText, TokenText, standard_library
 from recycle.runtime.device import device_copy
 from recycle.runtime.errors import RunError
-from recycle.runtime.text_file import is_indexed, read_text
+from recycle.runtime.text_file import dataset_files, is_indexed, read_text
+
+Tokens = numpy.typing.NDArray[Any]
 
 
 def forward_step(data_iterator: Iterator[Batch], model: torch.nn.Module) -> tuple[torch.Tensor, Any]:
@@ -57,3 +62,30 @@ def load_text(path: Path | None, options: ModelOptions) -> TokenText:
     if options.vocabulary < VOCABULARY:
         raise RunError(f"vocabulary is {options.vocabulary}: text is read as bytes, which need {VOCABULARY}")
     return ByteText(content, source, *size)
+
+
+def load_indexed(path: Path) -> tuple[Tokens, str]:
+    """All tokens of a dataset in their order, read from disk as they are used, and a fingerprint.
+
+    Raises:
+        RunError: a file is missing, or the two do not fit together.
+    """
+    index, tokens = dataset_files(path)
+    try:
+        reader = _IndexReader(str(index), multimodal=False)
+        kind = numpy.dtype(reader.dtype)
+        lengths = numpy.array(reader.sequence_lengths, dtype=numpy.int64)
+    except Exception as error:  # Megatron checks with assertions, and numpy has errors of its own
+        raise RunError(f"text: {index} is damaged: {_first_line(error)}; make the dataset again") from error
+    expected, found = int(lengths.sum()) * kind.itemsize, tokens.stat().st_size
+    if (lengths < 0).any() or expected != found:
+        raise RunError(
+            f"text: {tokens} has {found} bytes, and {index.name} says {expected}: the two are not of one dataset, or "
+            "one is damaged; make the dataset again"
+        )
+    fingerprint = hashlib.blake2b(index.read_bytes(), digest_size=8).hexdigest()
+    return numpy.memmap(tokens, dtype=kind, mode="r"), fingerprint
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0] or type(error).__name__

@@ -6,15 +6,14 @@ from functools import partial
 from recycle.control.board.joinfile import last_token
 from recycle.control.membership.view import ServerRank
 from recycle.job import Server
+from recycle.megatron.gpt.checkpointing import shard
 from recycle.megatron.gpt.model import ModelOptions
-from recycle.megatron.gpt.recut import shard
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.record.reporting import Reporter
 from recycle.runtime.keep.keeping import Keeping
 from recycle.runtime.keep.saving import Desk, Saving, Target
-from recycle.runtime.launch.meet.keeper_finder import KeeperFinder
-from recycle.runtime.launch.meet.keepers import KeeperSetting, KeeperSlot, dismiss
+from recycle.runtime.launch.meet.keepers import KeeperFinder, KeeperSetting, KeeperSlot, dismiss
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.state.client import KeeperClient

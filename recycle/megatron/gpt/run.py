@@ -23,8 +23,7 @@ from recycle.runtime.device import DeviceKind
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.network import TransportKind
 from recycle.runtime.step.checkpoint import KEPT
-from recycle.state.racks import Racks
-from recycle.state.redundancy import Redundancy
+from recycle.state.redundancy import Racks, Redundancy
 from recycle.version import __version__
 
 # They have files of their own, are where the files are, or are not for everybody to read.

@@ -1,21 +1,22 @@
 """The stages of a server in training, which the project's own trainer and the flag share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
+from megatron.core.utils import get_model_config
 
 from recycle.holding import live_holders
 from recycle.job import Job, Server
-from recycle.megatron.shared.partial_gradients import partial_gradients
 from recycle.megatron.shared.stage import MegatronStage
-from recycle.megatron.shared.ties import Tie, tie_of
+from recycle.megatron.shared.ties import Tie, gradient_of, tie_of
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.worker import IterationReport, Worker
-from recycle.runtime.net.network import Network
+from recycle.runtime.net.network import Group, Network
 from recycle.runtime.net.peers import chunk_peers, peers_of_last
 from recycle.runtime.recover.restore import gather
 from recycle.runtime.step.checkpoint import give_state, named_state, require_shapes, stage_state
@@ -23,6 +24,9 @@ from recycle.runtime.step.listener import Listener
 from recycle.runtime.step.shard_steps import ShardSteps
 from recycle.runtime.step.tokens import TokenTotal
 from recycle.runtime.step.update import TorchUpdate
+
+OF_HEADS = ("q_layernorm", "k_layernorm")
+"""What the modules are called whose parameters have seen the heads of their rank."""
 
 
 class StageTraining:
@@ -249,3 +253,38 @@ class StageTraining:
 
     def _named(self) -> Mapping[str, torch.Tensor]:
         return {name: tensor for chunk in self._whole for name, tensor in self.named(chunk).items()}
+
+
+def partial_gradients(models: Iterable[torch.nn.Module], network: Network) -> Callable[[], None] | None:
+    """Sums those of a server over its ranks; None where it has one rank, or no such parameter.
+
+    Args:
+        models: the chunks that the server holds.
+        network: of the server.
+    """
+    parameters = [each for model in models for each in seen_in_parts(model)] if network.rank.size > 1 else []
+    return partial(sum_over, network.ranks, parameters) if parameters else None
+
+
+def sum_over(ranks: Group, parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Give every rank of a server the whole gradients of some parameters.
+
+    Raises:
+        ViewBroken: somebody is gone.
+    """
+    gradients = [gradient_of(each) for each in parameters]
+    together = torch.cat([each.reshape(-1) for each in gradients])
+    ranks.sum(together)
+    totals = together.split_with_sizes([each.numel() for each in gradients])
+    for each, total in zip(gradients, totals, strict=True):
+        each.copy_(total.view_as(each))
+
+
+def seen_in_parts(model: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
+    """The parameters of a chunk that each tensor-parallel rank has a part of the gradient of."""
+    config = get_model_config(model)
+    for name, each in model.named_parameters():
+        of_sequence = config.sequence_parallel and getattr(each, "sequence_parallel", False)
+        of_heads = config.qk_layernorm and any(norm in name for norm in OF_HEADS)
+        if each.requires_grad and (of_sequence or of_heads):
+            yield each

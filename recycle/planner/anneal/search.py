@@ -20,14 +20,12 @@ from recycle.job import Job, Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.planner.anneal.improve import LARGE, NOTHING_WHOLE, SearchResult, improve, is_walked
 from recycle.planner.greedy.chunked import chunk_schedules
-from recycle.planner.model.alone import alone, chunk_runs
 from recycle.planner.model.bounds import lower_bound
+from recycle.planner.model.equivalent import Rotation, Twin, alone, chunk_runs
 from recycle.planner.model.evaluate import is_whole, value
 from recycle.planner.model.lowering import instructions
 from recycle.planner.model.problem import Problem, Programs, make_problem
-from recycle.planner.model.rotation import Rotation
 from recycle.planner.model.stopping import Progress, StoppingCriterion
-from recycle.planner.model.twin import Twin
 
 TASKS_A_MOVE = 20
 """A schedule made in one go, beyond the first ones of all, counts as a move for every so many of its tasks."""

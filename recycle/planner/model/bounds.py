@@ -24,10 +24,9 @@ import msgspec
 
 from recycle.holding import costs_on, holders, least_updates, longest_update
 from recycle.job import Server
-from recycle.planner.model.alone import alone
 from recycle.planner.model.chunk_bounds import chunk_bounds
+from recycle.planner.model.equivalent import Twin, alone
 from recycle.planner.model.problem import Problem, make_problem
-from recycle.planner.model.twin import Twin
 
 Rule: TypeAlias = Literal["work", "warm-up", "cool-down", "recycling", "last gradient", "sandwich"]
 

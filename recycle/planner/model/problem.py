@@ -16,8 +16,7 @@ from recycle.job import DeadServers, Job, Server
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
 from recycle.plan.memory import MemoryChange, first_excess, memory_changes
-from recycle.plan.mode import Mode
-from recycle.plan.routing import interchangeable
+from recycle.plan.mode import Mode, interchangeable
 
 PHASES = (Op.F, Op.I, Op.W)
 FUSED = (Op.F, Op.B)

@@ -10,9 +10,8 @@ from recycle.job import Server
 from recycle.runtime.net.gloo.links import GlooPrivateLink
 from recycle.runtime.net.gloo.network import GlooNetwork
 from recycle.runtime.net.nccl.communicators import Communicators
-from recycle.runtime.net.nccl.device_network import OrderedNetwork, plane_of
 from recycle.runtime.net.nccl.library import NcclLibrary
-from recycle.runtime.net.nccl.network import TwofoldNetwork
+from recycle.runtime.net.nccl.network import OrderedNetwork, TwofoldNetwork, plane_of
 from recycle.runtime.net.network import DEFAULTS, Network, NetworkOptions, PrivateLink
 from recycle.runtime.net.staged.network import StagedNetwork
 from recycle.runtime.net.stop_line import Line

@@ -19,7 +19,7 @@ from recycle.runtime.net.gloo.groups import make_connected_backend, wait_in_slic
 from recycle.runtime.net.nccl.groups import make_device_backend
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.net.process_groups import METHODS, finished, tensors_of
-from recycle.runtime.net.staged.crossing import Crosses, is_on_device
+from recycle.runtime.net.staged.network import Crosses, is_on_device
 from recycle.runtime.net.stop_line import OwnGroup
 from recycle.runtime.plain_words import losing
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from recycle.control.board.board import Board
-from recycle.control.board.link_board import Complaint, Whereabouts
+from recycle.control.board.parts import Complaint, Whereabouts
 from recycle.control.host.signs import host_name
 from recycle.control.membership.addresses import answers
 from recycle.control.membership.messages import Death

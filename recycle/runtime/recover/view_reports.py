@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from recycle.control.membership.clock import clock_name
+from recycle.control.membership.durations import clock_name
 from recycle.control.membership.messages import Death, Verdict
 from recycle.control.membership.view import Member
 from recycle.holding import lone_units, units_text
@@ -155,7 +155,7 @@ class ViewReports:
         """
         entries = recorder.entries
         if entries and (iteration := entries[0].iteration) >= self._iteration(step):
-            spans = recorder.take_spans(0)
+            spans = recorder.take_spans()
             if spans:
                 self._reporter.tell(AbandonedLine(self._server, epoch, iteration, spans[0].start), spans)
 

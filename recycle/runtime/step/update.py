@@ -16,8 +16,7 @@ from recycle.runtime.step.loss_scale import LossScale
 from recycle.runtime.step.main_parameters import EVERYTHING, MainParameters
 from recycle.runtime.step.method import Method
 from recycle.runtime.step.optimizers import require_supported
-from recycle.runtime.step.shard_steps import ShardSteps
-from recycle.runtime.step.steps import PeerSteps
+from recycle.runtime.step.shard_steps import PeerSteps, ShardSteps
 from recycle.runtime.step.validation import GradientVerdict, Speculation, Validation
 from recycle.runtime.step.versions import Versions
 

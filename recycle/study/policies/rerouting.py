@@ -6,9 +6,8 @@ from typing import ClassVar
 from recycle.placing.decision import Move, decide
 from recycle.plan.normalise import Counts
 from recycle.study.buckets import Bucket
-from recycle.study.cluster import Cluster
 from recycle.study.constants import TYPICAL, Constants
-from recycle.study.policy import Phase, Policy, Reaction, Return, pause, train
+from recycle.study.policy import Cluster, Phase, Policy, Reaction, Return, pause, train
 from recycle.study.rates import Ground, Rates
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from recycle.megatron.flag.steps.ddp_parameters import DdpParameters
+from recycle.megatron.flag.steps.whole_stage import DdpParameters
 
 
 @pytest.fixture

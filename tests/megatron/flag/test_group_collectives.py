@@ -12,7 +12,7 @@ from harness.examples import paper_job
 from harness.ranks import results_of
 from recycle.control.membership.view import ServerRank
 from recycle.megatron.flag.world.collectives import hand_over, several
-from recycle.megatron.flag.world.objects import broadcast_object_list
+from recycle.megatron.flag.world.roles import broadcast_object_list
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.process_groups import make_replaceable_groups

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from harness.flag_runs import SIZE
 from harness.paths import ROOT
+from harness.plan_options import plan_options
 from recycle.control.store.etcd_cluster import VARIABLE
-from recycle.megatron.flag.command.command_line import RAMP_UP, megatron_parser
+from recycle.megatron.flag.command.command_line import RAMP_UP
 from recycle.megatron.flag.command.flags import add_flags
-from recycle.megatron.flag.command.ignored_options import LEFT_OUT
 from recycle.megatron.flag.command.on_cpu import settings_for_cpu
+from recycle.megatron.flag.command.option_table import LEFT_OUT, megatron_parser
 from recycle.megatron.flag.command.refusals import refusals
 
 OF_CUDA = {
@@ -66,10 +67,12 @@ ROWS = re.findall(
 
 
 def accepted():
-    """The options that the doctor reads and that are not refused with every value but Megatron's default."""
+    """The options that a plan depends on and that are not refused with every value but Megatron's default."""
     parser = megatron_parser()
     for action in parser._actions:
         option = action.option_strings[0]
+        if option not in plan_options():
+            continue
         values = () if action.nargs == 0 else VALUES.get(option, ("2",))
         settings = vars(parser.parse_args([option, *values]))
         if not any(found.name == action.dest for found in refusals(settings.get)):

@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 
-from recycle.megatron.flag.steps.repeated_step import RepeatedStep
+from recycle.megatron.flag.steps.redone import RepeatedStep
 
 
 class Optimizer:

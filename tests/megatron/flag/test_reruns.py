@@ -5,8 +5,8 @@ import torch
 import torch.distributed as dist
 from megatron.core.rerun_state_machine import RerunMode, RerunState, RerunStateMachine
 
-from recycle.megatron.flag.steps import reruns
-from recycle.megatron.flag.steps.reruns import Reruns
+from recycle.megatron.flag.steps import redone
+from recycle.megatron.flag.steps.redone import Reruns
 from recycle.megatron.shared.cpu import run_on_cpu
 
 ITERATION = 4
@@ -20,7 +20,7 @@ class Rank:
         self.engine = RerunStateMachine(mode=RerunMode.VALIDATE_RESULTS)
         self.engine.state, self.engine.first_iteration_complete = RerunState.INITIAL_RUN, True
         self.engine.current_iteration = ITERATION + 1
-        monkeypatch.setattr(reruns, "get_rerun_state_machine", lambda: self.engine)
+        monkeypatch.setattr(redone, "get_rerun_state_machine", lambda: self.engine)
         self.reruns = Reruns()
         self._rejects = rejects
 

@@ -14,7 +14,7 @@ PLAIN = 6
 
 AROUND = {
     # Each server says that its gradients are whole, and then that it has heard this from all others.
-    "reruns": 1,
+    "redone": 1,
     "vote": 1,
     # What Megatron asks around its schedule: the norm, the outcome of the step, the learning rate, and twice, when it
     # prints a line, whether all ranks are there.

@@ -6,8 +6,7 @@ import pytest
 import torch
 from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
-from recycle.megatron.gpt.forward import load_text
-from recycle.megatron.gpt.indexed import load_indexed
+from recycle.megatron.gpt.forward import load_indexed, load_text
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import MicroBatch

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from recycle.megatron.gpt.training import Run
-from recycle.runtime.step.gradients import FlatGradients
+from recycle.runtime.step.gradient_sums import FlatGradients
 from recycle.runtime.step.main_parameters import MainParameters
 from tests.megatron.gpt.test_training import MODEL, losses, plan
 

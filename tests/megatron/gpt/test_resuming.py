@@ -9,10 +9,10 @@ import pytest
 from harness.examples import QUICK, paper_job
 from recycle.control.board.joinfile import JOIN_FILE, JoinFile
 from recycle.job import Server
-from recycle.megatron.gpt import resuming
+from recycle.megatron.gpt import training
 from recycle.megatron.gpt.model import ModelOptions
-from recycle.megatron.gpt.resuming import note_settings, require_fit
 from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.training import note_settings, require_fit
 from recycle.placement import parse_placement
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
@@ -149,7 +149,7 @@ def test_copies_that_are_gone_ask_for_nothing_where_there_is_a_checkpoint(starts
         starts["more stages"][0], folder=run.folder, resume=True, resume_from=starts["plain"][0].folder
     )
     require_fit(recut, TEXT)
-    monkeypatch.setattr(resuming, "is_kept", lambda token: token == "token")
+    monkeypatch.setattr(training, "is_kept", lambda token: token == "token")
     with pytest.raises(RunError, match=r"what .* has in memory: its stages is 2, and this run's is 4"):
         require_fit(recut, TEXT)
 

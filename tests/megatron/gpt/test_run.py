@@ -12,8 +12,7 @@ from recycle.placing.decision import OF_A_CLUSTER
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.runtime.errors import RunError
-from recycle.state.racks import Racks
-from recycle.state.redundancy import Redundancy
+from recycle.state.redundancy import Racks, Redundancy
 
 
 @pytest.fixture

@@ -14,9 +14,8 @@ from recycle.errors import RunFailed
 from recycle.faults.menu import Faults
 from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.model import ModelOptions
-from recycle.megatron.gpt.resuming import set_earlier_aside
 from recycle.megatron.gpt.server import GptServer
-from recycle.megatron.gpt.training import Run, train
+from recycle.megatron.gpt.training import Run, set_earlier_aside, train
 from recycle.plan.document import load_plan
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode

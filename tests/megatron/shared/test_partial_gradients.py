@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from recycle.megatron.shared.partial_gradients import partial_gradients
+from recycle.megatron.shared.stage_training import partial_gradients
 
 NAMES = ("norm", "q_layernorm", "matrix", "frozen")
 

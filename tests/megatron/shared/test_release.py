@@ -10,7 +10,7 @@ from megatron import core
 
 from harness.flag_runs import missing, needs_training
 from recycle.megatron.flag.command.option_table import known_releases
-from recycle.megatron.shared.hooks import EXECUTION, RELEASES
+from recycle.megatron.shared.hooks import RELEASES
 from recycle.megatron.shared.release import (
     find_release,
     module_with,
@@ -22,7 +22,9 @@ from recycle.runtime.errors import RunError
 
 TRAINING = not missing
 
-HOOKS = require_listed(core.__version__).hooks if TRAINING else EXECUTION
+HOOKS = [
+    each for each in require_listed(core.__version__).hooks if TRAINING or each.module.startswith("megatron.core.")
+]
 
 
 def name(hook):

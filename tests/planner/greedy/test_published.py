@@ -3,7 +3,7 @@ import pytest
 from harness.examples import paper_job, plan_of
 from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
-from recycle.planner.greedy.published import one_forward_one_backward
+from recycle.planner.assemble import one_forward_one_backward
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.lowering import instructions
 from recycle.planner.model.problem import make_problem

@@ -8,7 +8,7 @@ from recycle.job import Stage
 from recycle.placement import parse_placement
 from recycle.plan.checker import check_plan
 from recycle.plan.mode import Mode
-from recycle.planner.greedy.rounds import is_v_shaped, round_schedules
+from recycle.planner.greedy.chunked import is_v_shaped, round_schedules
 from recycle.planner.model.bounds import lower_bound
 from recycle.planner.model.evaluate import value
 from recycle.planner.model.problem import make_problem

@@ -7,8 +7,7 @@ from harness.examples import paper_job, plan_of
 from recycle.job import Server
 from recycle.plan.checker import check_plan
 from recycle.plan.instruction import Op
-from recycle.plan.mode import Mode
-from recycle.plan.routing import ROUTING_RULES, RoutingRule
+from recycle.plan.mode import ROUTING_RULES, Mode, RoutingRule
 from recycle.planner.anneal.improve import improve
 from recycle.planner.exact.prove import solve
 from recycle.planner.greedy.batches import schedule_large

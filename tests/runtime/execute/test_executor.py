@@ -64,7 +64,7 @@ def test_the_wait_inside_an_instruction_comes_off_its_start():
     recorder = Recorder(Server(0, 1))
     recorder.add(PROGRAM[0], HostMoment(100), HostMoment(200))
     recorder.add(PROGRAM[1], HostMoment(90), HostMoment(300))
-    first, second = recorder.take_spans(0)
+    first, second = recorder.take_spans()
     assert (first.lane, first.start, first.end) == ("communication", 0.1, 0.2)
     assert (second.lane, second.start, second.end) == ("compute", 0.2, 0.3)
 
@@ -72,14 +72,14 @@ def test_the_wait_inside_an_instruction_comes_off_its_start():
 def test_what_was_recorded_is_taken_once_and_stays_to_be_looked_at():
     recorder = Recorder(Server(0, 1))
     recorder.add(PROGRAM[0], HostMoment(100), HostMoment(200))
-    assert [span.start for span in recorder.take_spans(0)] == [0.1]
+    assert [span.start for span in recorder.take_spans()] == [0.1]
     recorder.add(PROGRAM[1], HostMoment(200), HostMoment(300))
-    assert [span.start for span in recorder.take_spans(0)] == [0.2]
-    assert recorder.take_spans(0) == []
+    assert [span.start for span in recorder.take_spans()] == [0.2]
+    assert recorder.take_spans() == []
     assert [entry.start for entry in recorder.entries] == [100, 200]
     recorder.add(PROGRAM[2], HostMoment(300), HostMoment(400))
     recorder.clear()
-    assert recorder.take_spans(0) == []
+    assert recorder.take_spans() == []
 
 
 def test_what_an_instruction_has_waited_for_is_no_part_of_its_time():

@@ -15,10 +15,9 @@ from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.keep.keeping import Keeping, KnownKeepers
 from recycle.state.channel import HERE
 from recycle.state.client import KeeperClient
-from recycle.state.keeper import listen, listen_to_hosts, serve
+from recycle.state.keeper import Shelf, listen, listen_to_hosts, serve
 from recycle.state.redundancy import Redundancy
 from recycle.state.segment import Segment
-from recycle.state.shelf import Shelf
 from tests.runtime.keep.test_keeping import PEERS, Stage, same
 
 BAD = 1

@@ -14,8 +14,7 @@ from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.plan.instruction import Op
 from recycle.runtime.errors import ConnectionLost
-from recycle.runtime.keep.keeping import Keeping, KnownKeepers
-from recycle.runtime.keep.snapshot import Snapshot
+from recycle.runtime.keep.keeping import Keeping, KnownKeepers, Snapshot
 from recycle.state.channel import HERE
 from recycle.state.client import KeeperClient
 from recycle.state.errors import KeeperLost

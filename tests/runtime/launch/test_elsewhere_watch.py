@@ -11,7 +11,7 @@ from recycle.control.board.heartbeat_board import Beat
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member, View
-from recycle.runtime.launch.supervise.elsewhere_watch import ElsewhereWatch
+from recycle.runtime.launch.supervise.watches import ElsewhereWatch
 
 TOKEN, HOST = "token", "a host"
 DURATIONS = Durations()

@@ -1,7 +1,7 @@
 """A run in which nothing happens says so, with a clock that is put forward by hand."""
 
 from recycle.record.recording import InstantLine, IterationLine
-from recycle.runtime.launch.supervise.quiet_watch import FIRST, LONGER, QuietWatch
+from recycle.runtime.launch.supervise.watches import FIRST, LONGER, QuietWatch
 
 
 class Clock:

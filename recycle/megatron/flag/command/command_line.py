@@ -7,82 +7,11 @@ from typing import Any, NamedTuple
 from recycle.errors import UserError
 from recycle.megatron.flag.command.exit_signal import exit_signal
 from recycle.megatron.flag.command.flags import Flags, find_flags
-from recycle.megatron.flag.command.ignored_options import leave_out
-from recycle.megatron.flag.command.option_table import known_options
+from recycle.megatron.flag.command.option_table import leave_out, megatron_parser, option_named, options_of
 from recycle.megatron.flag.command.planning import Shape
-from recycle.megatron.flag.command.ranks import PIPELINES_LAST
-from recycle.megatron.flag.command.refusals import ruled_settings
-from recycle.megatron.flag.command.server_ranks import ServerRanks
-from recycle.megatron.flag.command.sizes import add_sizes, require_sizes, virtual_stages
+from recycle.megatron.flag.command.server_ranks import PIPELINES_LAST, ServerRanks
+from recycle.megatron.flag.command.sizes import require_sizes, virtual_stages
 
-NUMBERS: dict[str, int | float | None] = {
-    "--tensor-model-parallel-size": 1,
-    "--pipeline-model-parallel-size": 1,
-    "--context-parallel-size": 1,
-    "--expert-model-parallel-size": 1,
-    "--expert-tensor-parallel-size": None,
-    "--num-experts": None,
-    "--num-layers": None,
-    "--num-layers-per-virtual-pipeline-stage": None,
-    "--num-virtual-stages-per-pipeline-rank": None,
-    "--mtp-num-layers": None,
-    "--micro-batch-size": None,
-    "--global-batch-size": None,
-    "--decoder-seq-length": None,
-    "--timing-log-level": 0,
-    "--num-distributed-optimizer-instances": 1,
-    "--clip-grad": 1.0,
-    "--hidden-dropout": 0.1,
-    "--attention-dropout": 0.1,
-    "--eval-global-batch-size": None,
-    "--eval-micro-batch-size": None,
-    "--tensor-parallel-num-weight-shards": None,
-    "--expert-tensor-parallel-num-weight-shards": None,
-    "--gpu-sniff-test-interval": None,
-}
-"""Options that take a number, with Megatron's defaults."""
-
-WORDS: dict[str, str | None] = {
-    "--transformer-impl": "transformer_engine",
-    "--distributed-backend": "nccl",
-    "--nccl-communicator-config-path": None,
-    "--cuda-graph-impl": "none",
-    "--recompute-granularity": None,
-    "--pipeline-model-parallel-layout": None,
-    "--optimizer": "adam",
-    "--save": None,
-    "--ckpt-format": "torch_dist",
-    "--moe-token-dispatcher-type": "allgather",
-    "--fp8-recipe": "delayed",
-}
-"""Options that take a word, likewise."""
-
-SWITCHES = (
-    "--overlap-grad-reduce",
-    "--sequence-parallel",
-    "--bf16",
-    "--calculate-per-token-loss",
-    "--untie-embeddings-and-output-weights",
-    "--use-mp-args-from-checkpoint-args",
-    "--qk-layernorm",
-)
-"""Options that are off unless they are given."""
-
-FUSION = "--no-gradient-accumulation-fusion"
-REGISTERED = "--use-nccl-ub"
-ROUNDED = {"fp8": "--fp8-format", "fp4": "--fp4-format"}
-OTHER_NAMES = {
-    **{name: (option,) for name, option in ROUNDED.items()},
-    "gradient_accumulation_fusion": (FUSION,),
-    "nccl_ub": (REGISTERED,),
-    "virtual_pipeline_model_parallel_size": (
-        "--num-layers-per-virtual-pipeline-stage",
-        "--num-virtual-stages-per-pipeline-rank",
-        "--pipeline-model-parallel-layout",
-    ),
-}
-"""What settings are called on the command line where that is not their name."""
-BALANCE = "--moe-router-load-balancing-type"
 RAMP_UP = "--rampup-batch-size"
 YAML = "--yaml-cfg"
 
@@ -129,40 +58,8 @@ class CommandLine(NamedTuple):
 
     def option(self, name: str) -> str:
         """What a setting is called on the command line, as it was typed there if it was."""
-        options = OTHER_NAMES.get(name, (option_of(name),))
+        options = options_of(name) or [option_named(name)]
         return next((each for each in options if each in self.arguments), options[0])
-
-
-def option_of(name: str) -> str:
-    """What a setting is called on the command line, as most are."""
-    return f"--{name.replace('_', '-')}"
-
-
-def megatron_parser() -> argparse.ArgumentParser:
-    """A parser of the options that matter here; Megatron has hundreds of others.
-
-    What a rule is about and is not named here takes a word, or is off unless it is given, as Megatron's own table says.
-    """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for option, number in NUMBERS.items():
-        parser.add_argument(option, type=float if isinstance(number, float) else int, default=number)
-    for option, word in WORDS.items():
-        parser.add_argument(option, default=word)
-    for option in SWITCHES:
-        parser.add_argument(option, action="store_true")
-    for option in map(option_of, ruled_settings()):
-        known = known_options().get(option)
-        if known is not None and option not in {*NUMBERS, *WORDS, BALANCE, RAMP_UP}:
-            parser.add_argument(option, action="store_true" if known.values == "0" else "store")
-    parser.add_argument(FUSION, action="store_false", dest="gradient_accumulation_fusion")
-    parser.add_argument(RAMP_UP, nargs=3, type=int)
-    parser.add_argument("--iterations-to-skip", nargs="+", type=int, default=[])
-    parser.add_argument(BALANCE, nargs="+", default="aux_loss")
-    parser.add_argument("--high-priority-stream-groups", nargs="+", default=[])
-    parser.add_argument(REGISTERED, dest="nccl_ub", action="store_true")
-    for name, option in ROUNDED.items():
-        parser.add_argument(option, dest=name)
-    return parser
 
 
 def require_command_line(words: Sequence[str]) -> None:
@@ -194,7 +91,7 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
     flags, rest = find_flags(words)
     arguments = _script_arguments(rest)
     try:
-        settings, rest = add_sizes(megatron_parser()).parse_known_args(rest)
+        settings, rest = megatron_parser().parse_known_args(rest)
         launch, _ = _torchrun_parser().parse_known_args(rest)
     except argparse.ArgumentError as error:
         raise UserError(str(error)) from error

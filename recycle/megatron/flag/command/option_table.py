@@ -1,15 +1,41 @@
-"""What options Megatron's training scripts know, release by release, and which words of a command line nobody reads."""
+"""Megatron's options, release by release: which words of a command line nobody reads, and which change no result."""
 
+import argparse
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from recycle.errors import UserError
 
+LEFT_OUT = {
+    "--overlap-param-gather-with-optimizer-step": "parameters are given to peers when all are stepped",
+    "--defer-embedding-wgrad-compute": "a plan says when weight gradients are computed",
+    "--overlap-moe-expert-parallel-comm": "a plan says in which order micro-batches are computed",
+    "--delay-wgrad-compute": "a plan says when weight gradients are computed",
+    "--ep-overlap-early-attn-memory-release": "it is a part of --overlap-moe-expert-parallel-comm",
+    "--num-distributed-optimizer-instances": "peers hold each shard twice as it is",
+    "--ckpt-assume-constant-structure": "which rank writes which part of a checkpoint changes with failures",
+    "--distributed-timeout-seconds-after-init": "a server that comes back would wait for all others to set it",
+}
+"""Why, by option."""
+
+WITH_VALUE = ("--num-distributed-optimizer-instances", "--distributed-timeout-seconds-after-init")
+"""Those that take a value; all others are switches."""
+
 TABLE = "megatron_options.txt"
+KINDS: dict[str, type] = {"int": int, "float": float, "str": str}
+
+VIRTUAL_STAGES = (
+    "--num-layers-per-virtual-pipeline-stage",
+    "--num-virtual-stages-per-pipeline-rank",
+    "--pipeline-model-parallel-layout",
+)
+"""The options that divide the layers of a stage among virtual ones."""
 
 
 class Option(NamedTuple):
@@ -17,10 +43,16 @@ class Option(NamedTuple):
 
     Attributes:
         values: how many it takes: a number, ``+`` for at least one, ``*`` for any number, ``?`` for one or none.
+        setting: what Megatron's arguments call what it sets.
+        kind: ``int``, ``float`` or ``str``; of a switch what it sets, ``true`` or ``false``.
+        default: of the setting.
         releases: that know it, the oldest first.
     """
 
     values: str
+    setting: str
+    kind: str
+    default: Any
     releases: tuple[str, ...]
 
 
@@ -44,9 +76,40 @@ def known_options() -> dict[str, Option]:
     """Every option of the releases that were looked at, by its name."""
     rows = (files(__package__) / TABLE).read_text().splitlines()
     return {
-        name: Option(values, tuple(releases))
-        for name, values, *releases in (row.split() for row in rows if not row.startswith("#"))
+        name: Option(values, setting, kind, msgspec.json.decode(default), tuple(releases))
+        for name, values, setting, kind, default, *releases in (row.split() for row in rows if not row.startswith("#"))
     }
+
+
+def options_of(setting: str) -> list[str]:
+    """The options that decide a setting, the one of its name first; none if Megatron's command line cannot set it."""
+    if setting == "virtual_pipeline_model_parallel_size":
+        return list(VIRTUAL_STAGES)
+    found = [name for name, option in known_options().items() if option.setting == setting]
+    return sorted(found, key=lambda name: name != option_named(setting))
+
+
+def option_named(setting: str) -> str:
+    """What the option of a setting is called, of most."""
+    return f"--{setting.replace('_', '-')}"
+
+
+def megatron_parser() -> argparse.ArgumentParser:
+    """A parser of Megatron's options, of all releases that were looked at."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name, option in known_options().items():
+        if option.values == "0":
+            parser.add_argument(name, dest=option.setting, action=f"store_{option.kind}", default=option.default)
+            continue
+        values = int(option.values) if option.values.isdecimal() else option.values
+        parser.add_argument(
+            name,
+            dest=option.setting,
+            nargs=None if values == 1 else values,
+            type=KINDS[option.kind],
+            default=option.default,
+        )
+    return parser
 
 
 def known_releases() -> list[str]:
@@ -104,3 +167,18 @@ def _remedy(name: str, option: Option | None, release: str) -> str:
     known = [each for each, found in known_options().items() if release in found.releases]
     close = get_close_matches(name, known, n=1, cutoff=0.8)
     return f"did you mean {close[0]}?" if close else f"Megatron {release} does not know it, unless the script adds it"
+
+
+def leave_out(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A command line without them, and those that were on it.
+
+    Args:
+        words: of the script and its arguments.
+    """
+    names = [word.partition("=")[0] for word in words]
+    left = [
+        word
+        for place, word in enumerate(words)
+        if names[place] not in LEFT_OUT and (place == 0 or words[place - 1] not in WITH_VALUE)
+    ]
+    return left, [each for each in LEFT_OUT if each in names]

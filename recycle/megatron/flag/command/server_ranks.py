@@ -5,11 +5,18 @@ Megatron's pipelines as its group of experts spans. Its ranks follow each other 
 parallelism comes first, then context parallelism and the group of experts.
 """
 
+from collections.abc import Collection, Sequence
 from math import lcm
 from typing import NamedTuple, Self
 
 from recycle.control.membership.view import ServerRank
+from recycle.job import Server
+from recycle.megatron.flag.command.planning import Shape
 from recycle.megatron.flag.command.refusals import Settings
+from recycle.state.shards import assign_shards
+
+PIPELINES_LAST = "--use-tp-pp-dp-mapping"
+"""Megatron's option for the order in which the ranks of one pipeline are neighbours; by default, peers are."""
 
 
 class ServerRanks(NamedTuple):
@@ -63,3 +70,69 @@ class ServerRanks(NamedTuple):
 
 ONE_RANK = ServerRanks()
 """Of a server that is one process."""
+
+
+def servers_of(shape: Shape, pipelines_last: bool) -> tuple[Server, ...]:
+    """All servers, in the order of their ranks.
+
+    Args:
+        shape: of the job.
+        pipelines_last: whether ranks count up through the stages of a pipeline first, and not through peers.
+    """
+    servers = [Server(pipeline, stage) for stage in range(shape.stages) for pipeline in range(shape.pipelines)]
+    return tuple(sorted(servers) if pipelines_last else servers)
+
+
+def hosts_of(servers: Sequence[Server], ranks_per_server: int, ranks_per_host: int) -> list[frozenset[Server]]:
+    """The servers that die with each host: those with a rank on it.
+
+    Args:
+        servers: in the order of their ranks.
+        ranks_per_server: how many ranks each has.
+        ranks_per_host: how many ranks run on a host, the first host having the first.
+    """
+    total = len(servers) * ranks_per_server
+    return [
+        frozenset(servers[rank // ranks_per_server] for rank in range(first, min(first + ranks_per_host, total)))
+        for first in range(0, total, ranks_per_host)
+    ]
+
+
+def lost_with_each(servers: Sequence[Server], hosts: Sequence[Collection[Server]]) -> list[tuple[set[int], set[int]]]:
+    """Of each host, the stages that lose all their servers, and others that lose both holders of an optimizer's shard.
+
+    Args:
+        servers: all of them.
+        hosts: the servers that die with each host.
+    """
+    pipelines = len({server.pipeline for server in servers})
+    holders = [set(each) for each in assign_shards(pipelines, range(pipelines))]
+    found = []
+    for host in hosts:
+        lost: dict[int, set[int]] = {}
+        for server in host:
+            lost.setdefault(server.stage, set()).add(server.pipeline)
+        exposed = {stage for stage, homes in lost.items() if len(homes) == pipelines}
+        torn = {stage for stage, homes in lost.items() if any(homes.issuperset(each) for each in holders)}
+        found.append((exposed, torn - exposed))
+    return found
+
+
+def lost_stages(servers: Sequence[Server], hosts: Sequence[Collection[Server]]) -> tuple[list[int], list[int]]:
+    """The same with any of the hosts."""
+    exposed, torn = zip(*lost_with_each(servers, hosts), strict=True)
+    return sorted(set().union(*exposed)), sorted(set().union(*torn))
+
+
+def unprotected(shape: Shape, dead: Sequence[Server]) -> str:
+    """Why a job cannot outlive its servers, whoever starts it; empty if it can.
+
+    Args:
+        shape: of the job.
+        dead: servers that do no work from the start.
+    """
+    if dead:
+        return "with --recycle-dead everybody must live"
+    if shape.pipelines == 1:
+        return "with one pipeline there are no peers"
+    return ""

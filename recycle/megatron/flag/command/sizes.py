@@ -1,62 +1,32 @@
 """What Megatron refuses because a job's numbers do not fit each other, found without Megatron."""
 
 import argparse
+import re
 from collections import Counter
 from collections.abc import Iterator
 
 from recycle.errors import UserError
-from recycle.megatron.flag.command.layouts import DECODER, EMBEDDING, LETTERS, LOSS, PREDICTION, stages_of
 from recycle.megatron.flag.command.refusals import Advice, Refusal, Settings
 from recycle.wording import plural
 
-SIZES = (
-    "--hidden-size",
-    "--ffn-hidden-size",
-    "--num-attention-heads",
-    "--kv-channels",
-    "--seq-length",
-    "--max-position-embeddings",
-    "--decoder-first-pipeline-num-layers",
-    "--decoder-last-pipeline-num-layers",
-    "--moe-ffn-hidden-size",
-    "--moe-router-num-groups",
-    "--moe-router-group-topk",
-    "--save-retain-interval",
-    "--log-memory-interval",
-    "--train-iters",
-)
-"""Options that take a number and only have to fit others; those with which a plan can or cannot run are elsewhere."""
+EMBEDDING, DECODER, PREDICTION, LOSS = "E", "t", "m", "L"
+LETTERS = {EMBEDDING: "embedding", DECODER: "layer", PREDICTION: "multi-token prediction", LOSS: "loss"}
+REPEATED = (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)")
+"""What is repeated: a part in parentheses, and a letter."""
 
-DEFAULTS = {"--num-query-groups": 1, "--log-interval": 100}
-"""Likewise, with Megatron's defaults."""
-
-RATES = {"--lr": None, "--min-lr": 0.0}
-
-SWITCHES = (
-    "--account-for-embedding-in-pipeline-split",
-    "--account-for-loss-in-pipeline-split",
-    "--group-query-attention",
-    "--swiglu",
-    "--use-checkpoint-args",
-)
-
-SAVES = ("--save-interval", "--persistent-save-interval")
-ALONE = "--no-overlap-p2p-communication"
-HYBRID = ("--hybrid-layer-pattern", "--hybrid-override-pattern")
+MOST_LETTERS = 100_000
+"""Of all stages together, and what divides them."""
 
 AT_LEAST_ONE = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-    "expert_tensor_parallel_size",
-    "num_layers",
-    "num_layers_per_virtual_pipeline_stage",
-    "num_virtual_stages_per_pipeline_rank",
-    "micro_batch_size",
-    "global_batch_size",
-    *(option[2:].replace("-", "_") for option in (*SIZES, *DEFAULTS)),
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
+    *("expert_model_parallel_size", "expert_tensor_parallel_size", "num_layers", "micro_batch_size"),
+    *("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank", "global_batch_size"),
+    *("hidden_size", "ffn_hidden_size", "num_attention_heads", "kv_channels", "seq_length", "max_position_embeddings"),
+    *("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "moe_ffn_hidden_size"),
+    *("moe_router_num_groups", "moe_router_group_topk", "save_retain_interval", "log_memory_interval"),
+    *("train_iters", "num_query_groups", "log_interval"),
 )
+"""Settings that are none, or above zero."""
 
 VIRTUAL = (
     "num_layers_per_virtual_pipeline_stage",
@@ -65,23 +35,6 @@ VIRTUAL = (
 )
 ENDS = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
 COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
-
-
-def add_sizes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add the options that only have to fit others to a parser."""
-    for option in SIZES:
-        parser.add_argument(option, type=int)
-    for option, number in DEFAULTS.items():
-        parser.add_argument(option, type=int, default=number)
-    for option, rate in RATES.items():
-        parser.add_argument(option, type=float, default=rate)
-    for option in SWITCHES:
-        parser.add_argument(option, action="store_true")
-    for option in HYBRID:
-        parser.add_argument(option)
-    parser.add_argument(*SAVES, type=int)
-    parser.add_argument(ALONE, action="store_false", dest="overlap_p2p_comm")
-    return parser
 
 
 def require_sizes(settings: argparse.Namespace) -> None:
@@ -310,3 +263,30 @@ def virtual_stages(settings: argparse.Namespace) -> int | None:
         return 2
     layers: int = settings.num_layers + sum(bool(getattr(settings, name)) for name in COUNTED)
     return max(1, layers // (per_chunk * stages))
+
+
+def stages_of(layout: str) -> list[str]:
+    """The letters of each stage, virtual ones too, in the order of the layers.
+
+    Raises:
+        UserError: there are too many.
+    """
+    written = layout.replace(",", "")
+    for repeated in REPEATED:
+        written = re.sub(repeated, _repeated, written)
+        if len(written) > MOST_LETTERS:
+            raise _too_many(layout)
+    return written.split("|")
+
+
+def _repeated(found: re.Match[str]) -> str:
+    part, times = found[1], found[2].lstrip("0")
+    if len(times) > len(str(MOST_LETTERS)) or len(part) * int(times or 0) > MOST_LETTERS:
+        raise _too_many(found[0])
+    return part * int(times or 0)
+
+
+def _too_many(layout: str) -> UserError:
+    return UserError(
+        f"--pipeline-model-parallel-layout {layout[:100]}: it has more than {MOST_LETTERS} layers; repeat less often"
+    )

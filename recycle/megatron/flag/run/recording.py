@@ -165,7 +165,7 @@ class Recording:
         executed = [each.instruction for each in recorder.entries if each.instruction.op.is_compute]
         peak = peak_memory(self._plan.job, Server.parse(self._server), executed)
         line = IterationLine(self._server, step, seconds, _loss(losses), peak, self._epoch_of(step), now())
-        self.tell(line, recorder.take_spans(0))
+        self.tell(line, recorder.take_spans())
         recorder.clear()
         self._made.append(line)
         self._done = step + 1

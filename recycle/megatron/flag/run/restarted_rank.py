@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from recycle.megatron.flag.data.other_data import LateLoader
 from recycle.megatron.flag.run.notes import Notes
-from recycle.megatron.flag.run.schedule import Call, PlanSchedule
+from recycle.megatron.flag.run.schedule import PlanSchedule, ScheduleCall
 from recycle.megatron.flag.state.training_code import TrainingCode
 from recycle.megatron.shared.patching import replace
 
@@ -93,7 +93,7 @@ class RestartedRank:
             forward_step_func: Any, model: Any, optimizer: Any, scheduler: Any, data: Any, *others: Any, **keywords: Any
         ) -> Any:
             batch = schedule.micro_batches, arguments.seq_length, arguments.micro_batch_size
-            schedule.begin(Call(forward_step_func, data, model, *batch))
+            schedule.begin(ScheduleCall(forward_step_func, data, model, *batch))
             # Megatron looks how large the batch is now, and where it finds it grown, all make a checkpoint.
             update_num_microbatches(arguments.consumed_train_samples, consistency_check=False)
             return own_train(forward_step_func, model, optimizer, scheduler, data, *others, **keywords)

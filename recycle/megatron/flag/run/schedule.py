@@ -52,7 +52,7 @@ class Evaluation(Protocol):
         """Look at one batch; returns what the loss function reported, as in training."""
 
 
-class Call(NamedTuple):
+class ScheduleCall(NamedTuple):
     """What Megatron's training code asks of a schedule, as far as it matters to a plan."""
 
     forward_step_func: ForwardStep
@@ -118,7 +118,7 @@ class PlanSchedule:
         Raises:
             RunError: the plan does not fit the call, or a setting is not supported.
         """
-        call = Call.of(arguments)
+        call = ScheduleCall.of(arguments)
         if call.forward_only and self._evaluation is None:
             return stock_schedule(self._plan.job)(**arguments)
         require_micro_batches(call.num_microbatches, self._plan, call.forward_only)
@@ -145,14 +145,14 @@ class PlanSchedule:
             with self._data.iteration(iterator, step, call.num_microbatches):
                 return self._execution.train(step, bool(call.force_all_reduce))
 
-    def begin(self, call: Call) -> Sequence[MegatronStage]:
+    def begin(self, call: ScheduleCall) -> Sequence[MegatronStage]:
         """Make ready for such calls, if that was not done yet; gives what computes."""
         if not self._stages:
             self._stages = self._make_stages(call)
             self._execution.begin(self._stages)
         return self._stages
 
-    def _make_stages(self, call: Call) -> list[MegatronStage]:
+    def _make_stages(self, call: ScheduleCall) -> list[MegatronStage]:
         job = self._plan.job
         models = each_of(call.model)
         config = get_model_config(models[0])

@@ -23,7 +23,7 @@ from recycle.job import Server
 from recycle.megatron.flag.command.command_line import read_command_line
 from recycle.megatron.flag.command.exit_signal import taken
 from recycle.megatron.flag.command.flags import REFUSED, STORE, TOKEN, TRUST, Flags
-from recycle.megatron.flag.command.ranks import PIPELINES_LAST, servers_of, torn_stages, unprotected
+from recycle.megatron.flag.command.server_ranks import PIPELINES_LAST, lost_stages, servers_of, unprotected
 from recycle.megatron.flag.start.keeper_part import KeeperPart, find_last_start, require_token
 from recycle.megatron.flag.start.record_folder import held
 from recycle.megatron.flag.start.same_command import require_same_in_run
@@ -137,7 +137,7 @@ class Protection(NamedTuple):
         # Processes other than the first one know no hosts.
         for host, server in zip(self.meeting.hosts, self.by_rank, strict=False):
             on_hosts[host].add(server)
-        if shards and not kept and (torn := torn_stages(self.servers, [*map(frozenset, on_hosts.values())])):
+        if shards and not kept and on_hosts and (torn := lost_stages(self.servers, [*on_hosts.values()])[1]):
             stages = f"stage{'s' * (len(torn) > 1)} {', '.join(map(str, torn))}"
             found.append(
                 f"both servers that hold a shard of the optimizer's state of {stages} are on one host, whose loss ends "

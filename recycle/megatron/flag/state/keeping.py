@@ -14,7 +14,7 @@ from recycle.record.reporting import Reporter
 from recycle.runtime.errors import RunError
 from recycle.runtime.keep.keeping import Keeping
 from recycle.runtime.keep.layout import PARAMETER, count_bytes
-from recycle.runtime.launch.meet.keeper_finder import KeeperFinder
+from recycle.runtime.launch.meet.keepers import KeeperFinder
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.step.trainee import KeptShards
 from recycle.state.directory import KeeperDirectory

@@ -119,7 +119,7 @@ class SameParameters(NamedTuple):
 ALONE = SameParameters()
 
 
-class Bucket(NamedTuple):
+class GradientBucket(NamedTuple):
     """What is summed at once: a bucket of Megatron's, or all of a buffer that is one.
 
     Attributes:
@@ -184,7 +184,9 @@ class LiveGradients(FinalizedGradients):
         self._ranks = ranks
         self._losses = losses
         chunks = placed(job, network.server).chunks
-        self._sums = {chunk: Bucket.all_of(model, ranks) for chunk, model in zip(chunks, self._models, strict=True)}
+        self._sums = {
+            chunk: GradientBucket.all_of(model, ranks) for chunk, model in zip(chunks, self._models, strict=True)
+        }
         self._shares = shares or {}
         self._under_way: dict[int, list[Reduction]] = defaultdict(list)
         self._tie = tie_of(self._models, network, network.view.peers(0), network.view.peers(job.depth - 1))
@@ -243,7 +245,7 @@ class LiveGradients(FinalizedGradients):
                 for place in [place for place, holders in shares if me in holders] or [slice(None)]:
                     sum_over(bucket.ranks, bucket.buffer.grad_data[bucket.place][place])
         if self._losses is not None:
-            self._losses.start_totals()
+            self._losses.table.start_totals()
         config = self._stages[-1].config
         if config.tensor_model_parallel_size > 1:
             tensor_ranks = parallel_state.get_tensor_model_parallel_group()
@@ -258,7 +260,7 @@ class LiveGradients(FinalizedGradients):
             for buffer in {each.buffer: None for each in chain.from_iterable(self._sums.values())}:
                 buffer.scale_gradients(1.0 / tokens.item())
         if self._losses is not None:
-            self._losses.finish()
+            self._losses.table.finish()
 
     def _start_next(self, chunk: int) -> None:
         """Start the sum of the first bucket of a chunk of which that was not done."""
@@ -268,7 +270,7 @@ class LiveGradients(FinalizedGradients):
             gradients *= factor
         self._under_way[chunk].append(start_shared_sum(self._network, gradients, self._shares_of(bucket)))
 
-    def _shares_of(self, bucket: Bucket) -> list[Share]:
+    def _shares_of(self, bucket: GradientBucket) -> list[Share]:
         return shares_within(bucket.place, self._shares.get(bucket.buffer, ()))
 
     def _drop_shares_of_others(self, weights: Sequence[torch.nn.Parameter]) -> None:

@@ -148,14 +148,6 @@ class StageLosses(NamedTuple):
         """Begin to exchange it."""
         self.table.start(self.network, self.stage.take_results(), self.stage.micro_batches)
 
-    def start_totals(self) -> None:
-        """Wait for it, and begin to sum it."""
-        self.table.start_totals()
-
-    def finish(self) -> None:
-        """Wait for the sums."""
-        self.table.finish()
-
 
 def _homes(server: Server, peers: tuple[Server, ...], job: Job) -> list[int]:
     """The pipelines whose reports a server has: its own, and for the first one those without a live server."""

@@ -22,7 +22,7 @@ from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from megatron.core.transformer.module import param_is_not_shared
 
 from recycle.job import Server
-from recycle.megatron.flag.steps.group_steps import COUNT, read_group_steps, write_group_steps
+from recycle.megatron.flag.steps.whole_stage import COUNT, read_group_steps, write_group_steps
 from recycle.megatron.shared.patching import replace
 from recycle.runtime.net.network import Share
 

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import torch
 
 from recycle.megatron.flag.run.protected import ProtectedExecution
-from recycle.megatron.flag.steps.ddp_parameters import DdpParameters
 from recycle.megatron.flag.steps.redone import as_in_iteration
-from recycle.megatron.flag.steps.whole_stage import adopt_untrained, untrained
+from recycle.megatron.flag.steps.whole_stage import DdpParameters, adopt_untrained, untrained
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.stage_training import StageTraining
 from recycle.plan.plan import Plan

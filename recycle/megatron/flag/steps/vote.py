@@ -18,9 +18,7 @@ from recycle.megatron.flag.run.protected import ProtectedExecution
 from recycle.megatron.flag.state.rejoin_state import TakenOver
 from recycle.megatron.flag.steps.auxiliary_losses import AuxiliaryLosses
 from recycle.megatron.flag.steps.gradients import LiveGradients
-from recycle.megatron.flag.steps.redone import as_in_iteration
-from recycle.megatron.flag.steps.repeated_step import RepeatedStep
-from recycle.megatron.flag.steps.reruns import Reruns
+from recycle.megatron.flag.steps.redone import RepeatedStep, Reruns, as_in_iteration
 from recycle.megatron.flag.steps.shard_optimizers import find_distributed
 from recycle.megatron.flag.steps.sharded_optimizer import STEP, ShardedOptimizer
 from recycle.megatron.flag.steps.whole_stage import WholeStage

@@ -23,8 +23,7 @@ from recycle.job import Job, Server
 from recycle.megatron.flag.command.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.flag.world.call_results import Key, Result, Value, content_of
 from recycle.megatron.shared.rank_collectives import RankCollectives
-from recycle.megatron.shared.reductions import reduction_of
-from recycle.megatron.shared.torch_calls import Calls, Carrier, never
+from recycle.megatron.shared.torch_calls import Calls, Carrier, never, reduction_of
 from recycle.runtime.errors import RunError, ViewBroken
 from recycle.runtime.net.network import Alone, Group, Network
 from recycle.runtime.net.process_groups import ReplaceableGroup

@@ -5,25 +5,30 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from recycle.control.board.board import Board
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.participant import Participant
+from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
+from recycle.record.recording import CopyLine, InstantLine
+from recycle.record.reporting import Reporter
 from recycle.runtime.errors import RunError
+from recycle.runtime.keep.keeping import Keeping, KeptStage, KnownKeepers
 from recycle.runtime.launch.meet.greetings import Hello, KeeperOffer
 from recycle.runtime.launch.process.detached import fork_keeper
 from recycle.runtime.launch.process.outcome import is_over
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.runtime.recover.view_reports import now
 from recycle.state import keeper
 from recycle.state.channel import HERE, Channel
 from recycle.state.client import KeeperClient
 from recycle.state.directory import KeeperDirectory, KeeperHome
 from recycle.state.errors import KeeperLost
+from recycle.state.ladder import StatePart
 from recycle.state.memory import available_memory
-from recycle.state.racks import Racks
-from recycle.state.redundancy import Redundancy
+from recycle.state.redundancy import Racks, Redundancy
 from recycle.wording import memory_text
 
 
@@ -261,3 +266,66 @@ def dismiss(token: str) -> None:
     """The run is over, and this host's keeper is not needed any more."""
     with suppress(KeeperLost):
         KeeperClient(HERE, token, "this host's keeper").dismiss()
+
+
+class KeeperFinder:
+    """Finds them in the run's store; another host's may take the place of one between two views.
+
+    Args:
+        directory: as it is in the store.
+        endpoint: of the store, and this host.
+        server: whose parts they keep.
+        reporter: is told what the user should know.
+        every: they write every so many versions to disk; 0 where they write none.
+    """
+
+    def __init__(
+        self, directory: KeeperDirectory, endpoint: Endpoint, server: Server, reporter: Reporter, every: int = 0
+    ) -> None:
+        self._endpoint = endpoint
+        self._server = server
+        self._reporter = reporter
+        self._every = every
+        # What the host of each keeper is called that was ever known, by what that is called here.
+        self._hosts: dict[str, str] = {}
+        self._known = self._know(directory)
+
+    def keeping(self, source: KeptStage, rank: ServerRank, depth: int, view: Callable[[], View]) -> Keeping:
+        """What puts a rank's parts of its versions with keepers, and gets versions from there.
+
+        Args:
+            source: the versions.
+            rank: of the server.
+            depth: P.
+            view: gives the view in which the server works.
+        """
+        return Keeping(self.find, self._server, depth, source, view, self.tell, self._tell_copies, rank)
+
+    def tell(self, kind: Literal["warning", "memory"], text: str) -> None:
+        """Tell the user something of keepers."""
+        self._reporter.tell(InstantLine(kind, now(), str(self._server), text))
+
+    def _tell_copies(self, part: StatePart, keepers: Sequence[str]) -> None:
+        place = part.stage, part.epoch, part.version, part.number, part.parts, part.began
+        self._reporter.tell(CopyLine(str(self._server), *place, [self._hosts[each] for each in keepers], part.needed))
+
+    def find(self) -> KnownKeepers:
+        """Those of the run now; those of the last time where the store is lost."""
+        with suppress(StoreLost):
+            found = KeeperDirectory.read(self._endpoint.connect(), self._endpoint.token)
+            self._known = self._known if found is None else self._know(found)
+        return self._known
+
+    def _know(self, directory: KeeperDirectory) -> KnownKeepers:
+        address = self._endpoint.address
+        self._hosts.update(directory.host_names(address))
+        own = directory.keepers_of(self._server)
+        others = [each for each in directory.homes if each not in own]
+        near = next((each.name(address) for each in directory.homes if each.address == address), "")
+        return KnownKeepers(
+            [*map(self._reach, own)], directory.redundancy, [*map(self._reach, others)], near, self._every
+        )
+
+    def _reach(self, home: KeeperHome) -> KeeperClient:
+        endpoint = self._endpoint
+        return KeeperClient(home.reach(endpoint.address), endpoint.token, home.name(endpoint.address))

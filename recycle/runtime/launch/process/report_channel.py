@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from recycle.control.host.channel import SealedChannel
 from recycle.control.membership.addresses import listen_at, place
-from recycle.control.membership.clock import clock_name
 from recycle.control.membership.doors import Door, Guest, knock
+from recycle.control.membership.durations import clock_name
 from recycle.control.membership.errors import ChannelLost, ControlError
 from recycle.runtime.launch.process.messages import HelloMessage, Message, WelcomeMessage
 

@@ -34,13 +34,12 @@ from recycle.runtime.launch.process.report_channel import LAST, Received, Report
 from recycle.runtime.launch.process.restarts import Restarts, has_crashed
 from recycle.runtime.launch.process.signals import EndSignals, tell_to_leave
 from recycle.runtime.launch.supervise.cancellation import Cancellation
-from recycle.runtime.launch.supervise.elsewhere_watch import ElsewhereWatch
 from recycle.runtime.launch.supervise.host_keeper import HostKeeper
 from recycle.runtime.launch.supervise.news import News
-from recycle.runtime.launch.supervise.quiet_watch import QuietWatch
 from recycle.runtime.launch.supervise.replacements import Replacements
 from recycle.runtime.launch.supervise.risks import risks
 from recycle.runtime.launch.supervise.setting import RunAccess, Setting
+from recycle.runtime.launch.supervise.watches import ElsewhereWatch, QuietWatch
 from recycle.runtime.recover.view_reports import now
 
 LOOK, REST = 0.02, 0.2

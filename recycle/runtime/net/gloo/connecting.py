@@ -15,9 +15,8 @@ import torch
 from torch.distributed import DistError, Store, Work
 
 from recycle.runtime.errors import ConnectionLost
-from recycle.runtime.net.gloo.addresses import Address
 from recycle.runtime.net.gloo.backend import GlooBackend
-from recycle.runtime.net.gloo.sockets import Connections, open_connections
+from recycle.runtime.net.gloo.sockets import Address, Connections, open_connections
 from recycle.runtime.net.gloo.tags import GREETINGS
 from recycle.runtime.plain_words import losing, lost
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch.distributed import AllreduceOptions, ProcessGroupGloo, ReduceOp, Store, Work
 
-from recycle.runtime.net.gloo.backend import GlooBackend
-from recycle.runtime.net.gloo.directory import Directory
+from recycle.runtime.net.gloo.backend import Directory, GlooBackend
 from recycle.runtime.net.network import Group, NetworkOptions, ReductionKind
 from recycle.runtime.plain_words import losing, lost
 

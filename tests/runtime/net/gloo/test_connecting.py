@@ -20,10 +20,10 @@ from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost, Interrupted
 from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect, connect_pair
-from recycle.runtime.net.gloo.addresses import Address
 from recycle.runtime.net.gloo.backend import neighbours
 from recycle.runtime.net.gloo.connecting import _wait
 from recycle.runtime.net.gloo.groups import make_backend
+from recycle.runtime.net.gloo.sockets import Address
 from recycle.runtime.net.network import DEFAULTS, NetworkOptions
 
 FOR_EVER = timedelta(seconds=200)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import torch
 
 from recycle.runtime.net.network import Alone, Several
-from recycle.runtime.net.staged.crossing import StagedGroup, StagedLink, is_on_device
+from recycle.runtime.net.staged.network import StagedGroup, StagedLink, is_on_device
 from recycle.runtime.net.transfer_key import STATE
 
 
