@@ -23,20 +23,23 @@ MAY_CHANGE = (
 """How the options begin that say nothing about a version of the state, nor about what is trained."""
 MAY_DIFFER = ("--recycle-", "--tensorboard-dir", "--wandb-", "--local-rank", "--local_rank")
 """The same among the ranks of one run, which all have to train, evaluate, print and save at the same iterations."""
-AT_START = ("--load", "--ckpt-step")
-"""What a rank that comes back does not heed: it loads no checkpoint, and there may have been none at the start."""
+AT_START = ("--load", "--ckpt-step", RESUME)
+"""What a rank that comes back does not heed: it gets the state from a live peer."""
 MUST_NOT = (KEEP, "--recycle-exact", "--recycle-stagger")
 """Those among all of them that do."""
 
 Settings = Mapping[str, Sequence[str]]
 
 
-def settings_of(words: Sequence[str], may_change: tuple[str, ...] = MAY_CHANGE) -> dict[str, list[str]]:
+def settings_of(
+    words: Sequence[str], may_change: tuple[str, ...] = MAY_CHANGE, must_not: tuple[str, ...] = MUST_NOT
+) -> dict[str, list[str]]:
     """The options of a command line that must not change, with their values.
 
     Args:
         words: after the script's name.
         may_change: how the options begin that may.
+        must_not: those among them that must not.
     """
     found: dict[str, list[str]] = {}
     values: list[str] = []
@@ -48,7 +51,7 @@ def settings_of(words: Sequence[str], may_change: tuple[str, ...] = MAY_CHANGE) 
             found[name] = values
         else:
             values.append(word)
-    return {name: given for name, given in found.items() if name in MUST_NOT or not name.startswith(may_change)}
+    return {name: given for name, given in found.items() if name in must_not or not name.startswith(may_change)}
 
 
 def require_same(folder: Path, words: Sequence[str]) -> None:
@@ -82,7 +85,7 @@ def require_same_in_run(meeting: Rendezvous, words: Sequence[str]) -> None:
     Raises:
         RunError: an option differs. At the start, all are told; a run that goes on is not.
     """
-    mine, start = settings_of(words, MAY_DIFFER), meeting.start
+    mine, start = settings_of(words, MAY_DIFFER, (*MUST_NOT, *AT_START)), meeting.start
     told = from_json(meeting.agree("settings", msgspec.json.encode(mine)), dict[str, list[str]])
     returns = meeting.is_over()
     texts = _difference(told, mine, AT_START if returns else ())
