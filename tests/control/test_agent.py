@@ -14,7 +14,7 @@ import pytest
 from harness.memory_store import MemoryStore
 from harness.processes import is_running, send_signal
 from recycle.control.board.board import Board
-from recycle.control.board.end_board import EndBoard
+from recycle.control.board.parts import EndBoard
 from recycle.control.host.agent import DONE, FENCED, GOOD, STOPPED, HostAccess, run_agent
 from recycle.control.host.heartbeats import Heartbeat
 from recycle.control.host.signs import host_name
