@@ -35,7 +35,7 @@ NAMES = {
     "make_plan": "planned.make_plan",
     "load_plan": "planned.load_plan",
     "Planned": "planned.Planned",
-    "sweep": "sweep.sweep",
+    "sweep": "studies.sweep",
 }
 """What the reference describes, and where in ``recycle.api`` it is."""
 
