@@ -19,7 +19,7 @@ from recycle.plan.export import export_csv, export_torch
 from recycle.plan.plan import Plan
 from recycle.view.chart import Chart, Grouping
 from recycle.view.compare import describe
-from recycle.view.files import FILE_VIEWS
+from recycle.view.files import FILE_VIEWS, FileView
 from recycle.view.panel import Panel, make_panels, summary_of
 from recycle.view.subject import Subject, load_subject
 
@@ -116,29 +116,11 @@ def command(
     with uncollected():
         with progress_line("reading"):
             subjects = [load_subject(each, iterations) for each in (path, *against)]
-        stuck = [each.name for each in subjects if each.timeline is None]
-        if stuck and wanted:
-            raise IllegalPlan(
-                f"{stuck[0]} deadlocks, so its instructions have no times to draw; --list shows their order"
-            )
-        with progress_line("drawing"):
-            panels = [] if stuck else make_panels(subjects, grouping)
-        boxes = sum(len(row.spans) for panel in panels for row in panel.chart.rows())
-        for view, target in wanted:
-            if view.cost is not None and boxes > MANY:
-                each, unit = view.cost
-                make_console(error=True).print(
-                    f"--{view.option}: {boxes:,} instructions are drawn, about {boxes * each:.0f} {unit}; "
-                    "--html FILE.html has servers folded into bands",
-                    markup=False,
-                )
-            with progress_line("drawing"):
-                content = view.encode(panels, target)
-            write_whole(target, content)
+        panels = lay_out(subjects, grouping, in_files=bool(wanted))
+        write_views(wanted, panels)
         if as_json:
-            charts = [panel.chart for panel in panels]
-            print_json([summary(subject, charts[place] if charts else None) for place, subject in enumerate(subjects)])
-        elif as_list or stuck:
+            print_figures(subjects, panels)
+        elif as_list or not panels:
             print_lists(subjects)
         elif wanted:
             for _, target in wanted:
@@ -186,6 +168,35 @@ def export(plan: Plan, csv: Path | None, torch: Path | None, pipeline: int) -> N
         if target is not None:
             write_whole(target, text.encode())
             report_console(target).print(f"written to {target}", markup=False)
+
+
+def lay_out(subjects: Sequence[Subject], grouping: Grouping, *, in_files: bool) -> list[Panel]:
+    """What is drawn of some plans and runs; nothing if one of them deadlocks.
+
+    Raises:
+        IllegalPlan: one deadlocks, and files are wanted.
+    """
+    stuck = [each.name for each in subjects if each.timeline is None]
+    if stuck and in_files:
+        raise IllegalPlan(f"{stuck[0]} deadlocks, so its instructions have no times to draw; --list shows their order")
+    with progress_line("drawing"):
+        return [] if stuck else make_panels(subjects, grouping)
+
+
+def write_views(wanted: Sequence[tuple[FileView, Path]], panels: Sequence[Panel]) -> None:
+    """Write files of panels, and say what large ones will cost."""
+    boxes = sum(len(row.spans) for panel in panels for row in panel.chart.rows())
+    for view, target in wanted:
+        if view.cost is not None and boxes > MANY:
+            each, unit = view.cost
+            make_console(error=True).print(
+                f"--{view.option}: {boxes:,} instructions are drawn, about {boxes * each:.0f} {unit}; "
+                "--html FILE.html has servers folded into bands",
+                markup=False,
+            )
+        with progress_line("drawing"):
+            content = view.encode(panels, target)
+        write_whole(target, content)
 
 
 def print_panels(panels: Sequence[Panel]) -> None:
@@ -238,6 +249,12 @@ def print_lists(subjects: Sequence[Subject]) -> None:
                 f"# {subject.name} deadlocks: its instructions have no times, and this is their order", markup=False
             )
         console.out("\n".join(listing(subject)), highlight=False)
+
+
+def print_figures(subjects: Sequence[Subject], panels: Sequence[Panel]) -> None:
+    """Print what is at the heads of drawings, for other programs."""
+    charts: Sequence[Chart | None] = [panel.chart for panel in panels] or [None] * len(subjects)
+    print_json([summary(subject, chart) for subject, chart in zip(subjects, charts, strict=True)])
 
 
 def summary(subject: Subject, chart: Chart | None) -> dict[str, Any]:
