@@ -128,8 +128,12 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
         Row("non-persistent, global", "--non-persistent-ckpt-type global"),
     ),
     "Layers and links": (
-        Row("Transformer Engine (default)", "", "--transformer-impl transformer_engine"),
-        Row("fused gradient accumulation (default)", "", "--transformer-impl local"),
+        Row(
+            "Transformer Engine and fused gradient accumulation (both default)",
+            "",
+            "--transformer-impl transformer_engine",
+        ),
+        Row("Megatron's own layers, fused gradient accumulation", "", "--transformer-impl local"),
         Row("gloo between servers", "--distributed-backend gloo"),
         Row("NCCL between servers", "--distributed-backend nccl"),
         Row(
@@ -218,8 +222,8 @@ On GPUs, {tried}. Nothing else of these tables has run on a GPU.
 
 ### The default GPU job
 
-The rows on layers change one setting each. A GPU job has two of these defaults at once, Transformer Engine's layers
-and fused gradient accumulation:
+A GPU job has Transformer Engine's layers and fused gradient accumulation, unless you say otherwise. Both together
+are split:
 
 | layers | fused gradient accumulation | backward |
 | --- | --- | --- |
@@ -236,8 +240,9 @@ backward pass, they leave them for W. This has run on CPUs only, with stand-ins 
 
 ### Process, and a server that fills a host
 
-*Process* stands where Megatron refuses `--use-tp-pp-dp-mapping`. Without that option, Megatron numbers ranks by stage
-and then pipeline. So one host may have all servers of a stage. Whether it does depends on the job:
+For example, Megatron refuses `--use-tp-pp-dp-mapping` with context parallelism. Rows of such settings have *process*
+under *death*. Without that option, Megatron numbers ranks by stage and then pipeline. So one host may have all
+servers of a stage. Whether it does depends on the job:
 
 | servers | the loss of a host |
 | --- | --- |

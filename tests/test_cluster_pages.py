@@ -104,4 +104,4 @@ def test_the_script_for_mpirun_says_what_a_start_takes(tmp_path):
     assert start is not None
     assert (start.rank, start.count, start.host, start.port) == (15, 16, "host0", 29500)
     assert said["LOCAL_RANK"] == "7"
-    assert said["RECYCLE_TOKEN_FILE"] == f"{tmp_path}/recycle-token"
+    assert said["RECYCLE_TOKEN_FILE"] == f"{tmp_path}/secret"
