@@ -17,6 +17,8 @@ from recycle.megatron.flag.command.refusals import refusals
 OF_CUDA = {
     "--fp8-format": "its layers are those of Transformer Engine",
     "--fp8-recipe": "the same",
+    "--moe-grouped-gemm": "the same",
+    "--use-transformer-engine-op-fuser": "the same",
     "--qk-clip": "it takes attention of Transformer Engine",
     "--high-priority-stream-groups": "it is about groups of NCCL",
     "--nccl-communicator-config-path": "the same",
