@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.tim
 ITERATIONS = 60
 
 
-def words(folder, *more):
-    return [*TRAIN, *small_run(folder / "run", 3, 1, ITERATIONS, *more)]
+def words(folder, *more, iterations=ITERATIONS):
+    return [*TRAIN, *small_run(folder / "run", 3, 1, iterations, *more)]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_a_run_goes_on_when_its_first_host_dies_with_a_member_of_etcd(served, un
 
 def test_what_all_members_have_lost_is_written_again_and_the_first_host_may_die_after_that(start, tmp_path):
     with hosts(3) as three, etcd(3, hosts=three) as cluster:
-        arguments = words(tmp_path, "--store", cluster.url, "--iterations", "100000")
+        arguments = words(tmp_path, "--store", cluster.url, iterations=100_000)
         ranks = [start(arguments, host, by_hand(rank, 3, "host1", 29500)) for rank, host in enumerate(three)]
         ranks[0].wait_for("iteration 5/")
         for act in (EtcdMember.kill, EtcdMember.start_anew):

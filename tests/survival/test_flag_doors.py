@@ -45,7 +45,7 @@ VANDAL = (sys.executable, "-m", "harness.scripts.vandal", "127.0.0.1")
 CORNERS = "recycle/0/members/", "recycle/0/start/", "recycle/0/"
 """Of torchrun's store: the run's own, that of the processes before it, and that of torch's groups."""
 
-SAYS_NOTHING = "/bells/", "/said/", "/probe", "/reached/", "torchelastic"
+SAYS_NOTHING = "/come/", "/bells/", "/said/", "/probe", "/reached/", "torchelastic"
 """In the names of keys whose values decide nothing."""
 
 
