@@ -144,7 +144,8 @@ def test_ctrl_c_keeps_the_best_plan(tmp_path):
         # What was started in the background of a shell ignores Ctrl-C, and so does what it starts.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    assert "period" in process.stderr.readline()
+    # On a busy machine it says first that it is planning.
+    assert any("period" in line for line in process.stderr)
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=120)

@@ -12,6 +12,12 @@ from recycle.cli.console import make_console, print_json, progress_line
 from recycle.saying import say
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch):
+    """On a busy machine anything may take long enough to say so."""
+    monkeypatch.setattr(console, "FIRST", 3600.0)
+
+
 @pytest.fixture
 def show(monkeypatch):
     def call(texts, terminal):
