@@ -11,7 +11,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -25,6 +25,9 @@ STANDARD = Path("-")
 
 LARGEST = 1 << 29
 """Bytes of a file that is read whole: the largest plan that is ever made has less."""
+
+LONGEST_LINE = 1 << 26
+"""Bytes of a line in a file of any size: no line of ours has so many."""
 
 _PIECE = 1 << 20
 
@@ -44,20 +47,70 @@ def read_bytes(path: Path) -> bytes:
     Raises:
         UserError: the file cannot be read, or is larger than any of ours.
     """
+    with _readable(path) as file:
+        content = _standard_input(file) if path == STANDARD else _all_of(file)
+    if len(content) > LARGEST:
+        raise UserError(f"{path}: it has more than {LARGEST} bytes, and no file that is read here has so many")
+    return without_mark(content)
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file of any size, one by one; a last line without an end is left out.
+
+    Raises:
+        UserError: the file cannot be read, or has a line that is longer than any of ours.
+    """
+    with _readable(path) as file:
+        if file.read(4).startswith(tuple(mark for marks in _WIDE for mark in marks)):
+            # Its lines end with more than a byte.
+            *lines, _ = read_bytes(path).split(b"\n")
+            yield from lines
+            return
+        file.seek(0)
+        mark = codecs.BOM_UTF8
+        while (line := file.readline(LONGEST_LINE)).endswith(b"\n"):
+            yield line[:-1].removeprefix(mark)
+            mark = b""
+        _require_no_longer(line, path)
+
+
+def read_backwards(path: Path) -> Iterator[bytes]:
+    """The same lines of a file in UTF-8, the last one first.
+
+    Raises:
+        UserError: the file cannot be read, or has a line that is longer than any of ours.
+    """
+    with _readable(path) as file:
+        end, first, is_whole = file.seek(0, os.SEEK_END), b"", False
+        while end:
+            begin = max(0, end - _PIECE)
+            file.seek(begin)
+            first, *lines = (file.read(end - begin) + first).split(b"\n")
+            # Behind the last end of a line is none.
+            yield from reversed(lines if is_whole else lines[:-1])
+            is_whole, end = is_whole or bool(lines), begin
+            _require_no_longer(first, path)
+        if is_whole:
+            yield first.removeprefix(codecs.BOM_UTF8)
+
+
+def _require_no_longer(line: bytes, path: Path) -> None:
+    if len(line) >= LONGEST_LINE:
+        raise UserError(f"{path}: it has a line of {LONGEST_LINE} bytes or more, and no file that is read here has one")
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[IO[bytes]]:
+    """A file to read from, or standard input. What fails within the block is a line that names it."""
+    if path == STANDARD:
+        _require_open("standard input", sys.stdin)
     try:
-        if path == STANDARD:
-            _require_open("standard input", sys.stdin)
-            content = _standard_input(sys.stdin.buffer)
-        else:
-            with _opened(path) as file:
-                content = _all_of(file)
+        with nullcontext(sys.stdin.buffer) if path == STANDARD else _opened(path) as file:
+            yield file
     except IsADirectoryError as error:
         raise UserError(f"{path}: this is a folder, and a file is needed") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(content) > LARGEST:
-        raise UserError(f"{path}: it has more than {LARGEST} bytes, and no file that is read here has so many")
-    return without_mark(content)
 
 
 @lru_cache(1)

@@ -217,6 +217,7 @@ ODD = {"a list": [3.5], "an object": object(), "nothing": None, "a text": "odd",
         (lambda job, value: recycle.load_job(value), ()),
         (lambda job, value: recycle.load_plan(value), ()),
         (lambda job, value: recycle.read_run(value), ()),
+        (lambda job, value: recycle.read_run("nowhere.jsonl", value), ()),
         (lambda job, value: recycle.sweep(job, value), ()),
         (lambda job, value: recycle.sweep(job, [1], seed=value), ()),
         (lambda job, value: recycle.sweep(job, [1], budget=value), ()),
@@ -492,6 +493,10 @@ def test_a_run_is_read_as_rows(tmp_path):
     assert run.summary[0] == "1 failure, 1 rejoin, 1 iteration made again"
     assert {row["iteration"] for row in run.instructions} == {1, 2, 3, 4}
     assert run.html().lower().startswith("<!doctype html>")
+    # Those of the last iterations, by themselves, have the same numbers and times.
+    assert recycle.read_run(tmp_path / "run", 2).instructions == [
+        row for row in run.instructions if row["iteration"] > 2
+    ]
     with pytest.raises(UserError, match="give the folder of a run"):
         recycle.read_run("plan.json")
     with pytest.raises(UserError, match="no recordings here"):

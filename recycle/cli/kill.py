@@ -12,8 +12,8 @@ from recycle.cli.options import Verb
 from recycle.cli.parameters import SERVERS, InputPath
 from recycle.errors import UserError
 from recycle.job import Server
-from recycle.record.following import RecordingFollower
 from recycle.record.processes import Processes
+from recycle.record.reading import load_lines
 from recycle.record.recording import ProcessLine
 from recycle.runtime.launch.process.title import has_title
 
@@ -54,7 +54,7 @@ def worker_of(folder: Path, server: Server) -> int:
     if not (folder / "events").is_dir():
         raise UserError(f"{folder}: there is no run here; give the folder of one")
     processes = Processes()
-    for line in RecordingFollower(folder).look():
+    for line in load_lines(folder, facts=True):
         if isinstance(line, ProcessLine):
             processes.add(line)
     found = processes.of(str(server))

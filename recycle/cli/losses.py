@@ -72,7 +72,7 @@ def load_losses(path: Path) -> Losses:
             losses[total.step + 1] = total.loss
 
     totals, history = Totals(take), History()
-    lines = list(load_lines(path))
+    lines = list(load_lines(path, facts=True))
     views = sorted((line for line in lines if isinstance(line, ViewLine)), key=lambda view: view.epoch)
     for line in [*views, *lines]:
         totals.add(line)

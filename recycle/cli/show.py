@@ -17,6 +17,7 @@ from recycle.errors import IllegalPlan, UserError
 from recycle.files import STANDARD, write_whole
 from recycle.plan.export import export_csv, export_torch
 from recycle.plan.plan import Plan
+from recycle.record.reading import recordings
 from recycle.view.chart import Chart, Grouping
 from recycle.view.compare import describe
 from recycle.view.files import FILE_VIEWS, FileView
@@ -27,6 +28,9 @@ Command = Callable[..., None]
 
 MANY = 10_000
 """Instructions of which it is said what a picture costs."""
+
+LARGE = 1 << 28
+"""Bytes of recordings of which it is said that they take memory."""
 
 
 def file_options(command: Command) -> Command:
@@ -113,6 +117,9 @@ def command(
         comparable = draw_runs(path, against[0] if against else None, losses)
     if any((csv, torch, losses)) and not (wanted or as_list or as_json):
         sys.exit(not comparable)
+    if iterations is None:
+        for each in (path, *against):
+            advise(each)
     with uncollected():
         with progress_line("reading"):
             subjects = [load_subject(each, iterations) for each in (path, *against)]
@@ -133,6 +140,17 @@ def command(
             for subject in subjects:
                 print_events(subject)
                 print_summary(subject)
+
+
+def advise(path: Path) -> None:
+    """Say of large recordings that they take memory, and how they take little."""
+    size = sum(file.stat().st_size for file in recordings(path)) if path.is_dir() else 0
+    if size > LARGE:
+        make_console(error=True).print(
+            f"{path}: all instructions of {size / 1e9:.1f} GB of recordings are read into memory; "
+            "--iterations 20 keeps those of the last 20 iterations",
+            markup=False,
+        )
 
 
 def refuse_places(targets: Sequence[Path], as_list: bool, as_json: bool) -> None:

@@ -4,16 +4,18 @@ import os
 import threading
 import webbrowser
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 import click
 import msgspec
 
-from recycle.cli.console import make_console
+from recycle.cli.console import make_console, progress_line
 from recycle.cli.options import Verb
 from recycle.cli.parameters import Count, InputPath
 from recycle.control.membership.addresses import LOOPBACK
+from recycle.errors import UserError
 from recycle.files import STANDARD
 from recycle.job import Server
 from recycle.plan.catalogue import Catalogue
@@ -94,6 +96,9 @@ def secret_of(path: Path) -> str:
 def watch_run(folder: Path) -> Mapping[str, Route]:
     """What a page asks about a run."""
     run, lock = WatchedRun(folder), threading.Lock()
+    # The page says what cannot be read.
+    with progress_line(f"reading {folder}"), suppress(UserError):
+        run.look()
 
     def panel() -> Panel:
         run.look()

@@ -1,13 +1,18 @@
 """Following a run that is going on: what its processes have written since one last looked."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from recycle.errors import PlanFileError, UserError
+from recycle.files import LONGEST_LINE
+from recycle.record.reading import SPAN
 from recycle.record.recording import Alignment, Line
+
+PIECE = 1 << 20
+"""Bytes of a file that one look reads, and the rest of the line in which they end."""
 
 
 class OtherRunError(PlanFileError):
@@ -17,6 +22,9 @@ class OtherRunError(PlanFileError):
 class RecordingFollower:
     """Reads the recordings of a run as they grow; none of it twice, and all of it, whatever one look cannot read.
 
+    A look reads a piece of each file, so that a run of days takes many, and little memory. Of instructions, which are
+    most of a recording, the last piece of a file has what it had when it was first read; older ones are left out.
+
     Args:
         folder: of the run.
     """
@@ -25,13 +33,14 @@ class RecordingFollower:
         self.folder = folder
         self.heard = 0.0
         """When something was last written, in seconds since 1970; 0 for never."""
+        self._is_behind = False
         self._read: dict[Path, int] = {}
         self._identity: dict[Path, tuple[int, int]] = {}
         self._alignments: dict[Path, Alignment] = defaultdict(Alignment)
         self._decoder = msgspec.json.Decoder(Line)
         self._kept: list[Line] = []
 
-    def look(self) -> Sequence[Line]:
+    def look(self) -> Iterator[Line]:
         """The lines that have come; of each file in its order. A line that is still being written comes later.
 
         Raises:
@@ -39,7 +48,24 @@ class RecordingFollower:
             PlanFileError: it is none of this version; likewise.
             OtherRunError: another run has taken the folder.
         """
+        for lines in self.pieces():
+            yield from lines
+
+    def pieces(self) -> Iterator[Sequence[Line]]:
+        """The same, a piece of every file at a time.
+
+        Raises:
+            UserError: as ``look``.
+            PlanFileError: likewise.
+            OtherRunError: likewise.
+        """
+        self._is_behind = True
+        while self._is_behind:
+            yield self._piece()
+
+    def _piece(self) -> Sequence[Line]:
         failed: UserError | None = None
+        self._is_behind = False
         for file in sorted((self.folder / "events").glob("*.jsonl")):
             try:
                 self._kept += self._lines(file)
@@ -60,19 +86,26 @@ class RecordingFollower:
             with file.open("rb") as recording:
                 status = file.stat()
                 recording.seek(start)
-                content = recording.read()
+                content = recording.read(PIECE)
+                if len(content) == PIECE:
+                    content += recording.readline(LONGEST_LINE)
         except OSError as error:
             raise UserError(f"{file}: cannot be read: {error.strerror}") from error
         identity = (status.st_dev, status.st_ino)
         if status.st_size < start or self._identity.setdefault(file, identity) != identity:
             raise OtherRunError(f"{file}: another run has begun here")
         whole = content[: content.rfind(b"\n") + 1]
+        if not whole and len(content) > LONGEST_LINE:
+            raise PlanFileError(f"{file}: behind byte {start}: a line of {LONGEST_LINE} bytes or more")
+        texts = whole.splitlines()
+        if status.st_size - start - len(whole) > PIECE:
+            texts = [text for text in texts if not text.startswith(SPAN)]
         try:
-            decoded = [self._decoder.decode(line) for line in whole.splitlines()]
-            lines = [self._alignments[file].align(line) for line in decoded]
+            lines = [self._alignments[file].align(self._decoder.decode(text)) for text in texts]
         except (msgspec.DecodeError, RecursionError) as error:
             raise PlanFileError(f"{file}: behind byte {start}: {error}") from error
         # What is kept is noted as read, and not what was only tried.
         self._read[file] = start + len(whole)
+        self._is_behind = self._is_behind or (bool(whole) and len(content) >= PIECE)
         self.heard = max(self.heard, status.st_mtime)
         return lines

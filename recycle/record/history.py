@@ -1,13 +1,11 @@
 """The history of a run: which servers died, which views followed, and how long each change of views took."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 
-from recycle.errors import UserError
 from recycle.record.costs import Cost, IterationTimes
 from recycle.record.reading import load_lines
 from recycle.record.recording import (
@@ -282,17 +280,12 @@ class History:
         return fresh
 
 
-def next_epoch(folder: Path) -> int:
-    """The number of the next view in a run's folder: where a run goes on in it, its views are numbered on.
-
-    What cannot be read there keeps no run from going on.
-    """
-    epoch = 0
-    for file in (folder / "events").glob("*.jsonl"):
-        with suppress(UserError):
-            for line in load_lines(file):
-                epoch = max(epoch, line.epoch + 1) if isinstance(line, ViewLine) else epoch
-    return epoch
+def history_of(lines: Iterable[Line]) -> History:
+    """The history that some lines of a run's recordings tell, in any order."""
+    history = History()
+    for line in sorted(lines, key=lambda line: not isinstance(line, ViewLine)):
+        history.add(line)
+    return history
 
 
 def load_history(path: Path) -> History:
@@ -302,7 +295,4 @@ def load_history(path: Path) -> History:
         UserError: it cannot be read.
         PlanFileError: it is no recording of this version.
     """
-    history = History()
-    for line in sorted(load_lines(path), key=lambda line: not isinstance(line, ViewLine)):
-        history.add(line)
-    return history
+    return history_of(load_lines(path, facts=True))

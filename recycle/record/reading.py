@@ -1,20 +1,24 @@
-"""Reading recordings: one file, or all files of a run's directory, as lines or as one time line."""
+"""Reading recordings of any size: one file, or all files of a run's directory, as lines or as one time line."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 
 from recycle.errors import JobError, PlanFileError, UserError
-from recycle.files import read_bytes
+from recycle.files import read_backwards, read_bytes, read_lines
 from recycle.job import Server
 from recycle.kinds import RECORDING, mistaken
+from recycle.record.latest import LatestSpans
 from recycle.record.recording import (
     FORMAT,
     VERSION,
     Alignment,
     DeathLine,
     InstantLine,
+    IterationLine,
     Line,
     RecoveryLine,
     RunLine,
@@ -24,6 +28,26 @@ from recycle.record.recording import (
 )
 from recycle.record.timeline import Span, Timeline
 from recycle.wording import plural, throughput_text
+
+SPAN = b'{"type":"span"'
+"""How a line of an instruction begins, if it was written by a run."""
+
+
+def recordings(path: Path) -> list[Path]:
+    """A recording, or each one of a run's directory that was begun.
+
+    Raises:
+        UserError: there is none, or one cannot be read.
+    """
+    folder = path / "events" if (path / "events").is_dir() else path
+    if not folder.is_dir():
+        return [path]
+    # Where a disk was full, a file may hold not even its first line.
+    files = (file for file in sorted(folder.glob("*.jsonl")) if file.is_file())
+    found = [file for file in files if next(read_lines(file), None) is not None]
+    if not found:
+        raise UserError(f"{path}: no recordings here: a run's directory holds one .jsonl file per server")
+    return found
 
 
 def load_recording(path: Path) -> Timeline:
@@ -36,47 +60,127 @@ def load_recording(path: Path) -> Timeline:
         UserError: it cannot be read.
         PlanFileError: it is no recording of this version, or the files of a directory disagree on the time unit.
     """
-    return _assemble(dict(_contents(path)), str(path)).from_zero()
+    return load_run(path)[0]
 
 
-def load_lines(path: Path) -> Iterator[Line]:
+def load_run(path: Path, iterations: int | None = None) -> tuple[Timeline, list[Line]]:
+    """The same, and the lines of all that is no instruction and no sample of memory.
+
+    Args:
+        path: of the recording or the directory.
+        iterations: how many of the last iterations of each server the time line has; None for all.
+
+    Raises:
+        UserError: it cannot be read.
+        PlanFileError: as ``load_recording``.
+    """
+    parts = _Parts(iterations)
+    heads: list[RunLine] = []
+    facts: list[Line] = []
+    for file, number, line in _numbered(path):
+        try:
+            parts.add(line)
+        except (PlanFileError, JobError) as error:
+            raise PlanFileError(f"{file}: line {number}: {error}") from error
+        if isinstance(line, RunLine):
+            heads.append(line)
+        if not isinstance(line, SpanLine | SampleLine):
+            facts.append(line)
+    return parts.timeline(heads[0]).from_zero(), facts
+
+
+def load_lines(path: Path, *, facts: bool = False) -> Iterator[Line]:
     """The lines of a recording, or of all recordings of a run's directory, in the order of each file.
+
+    Args:
+        path: of the recording or the directory.
+        facts: whether to leave out instructions but the first of each file, since a long run has gigabytes of them.
+
+    Raises:
+        UserError: it cannot be read.
+        PlanFileError: as ``load_recording``.
+    """
+    return (line for _, _, line in _numbered(path, facts=facts))
+
+
+def next_epoch(folder: Path) -> int:
+    """The number of the next view in a run's folder: where a run goes on in it, its views are numbered on.
+
+    What cannot be read there keeps no run from going on.
+    """
+    return max((_last_epoch(file) for file in (folder / "events").glob("*.jsonl")), default=-1) + 1
+
+
+def _last_epoch(file: Path) -> int:
+    """The number of the last view that a recording speaks of; -1 if it speaks of none."""
+    # What is told of a view may come behind the first line of the next one.
+    return max(islice(_epochs_backwards(file), 16), default=-1)
+
+
+def _epochs_backwards(file: Path) -> Iterator[int]:
+    decoder = msgspec.json.Decoder[Line](Line)
+    with suppress(UserError):
+        for text in read_backwards(file):
+            with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                line = decoder.decode(text)
+                if isinstance(line, ViewLine | IterationLine | RecoveryLine):
+                    yield line.epoch
+
+
+def _numbered(path: Path, *, facts: bool = False) -> Iterator[tuple[Path, int, Line]]:
+    """The lines of a run's recordings, each with its file and its number there, from 1.
+
+    Raises:
+        UserError: one cannot be read.
+        PlanFileError: one is no recording of this version, or they disagree on the time unit.
+    """
+    first: RunLine | None = None
+    for file in recordings(path):
+        for number, line in _lines_of(file, facts=facts):
+            if number == 1 and isinstance(line, RunLine):
+                first = first or line
+                if (line.time_unit, line.source) != (first.time_unit, first.source):
+                    raise PlanFileError(
+                        f"{path}: recordings of one run share a time unit and a source, and these are "
+                        f"{first.source} in {first.time_unit}s and {line.source} in {line.time_unit}s"
+                    )
+            yield file, number, line
+
+
+def _lines_of(file: Path, *, facts: bool) -> Iterator[tuple[int, Line]]:
+    """The lines of a recording with their numbers, and with times of the launcher's clock; the first is its head.
 
     Raises:
         UserError: it cannot be read.
         PlanFileError: it is no recording of this version; the message names the line.
     """
-    for file, content in _contents(path):
-        yield from decode_lines(content, file)
-
-
-def decode_lines(content: bytes, source: str) -> Iterator[Line]:
-    """The lines of a recording's content, with times of the launcher's clock; the first is its head.
-
-    Args:
-        content: what the file holds.
-        source: what to call it in errors.
-
-    Raises:
-        PlanFileError: it is no recording of this version; the message names the line.
-    """
-    decoder, alignment = msgspec.json.Decoder(Line), Alignment()
-    whole = content[: content.rfind(b"\n") + 1]
-    if not whole:
-        raise PlanFileError(f"{source}: the file is empty; a recording begins with a line of type run")
-    mistake = mistaken(content, RECORDING)
-    if mistake is not None:
-        raise PlanFileError(f"{source}: {mistake}")
-    for number, text in enumerate(whole.splitlines(), 1):
+    decoder, alignment, number = msgspec.json.Decoder[Line](Line), Alignment(), 0
+    has_begun = False
+    for number, text in enumerate(read_lines(file), 1):
+        if facts and text.startswith(SPAN):
+            if has_begun:
+                continue
+            has_begun = True
         try:
-            line: Line = decoder.decode(text)
+            line = decoder.decode(text)
             if isinstance(line, RunLine):
                 _check(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, PlanFileError) as error:
-            raise PlanFileError(f"{source}: line {number}: {error}") from error
+            mistake = _mistake(file) if number == 1 else None
+            raise PlanFileError(f"{file}: {mistake or f'line {number}: {error}'}") from error
         if number == 1 and not isinstance(line, RunLine):
-            raise PlanFileError(f"{source}: line 1: a recording begins with a line of type run")
-        yield alignment.align(line)
+            raise PlanFileError(f"{file}: line 1: a recording begins with a line of type run")
+        yield number, alignment.align(line)
+    if not number:
+        mistake = _mistake(file) or "the file is empty; a recording begins with a line of type run"
+        raise PlanFileError(f"{file}: {mistake}")
+
+
+def _mistake(file: Path) -> str | None:
+    """What a file that is no recording is instead, if that is known."""
+    with suppress(UserError):
+        return mistaken(read_bytes(file), RECORDING)
+    return None
 
 
 def timeline_of(lines: Iterable[Line]) -> Timeline:
@@ -98,10 +202,14 @@ def timeline_of(lines: Iterable[Line]) -> Timeline:
 
 
 class _Parts:
-    """Collects the lines of the servers of one run, whose clocks agree."""
+    """Collects the lines of the servers of one run, whose clocks agree.
 
-    def __init__(self) -> None:
-        self._spans: list[Span] = []
+    Args:
+        iterations: of how many of its last iterations the spans of a server are kept; None for all.
+    """
+
+    def __init__(self, iterations: int | None = None) -> None:
+        self._spans = LatestSpans[Span](iterations)
         self._instants: list[InstantLine] = []
         self._samples: list[tuple[Server, SampleLine]] = []
         self._recoveries: list[tuple[Server, RecoveryLine]] = []
@@ -115,7 +223,7 @@ class _Parts:
         """
         match line:
             case SpanLine():
-                self._spans.append(Span.parse(line))
+                self._spans.add(Span.parse(line))
             case InstantLine(kind="standstill"):
                 pass  # a stack is read, and not drawn
             case InstantLine():
@@ -146,50 +254,6 @@ class _Parts:
             period=head.period,
             recoveries=tuple(recovery for _, recovery in recoveries),
         )
-
-
-def _assemble(contents: Mapping[str, bytes], name: str) -> Timeline:
-    """One time line of the recordings of one run.
-
-    Args:
-        contents: of each recording, by what to call it in errors.
-        name: what to call them together.
-
-    Raises:
-        PlanFileError: one is no recording, they have different time units, or some are planned and some measured.
-    """
-    parts, heads = _Parts(), []
-    for source, content in contents.items():
-        for number, line in enumerate(decode_lines(content, source), 1):
-            if number == 1:
-                assert isinstance(line, RunLine)
-                heads.append(line)
-            try:
-                parts.add(line)
-            except (PlanFileError, JobError) as error:
-                raise PlanFileError(f"{source}: line {number}: {error}") from error
-    first = heads[0]
-    for other in heads:
-        if (other.time_unit, other.source) != (first.time_unit, first.source):
-            raise PlanFileError(
-                f"{name}: recordings of one run share a time unit and a source, and these are "
-                f"{first.source} in {first.time_unit}s and {other.source} in {other.time_unit}s"
-            )
-    return parts.timeline(first)
-
-
-def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
-    """What a recording holds, or each one of a run's directory that was begun; with what to call it in errors."""
-    folder = path / "events" if (path / "events").is_dir() else path
-    if not folder.is_dir():
-        yield str(path), read_bytes(path)
-        return
-    # Where a disk was full, a file may hold not even its first line.
-    files = (file for file in sorted(folder.glob("*.jsonl")) if file.is_file())
-    found = [(str(file), content) for file in files if b"\n" in (content := read_bytes(file))]
-    if not found:
-        raise UserError(f"{path}: no recordings here: a run's directory holds one .jsonl file per server")
-    yield from found
 
 
 def _check(head: RunLine) -> None:

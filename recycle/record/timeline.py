@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Literal, Self
 
@@ -46,7 +47,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
         """
         if not line.start <= line.end:
             raise PlanFileError(f"the span ends at {line.end}, before its start at {line.start} - at `$.end`")
-        server, instruction = Server.parse(line.server), Instruction.parse(line.instruction)
+        server, instruction = _server(line.server), _instruction(line.instruction)
         return cls(server, line.lane, instruction, line.start, line.end, line.iteration, line.index)
 
     def line(self) -> SpanLine:
@@ -54,6 +55,11 @@ class Span(msgspec.Struct, frozen=True, gc=False):
         return SpanLine(
             str(self.server), self.lane, str(self.instruction), self.start, self.end, self.iteration, self.index
         )
+
+
+# A recording has the same few names again and again.
+_server = lru_cache(1 << 12)(Server.parse)
+_instruction = lru_cache(1 << 16)(Instruction.parse)
 
 
 class Outage(msgspec.Struct, frozen=True):
@@ -98,10 +104,22 @@ class Timeline(msgspec.Struct, frozen=True):
     first: int = 0
 
     def last(self, count: int) -> "Timeline":
-        """Its last iterations, numbered from 0 and moved to start at 0; who is dead stays known."""
-        first = max(0, self.iterations - count)
+        """Its last iterations, numbered from 0 and moved to start at 0; who is dead stays known.
+
+        They are counted without what was given up. Of that, what was begun meanwhile is in it.
+        """
+        void = self.void
+        made = [span for span in self.spans if not void.has(span)]
+        newest = max((span.iteration for span in made), default=-1)
+        first = max(0, newest + 1 - count)
+        # A run that went back to a checkpoint may have begun the same iterations long before.
+        since = min((span.start for span in made if span.iteration == first - 1), default=-math.inf)
         replace = msgspec.structs.replace
-        spans = tuple(replace(span, iteration=span.iteration - first) for span in self.spans if span.iteration >= first)
+        spans = tuple(
+            replace(span, iteration=span.iteration - first)
+            for span in self.spans
+            if first <= span.iteration <= newest + 1 and span.start >= since
+        )
         begin = min((span.start for span in spans), default=0)
         out = {
             str(server)

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -121,12 +121,11 @@ class Totals:
             receive(total)
 
 
-def load_totals(path: Path) -> list[StepTotal]:
-    """The totals of a run's steps, from its directory or a recording; where one was made again, the later one.
+def totals_of(lines: Iterable[Line]) -> list[StepTotal]:
+    """The totals of a run's steps, from the lines of its recordings; where one was made again, the later one.
 
-    Raises:
-        UserError: it cannot be read.
-        PlanFileError: it is no recording of this version.
+    Args:
+        lines: those of each server in their order.
     """
     found: dict[tuple[bool, int], StepTotal] = {}
 
@@ -134,11 +133,20 @@ def load_totals(path: Path) -> list[StepTotal]:
         found[total.held_out, total.step] = total
 
     totals = Totals(keep)
-    lines = list(load_lines(path))
     for line in sorted(lines, key=lambda line: line.epoch if isinstance(line, ViewLine) else math.inf):
         totals.add(line)
     totals.finish()
     return sorted(found.values(), key=lambda total: total.step)
+
+
+def load_totals(path: Path) -> list[StepTotal]:
+    """The same, from its directory or a recording.
+
+    Raises:
+        UserError: it cannot be read.
+        PlanFileError: it is no recording of this version.
+    """
+    return totals_of(load_lines(path, facts=True))
 
 
 def _mean(losses: Sequence[float]) -> float:

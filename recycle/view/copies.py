@@ -1,13 +1,11 @@
 """Where the copies of a run's state are: on live servers, and in the memory of hosts."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import msgspec
 
 from recycle.job import Job, Server
-from recycle.record.reading import load_lines
-from recycle.record.recording import CopyLine
+from recycle.record.recording import CopyLine, Line
 from recycle.state.ladder import Copy, StatePart, find_outdated, find_whole, is_late
 from recycle.wording import plural
 
@@ -128,20 +126,17 @@ def live_by_stage(job: Job, servers: Iterable[str]) -> list[list[str]]:
     return found
 
 
-def load_copies(path: Path, job: Job, servers: Iterable[str]) -> tuple[StageCopies, ...]:
+def copies_of(lines: Iterable[Line], job: Job, servers: Iterable[str]) -> tuple[StageCopies, ...]:
     """Where the state of each stage of a run is, by its recordings; nothing where none was kept in memory.
 
     Args:
-        path: of the run's directory or a recording.
+        lines: of the recordings.
         job: that it trains.
         servers: that are live.
-
-    Raises:
-        UserError: it cannot be read.
     """
-    copies, lines = KnownCopies(), [line for line in load_lines(path) if isinstance(line, CopyLine)]
-    copies.add(lines)
-    return copies.stages(live_by_stage(job, servers)) if lines else ()
+    copies, made = KnownCopies(), [line for line in lines if isinstance(line, CopyLine)]
+    copies.add(made)
+    return copies.stages(live_by_stage(job, servers)) if made else ()
 
 
 def copies_lines(copies: Iterable[StageCopies]) -> list[str]:

@@ -10,14 +10,14 @@ from recycle.plan.document import load_plan
 from recycle.plan.plan import Plan
 from recycle.plan.timing import Deadlock
 from recycle.plan.violation import Violation
-from recycle.record.history import History, load_history
+from recycle.record.history import History, history_of
 from recycle.record.measured import held_memory
 from recycle.record.planned import timeline
-from recycle.record.reading import load_recording
+from recycle.record.reading import load_run
 from recycle.record.recording import PLAN
 from recycle.record.timeline import Timeline
-from recycle.record.totals import StepTotal, load_totals
-from recycle.view.copies import StageCopies, load_copies
+from recycle.record.totals import StepTotal, totals_of
+from recycle.view.copies import StageCopies, copies_of
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -73,13 +73,13 @@ def load_subject(path: Path, iterations: int | None = None) -> Subject:
         UserError: it cannot be read, or is neither.
     """
     if path.is_dir() or path.suffix == ".jsonl":
-        line = load_recording(path)
+        line, facts = load_run(path, iterations)
         line = line.last(iterations) if iterations else line
-        history, totals = load_history(path), tuple(load_totals(path))
+        history, totals = history_of(facts), tuple(totals_of(facts))
         job = load_plan(path / PLAN).job if (path / PLAN).exists() else None
         if job is not None and not line.samples:
             line = msgspec.structs.replace(line, samples=held_memory(line, job))
         view = history.view
-        copies = load_copies(path, job, view.servers) if job is not None and view is not None else ()
+        copies = copies_of(facts, job, view.servers) if job is not None and view is not None else ()
         return Subject(path.name, None, line, history=history, totals=totals, job=job, copies=copies)
     return subject_of(load_plan(path), path.stem, iterations or 1)

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from recycle.job import Job
 from recycle.plan.document import load_plan
 from recycle.record.following import OtherRunError, RecordingFollower
 from recycle.record.history import Change, History, RunEvent, ViewRecovery
+from recycle.record.latest import LatestSpans
 from recycle.record.measured import held_memory
 from recycle.record.processes import SLACK, Processes, is_gone
 from recycle.record.reading import timeline_of
@@ -171,7 +173,7 @@ class WatchedRun:
         # What servers have said in their present lives.
         self._unprotected: set[str] = set()
         self._head: RunLine | None = None
-        self._spans: dict[int, list[SpanLine]] = {}
+        self._spans = LatestSpans[SpanLine](SHOWN)
         self._others: list[Line] = []
         self._waiting: list[Line] = []
         self._known: Job | None = None
@@ -184,11 +186,14 @@ class WatchedRun:
             UserError: a recording cannot be read.
         """
         try:
-            come = self._follower.look()
+            for come in self._follower.pieces():
+                self._take_all(come)
         except OtherRunError:
             self._begin()
             self._version += 1
-            come = self._follower.look()
+            self.look()
+
+    def _take_all(self, come: Sequence[Line]) -> None:
         lines = [*self._waiting, *come]
         self._version += len(lines) - len(self._waiting)
         # The first view comes before all that is counted in it, in whichever file it stands.
@@ -236,7 +241,7 @@ class WatchedRun:
     def panel(self) -> Panel:
         """The last iterations, laid out."""
         job = self._job()
-        spans = [span for _, each in sorted(self._spans.items()) for span in each]
+        spans = [*self._spans]
         line = Timeline(self.folder.name, "us", "measured", (), (), ())
         if self._head is not None and spans:
             line = timeline_of([self._head, *self._others, *spans]).last(SHOWN)
@@ -282,17 +287,11 @@ class WatchedRun:
                 if line.zero is not None:
                     self._zeros.append(line.zero + line.ahead * microseconds(self._history.time_unit) / 1e6)
             case SpanLine():
-                newest = max(self._spans, default=0)
-                if line.iteration > newest - SHOWN - 1:
-                    self._spans.setdefault(line.iteration, []).append(line)
-                for old in [each for each in self._spans if each <= line.iteration - SHOWN - 1]:
-                    del self._spans[old]
+                self._spans.add(line)
             case CopyLine():
                 pass
             case ViewLine():
                 self._others.append(line)
-                if line.restore == "checkpoint":
-                    self._spans.clear()
             case IterationLine() | EvaluationLine() if self._history.view is None:
                 self._waiting.append(line)
             case _:

@@ -3,6 +3,7 @@ import pytest
 
 from harness.recordings import encode_lines
 from recycle.errors import PlanFileError
+from recycle.record import following
 from recycle.record.following import RecordingFollower
 from recycle.record.reading import load_lines
 from recycle.record.recording import DeathLine, InstantLine, ProcessLine, RecoveryLine, RunLine, SpanLine
@@ -68,3 +69,31 @@ def test_what_is_no_recording_is_named(tmp_path, events):
     (events / "W0_0.jsonl").write_bytes(b"nothing\n")
     with pytest.raises(PlanFileError, match="W0_0"):
         list(RecordingFollower(tmp_path).look())
+
+
+@pytest.mark.parametrize("piece", [1, 90, 400, 1 << 20])
+def test_a_long_run_is_read_in_pieces_and_of_its_instructions_the_last(tmp_path, events, monkeypatch, piece):
+    monkeypatch.setattr(following, "PIECE", piece)
+    expected = set()
+    for server in ("W0_0", "W1_0"):
+        spans = [SpanLine(server, "compute", "0F0.0", float(n), n + 1.0, n) for n in range(40)]
+        facts = [said(f"{server} has made {n}") for n in range(40)]
+        append(events / f"{server}.jsonl", HEAD, *(each for pair in zip(facts, spans, strict=True) for each in pair))
+        expected |= {*facts, spans[-1]}
+    pieces = list(RecordingFollower(tmp_path).pieces())
+    read = [line for lines in pieces for line in lines]
+    assert expected <= set(read)
+    assert len(read) == len(set(read)) + 1
+    assert (len(pieces) > 2) == (piece < 1000)
+    assert any(isinstance(line, SpanLine) and not line.iteration for line in read) == (piece > 1000)
+
+
+def test_a_line_that_never_ends_is_named_and_takes_no_memory(tmp_path, events, monkeypatch):
+    monkeypatch.setattr(following, "PIECE", 100)
+    monkeypatch.setattr(following, "LONGEST_LINE", 200)
+    append(events / "W0_0.jsonl", HEAD)
+    with (events / "W0_0.jsonl").open("ab") as file:
+        file.write(b"0" * 1000)
+    follower = RecordingFollower(tmp_path)
+    with pytest.raises(PlanFileError, match="a line of 200 bytes or more"):
+        list(follower.look())

@@ -3,7 +3,8 @@ from contextlib import closing
 import pytest
 
 from harness.recordings import write_events
-from recycle.record.history import Change, History, ViewRecovery, load_history, next_epoch
+from recycle.record.history import Change, History, ViewRecovery, load_history
+from recycle.record.reading import next_epoch
 from recycle.record.recording import DeathLine, InstantLine, IterationLine, RecoveryLine, RunLine, ViewLine
 from recycle.record.reporting import EventFile
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from harness.examples import paper_job
 from recycle.record.recording import CopyLine
-from recycle.view.copies import KnownCopies, StageCopies, copies_lines, live_by_stage, load_copies
-from tests.record.test_following import HEAD, append
+from recycle.view.copies import KnownCopies, StageCopies, copies_lines, copies_of, live_by_stage
+from tests.record.test_following import HEAD
 
 PEERS = ("W0_1", "W1_1", "W2_1")
 
@@ -96,12 +96,10 @@ def test_a_person_reads_what_the_next_death_costs(live, copies, text):
     assert copies_lines([found]) == [f"state of stage 1: {text}"]
 
 
-def test_of_a_run_that_keeps_nothing_in_memory_nothing_is_said(tmp_path):
+def test_of_a_run_that_keeps_nothing_in_memory_nothing_is_said():
     job = paper_job(stages=2)
-    append(tmp_path / "W0_1.jsonl", HEAD)
-    assert load_copies(tmp_path, job, PEERS) == ()
-    append(tmp_path / "W0_1.jsonl", *put(2, ["a"]))
-    assert load_copies(tmp_path, job, PEERS)[1].hosts == (("a", 3),)
+    assert copies_of([HEAD], job, PEERS) == ()
+    assert copies_of([HEAD, *put(2, ["a"])], job, PEERS)[1].hosts == (("a", 3),)
 
 
 def test_servers_are_sorted_into_their_stages():

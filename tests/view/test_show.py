@@ -12,6 +12,7 @@ from recycle.plan.document import save_plan
 from recycle.plan.instruction import Op
 from recycle.view.files import FILE_VIEWS
 from tests.view.conftest import SCHEDULES
+from tests.view.disturbed import write_disturbed
 from tests.view.samples import measured
 
 STAGGERED = SCHEDULES / "4-staggered.json"
@@ -70,6 +71,15 @@ def test_a_measured_run_is_shown_alone_and_against_its_plan(ran, staggered, tmp_
     out = ran("show", STAGGERED, "--against", tmp_path, "--iterations", "2")
     assert "pace: one slot of the first is 11.25 ms of the second" in out
     assert "the same, in the same order on the same servers" in out
+
+
+def test_it_is_said_what_large_recordings_cost_to_read(run, tmp_path, monkeypatch):
+    write_disturbed(tmp_path / "run")
+    monkeypatch.setattr("recycle.cli.show.LARGE", 1000)
+    status, _, err = run("show", tmp_path / "run")
+    assert status == 0
+    assert "GB of recordings are read into memory; --iterations 20 keeps those of the last 20 iterations" in err
+    assert run("show", tmp_path / "run", "--iterations", 1)[2] == ""
 
 
 def test_a_summary_as_json(ran):

@@ -28,7 +28,7 @@ from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.gpt.text import TokenText
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.moves import Mover
-from recycle.record.history import next_epoch
+from recycle.record.reading import next_epoch
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Event, FileReporter, Reporter, SilentReporter
 from recycle.runtime.checkpoint_folders import (

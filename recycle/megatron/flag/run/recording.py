@@ -22,7 +22,7 @@ from recycle.megatron.shared.patching import replace
 from recycle.plan.document import save_plan
 from recycle.plan.memory import peak_memory
 from recycle.plan.plan import Plan
-from recycle.record.history import next_epoch
+from recycle.record.reading import next_epoch
 from recycle.record.recorder import Recorder
 from recycle.record.recording import PLAN, EvaluationLine, InstantLine, IterationLine, ViewLine
 from recycle.record.reporting import Event, EventFile
