@@ -19,8 +19,8 @@ HEAD = RunLine("recycle run", 1, "a run", "us", "measured")
 SERVERS = ("W0_0", "W1_0")
 
 
-def view(epoch, time, step):
-    return ViewLine(epoch, time, list(SERVERS), [], step, "a cause", "memory", 10, 1.0, "the catalogue")
+def view(epoch, time, step, restore="memory"):
+    return ViewLine(epoch, time, list(SERVERS), [], step, "a cause", restore, 10, 1.0, "the catalogue")
 
 
 def write_run(folder, stretches):
@@ -33,7 +33,9 @@ def write_run(folder, stretches):
     lines = {server: [HEAD] for server in SERVERS}
     launcher, time = [HEAD], 0.0
     for epoch, (step, made, interrupted) in enumerate(stretches):
-        launcher.append(view(epoch, time, step))
+        # Some servers tell of views, too.
+        for each in (launcher, *lines.values()):
+            each.append(view(epoch, time, step, "checkpoint" if epoch else "memory"))
         for iteration in range(step, step + made + interrupted):
             for late, server in enumerate(SERVERS):
                 start = time + late

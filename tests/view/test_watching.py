@@ -15,6 +15,7 @@ from recycle.record.recording import CopyLine, DeathLine, ProcessLine
 from recycle.record.totals import load_totals
 from recycle.view.watching import SHOWN, WatchedRun
 from tests.record.test_following import append
+from tests.record.test_latest import SERVERS, write_run
 from tests.view.disturbed import VICTIM, write_disturbed
 
 
@@ -205,6 +206,16 @@ def test_a_link_that_leads_to_another_run_shows_that(tmp_path, whole):
     second = look(run)
     assert second.version > first.version
     assert second.step == look(WatchedRun(tmp_path / "two")).step < first.step
+
+
+def test_of_a_run_that_went_back_to_a_checkpoint_all_servers_are_drawn_from_there_on(tmp_path):
+    write_run(tmp_path, [(0, 100, True), (40, 5, True)])
+    run = WatchedRun(tmp_path)
+    run.look()
+    line = run.panel().timeline
+    assert {(str(span.server), line.first + span.iteration) for span in line.spans} == {
+        (server, iteration) for server in SERVERS for iteration in (43, 44, 45)
+    }
 
 
 @pytest.mark.parametrize("spoilt", [b"\0" * 40 + b"\n", b"{\n", b""])
