@@ -39,7 +39,7 @@ from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.planner.source import plan_maker
-from recycle.record.history import History, load_history
+from recycle.record.history import History, history_of
 from recycle.record.reading import load_lines
 from recycle.record.recording import IterationLine, RecoveryLine, SpanLine
 
@@ -247,7 +247,7 @@ def account(iterations: int, slot: float, kills: Sequence[int], source: random.R
             run.kill(source.choice(able))
         run.await_end()
         lines = list(load_lines(Path(temporary)))
-        history = load_history(Path(temporary))
+        history = history_of(load_lines(Path(temporary)))
     spans = [line for line in lines if isinstance(line, SpanLine)]
     end, printed = max(each.end for each in spans), history.costs.whole / MICROSECONDS
     left_out = 0.0

@@ -46,7 +46,7 @@ from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.planner.source import plan_maker
-from recycle.record.history import load_history
+from recycle.record.history import history_of
 from recycle.record.reading import load_lines
 from recycle.record.recording import SpanLine, ViewLine
 from recycle.study.answer import Bill
@@ -184,7 +184,9 @@ def read(name: str, job: Job, folder: Path) -> Lived:
         for earlier, later in pairwise(relative)
         if not any(entry.start < later and earlier < entry.end for entry in outages.entries)
     ]
-    recoveries = [change.recovery for change in load_history(folder).changes if change.recovery and change.deaths]
+    recoveries = [
+        change.recovery for change in history_of(load_lines(folder)).changes if change.recovery and change.deaths
+    ]
     pause = statistics.median(each.pause for each in recoveries) / MICROSECONDS
     return Lived(name, relative, outages, statistics.fmean(whole), pause)
 

@@ -12,7 +12,7 @@ from harness.forked import TRAINER
 from harness.started import TRAIN, Started, wait_until
 from recycle.record.reading import load_lines
 from recycle.record.recording import ProcessLine
-from recycle.record.totals import load_totals
+from recycle.record.totals import totals_of
 from tests.view.conftest import SCHEDULES
 
 pytestmark = [
@@ -74,7 +74,7 @@ def test_a_run_is_watched_through_a_kill(start, browser, tmp_path):
     assert run.ended() == 0, run.output[-3000:]
     # What was told last may come with the next look at the run.
     wait_until(lambda: text(browser, "live-iteration") == "8 of 8")
-    loss = load_totals(folder)[-1].loss
+    loss = totals_of(load_lines(folder))[-1].loss
     wait_until(lambda: text(browser, "live-loss") == f"{loss:.4f}")
     # The run has ended, and no process of it is shown as if it lived.
     wait_until(lambda: text(browser, "live-state").startswith("ended, at "))

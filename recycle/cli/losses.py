@@ -8,10 +8,9 @@ import click
 from recycle.cli.console import report_console
 from recycle.errors import UserError
 from recycle.files import write_whole
-from recycle.record.history import History
+from recycle.record.history import History, history_of
 from recycle.record.reading import load_lines
-from recycle.record.recording import ViewLine
-from recycle.record.totals import StepTotal, Totals
+from recycle.record.totals import totals_of
 from recycle.view.losses import Mark, compare_losses, draw_losses
 
 
@@ -65,22 +64,11 @@ def load_losses(path: Path) -> Losses:
     Raises:
         UserError: they cannot be read, or have no losses.
     """
-    losses: dict[float, float] = {}
-
-    def take(total: StepTotal) -> None:
-        if not total.held_out:
-            losses[total.step + 1] = total.loss
-
-    totals, history = Totals(take), History()
-    lines = list(load_lines(path, facts=True))
-    views = sorted((line for line in lines if isinstance(line, ViewLine)), key=lambda view: view.epoch)
-    for line in [*views, *lines]:
-        totals.add(line)
-        history.add(line)
-    totals.finish()
+    facts = list(load_lines(path, facts=True))
+    losses = [(total.step + 1.0, total.loss) for total in totals_of(facts) if not total.held_out]
     if not losses:
         raise UserError(f"{path}: no losses here: give the directory of a run that trained for an iteration or more")
-    return Losses(sorted(losses.items()), history)
+    return Losses(losses, history_of(facts))
 
 
 def marks_of(history: History) -> list[Mark]:

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import msgspec
 
 from recycle.record.costs import Cost, IterationTimes
-from recycle.record.reading import load_lines
 from recycle.record.recording import (
     AbandonedLine,
     DeathLine,
@@ -286,13 +284,3 @@ def history_of(lines: Iterable[Line]) -> History:
     for line in sorted(lines, key=lambda line: not isinstance(line, ViewLine)):
         history.add(line)
     return history
-
-
-def load_history(path: Path) -> History:
-    """The history of a run, from its directory or a recording.
-
-    Raises:
-        UserError: it cannot be read.
-        PlanFileError: it is no recording of this version.
-    """
-    return history_of(load_lines(path, facts=True))

@@ -3,11 +3,9 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 import msgspec
 
-from recycle.record.reading import load_lines
 from recycle.record.recording import EvaluationLine, IterationLine, Line, ViewLine
 
 
@@ -137,16 +135,6 @@ def totals_of(lines: Iterable[Line]) -> list[StepTotal]:
         totals.add(line)
     totals.finish()
     return sorted(found.values(), key=lambda total: total.step)
-
-
-def load_totals(path: Path) -> list[StepTotal]:
-    """The same, from its directory or a recording.
-
-    Raises:
-        UserError: it cannot be read.
-        PlanFileError: it is no recording of this version.
-    """
-    return totals_of(load_lines(path, facts=True))
 
 
 def _mean(losses: Sequence[float]) -> float:

@@ -3,8 +3,8 @@ from contextlib import closing
 import pytest
 
 from harness.recordings import write_events
-from recycle.record.history import Change, History, ViewRecovery, load_history
-from recycle.record.reading import next_epoch
+from recycle.record.history import Change, History, ViewRecovery, history_of
+from recycle.record.reading import load_lines, next_epoch
 from recycle.record.recording import DeathLine, InstantLine, IterationLine, RecoveryLine, RunLine, ViewLine
 from recycle.record.reporting import EventFile
 
@@ -127,7 +127,7 @@ def test_the_history_of_a_run_is_read_from_its_files(tmp_path):
         if not isinstance(line, ViewLine):
             parts.setdefault(line.server, []).append(line)
     write_events(tmp_path, {name: [HEAD, *lines] for name, lines in parts.items()})
-    assert load_history(tmp_path).changes == told(KILLED)[0].changes
+    assert history_of(load_lines(tmp_path)).changes == told(KILLED)[0].changes
 
 
 @pytest.mark.parametrize("turn", range(len(KILLED)))
@@ -146,4 +146,4 @@ def test_views_are_numbered_on_behind_whatever_is_half_written(tmp_path):
         broken.write(b'{"type":"vie{"type":"view"\n')
     assert next_epoch(tmp_path) == 3
     (tmp_path / "events" / "W1_0.jsonl").write_bytes(b'{"type":"run"')
-    assert len(load_history(tmp_path).changes) == 2
+    assert len(history_of(load_lines(tmp_path)).changes) == 2

@@ -12,7 +12,7 @@ from recycle.errors import UserError
 from recycle.plan.document import save_plan
 from recycle.record.reading import load_lines
 from recycle.record.recording import CopyLine, DeathLine, ProcessLine
-from recycle.record.totals import load_totals
+from recycle.record.totals import totals_of
 from recycle.view.watching import SHOWN, WatchedRun
 from tests.record.test_following import append
 from tests.record.test_latest import SERVERS, write_run
@@ -68,7 +68,7 @@ def test_before_anything_is_written_nothing_is_said(tmp_path):
 @pytest.mark.parametrize("shares", [(1,), (0.1, 0.3, 0.5, 0.9, 1), (0.02, 0.6, 1)])
 def test_in_the_end_the_figures_are_those_of_the_recordings(planned, whole, shares):
     run, states = watched(planned, whole, *shares)
-    totals = load_totals(planned)
+    totals = totals_of(load_lines(planned))
     last = states[-1]
     assert last.step == 4
     assert last.losses == tuple(total.loss for total in totals)

@@ -12,11 +12,11 @@ from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.run.recording import Recording, begin_recordings
 from recycle.plan.instruction import Instruction, Op
-from recycle.record.history import load_history
+from recycle.record.history import history_of
 from recycle.record.reading import load_lines
 from recycle.record.recorder import HostMoment, Recorder
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine, SpanLine, ViewLine
-from recycle.record.totals import load_totals
+from recycle.record.totals import totals_of
 from recycle.runtime.recover.view_reports import first_view
 
 LAST = Server(0, 3)
@@ -127,8 +127,8 @@ def test_a_start_from_a_checkpoint_goes_on_in_the_recordings_of_the_one_before(t
 
     assert begin(0, 0, 1, 2) == 0
     assert begin(1, 1, 2, 3) == 1
-    assert [total.step for total in load_totals(tmp_path)] == [0, 1, 2, 3]
-    change = load_history(tmp_path).changes[0]
+    assert [total.step for total in totals_of(load_lines(tmp_path))] == [0, 1, 2, 3]
+    change = history_of(load_lines(tmp_path)).changes[0]
     assert (change.view.restore, change.again) == ("checkpoint", 2)
 
 

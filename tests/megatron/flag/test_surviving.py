@@ -35,8 +35,9 @@ from harness.started import Started, by_hand, wait_until
 from harness.undisturbed import trained_by_script
 from recycle.plan.mode import Mode
 from recycle.planner.catalogue import make_catalogue
-from recycle.record.history import load_history
-from recycle.record.totals import load_totals
+from recycle.record.history import history_of
+from recycle.record.reading import load_lines
+from recycle.record.totals import totals_of
 
 # Every test starts processes that import Megatron, which takes its time where others are at work as well.
 pytestmark = [needs_training, pytest.mark.timeout(1200)]
@@ -61,13 +62,15 @@ def stock(shared_runs, dataset):
 
 def require_recorded(printed, folder, returned):
     """The recordings say what was printed, and who died and came back in turn."""
-    recorded = {total.step + 1: f"{total.loss:.6E}" for total in load_totals(folder) if not total.held_out}
+    recorded = {total.step + 1: f"{total.loss:.6E}" for total in totals_of(load_lines(folder)) if not total.held_out}
     expected = {number: loss for number, (loss, _) in printed.trained.items()}
     # What is printed there is the mean of the first two.
     assert {**recorded, 2: expected[2]} == expected
-    held_out = {f"iteration {total.step}": f"{total.loss:.6E}" for total in load_totals(folder) if total.held_out}
+    held_out = {
+        f"iteration {total.step}": f"{total.loss:.6E}" for total in totals_of(load_lines(folder)) if total.held_out
+    }
     assert held_out.items() <= printed.evaluated.items() | {(each, held_out[each]) for each in list(held_out)[-1:]}
-    history = load_history(folder)
+    history = history_of(load_lines(folder))
     assert [each.server for each in history.deaths] == returned
     assert [server for change in history.changes for server, _ in change.joined] == returned
     assert all(change.recovery for change in history.changes)
