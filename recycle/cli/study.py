@@ -55,7 +55,11 @@ def _known_policies() -> "Sequence[str]":
 )
 @click.option("--iteration", type=DURATION, help="Of a fault-free iteration; default: by the job's costs, or 10s.")
 @click.option("--layers", type=Count(1), help="Of the model; default: eight per stage.")
-@click.option("--checkpoint-interval", type=DURATION, help="Training between two checkpoints; default: Young's.")
+@click.option(
+    "--checkpoint-interval",
+    type=DURATION,
+    help="Training between two checkpoints of every policy; default: Young's for restarts, and free ones for others.",
+)
 @click.option("--checkpoint-cost", type=DURATION, help="Standing still for a checkpoint.")
 @click.option("--restart", type=DURATION, help="From a failure to training again, by a restart from a checkpoint.")
 @click.option(

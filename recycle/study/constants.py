@@ -90,7 +90,10 @@ SOURCES: Mapping[str, str] = {
     ),
     "restart": f"a restart and the load of its checkpoint with Varuna, {_ARTIFACT}, five models",
     "checkpoint-cost": f"standing still for a checkpoint with Varuna, {_ARTIFACT}, five models",
-    "checkpoint-interval": "training between checkpoints on disk: Young's square root of 2 c / failure rate (1974)",
+    "checkpoint-interval": (
+        "training between checkpoints on disk; if it is not given, Young's square root of 2 c / failure rate (1974) "
+        "for restarts, and no other policy stands still for checkpoints"
+    ),
     "disk-interval": "assumed: training between the checkpoints on disk of those that need one only if a stage is lost",
     "oobleck-pause": f"a reconfiguration, {_ARTIFACT}, five models; dropping takes it, for torchft publishes none",
     "bamboo-pause": f"a reconfiguration, {_ARTIFACT}, five models",
@@ -118,7 +121,7 @@ class Constants(msgspec.Struct, frozen=True, rename="kebab"):
         recycle_pause: of this project's recovery.
         restart: from a failure to training again, by a restart from a checkpoint.
         checkpoint_cost: for which training stands still at a checkpoint.
-        checkpoint_interval: of training between checkpoints; None for Young's.
+        checkpoint_interval: of training between checkpoints; None for Young's with restarts, and free ones with others.
         disk_interval: of training between checkpoints of those that need one only if a stage is lost.
         oobleck_pause: of a reconfiguration.
         bamboo_pause: of a reconfiguration.

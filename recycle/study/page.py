@@ -48,6 +48,8 @@ is of a job that trains more than this one would without failures. Another batch
 {figures}
 <h2>Throughput by the planner</h2>{_throughput(found)}
 <h2>How each way is modelled</h2>{_sources(found)}
+<p class="m">If checkpoint-interval is given, every way but fault-scaled stands still for checkpoint-cost as often.
+Otherwise only restarts do.</p>
 <h2>Constants</h2>{_constants(found)}
 </body></html>
 """

@@ -137,7 +137,8 @@ class Policy(ABC):
         spares: servers that are paid for beyond the job's.
         interval: seconds of fault-free training between safe points.
         cost: seconds for which training stands still at a safe point.
-        checkpoint_interval: seconds of fault-free training between checkpoints on disk, written without standing still.
+        checkpoint_interval: seconds of fault-free training between checkpoints on disk.
+        standing: seconds for which training stands still for these, for each second of fault-free training.
     """
 
     name: str
@@ -147,9 +148,12 @@ class Policy(ABC):
     interval: float
     cost: float = 0.0
     checkpoint_interval: float = 3600.0
+    standing: float = 0.0
 
     def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL) -> None:
         self.interval = ground.iteration
+        self.checkpoint_interval = constants.checkpoint_interval or constants.disk_interval
+        self.standing = standing_still(constants)
         self._ground = ground
         self._rates = rates
         self._constants = constants
@@ -162,6 +166,14 @@ class Policy(ABC):
             cluster: as it is after the change.
             died: whether a server died. It is not among the changes that only bring servers back.
         """
+
+
+def standing_still(constants: Constants) -> float:
+    """Seconds for checkpoints, for each second of fault-free training: a job writes them however failures are survived.
+
+    How often it writes them is only known if it is given.
+    """
+    return constants.checkpoint_cost / constants.checkpoint_interval if constants.checkpoint_interval else 0.0
 
 
 def train(rate: float, used: int) -> Phase:

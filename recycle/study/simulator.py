@@ -139,16 +139,18 @@ class _Run:
         self._time += wall
 
     def _train(self, rate: float, wall: float) -> tuple[float, float]:
-        """Progress and safe points of a stretch; the time for training in it, and that for snapshots.
+        """Progress and safe points of a stretch; the time for training in it, and that for snapshots and checkpoints.
 
         A snapshot that the end of the stretch cuts off is not made: the next stretch begins it again.
         """
         interval, cost = self._policy.interval, self._policy.cost
+        whole, wall = wall, wall / (1 + rate * self._policy.standing)
+        standing = whole - wall
         until_due = max(0.0, self._safe + interval - self._progress) / rate
         if wall < until_due + cost:
             training = min(wall, until_due)
             self._progress += rate * training
-            return training, wall - training
+            return training, wall - training + standing
         rest = wall - until_due - cost
         cycles = math.floor(rest / (interval / rate + cost))
         rest -= cycles * (interval / rate + cost)
@@ -156,4 +158,4 @@ class _Run:
         self._safe += (1 + cycles) * interval
         self._progress = self._safe + rate * last
         snapshot = cost * (1 + cycles) + max(rest - last, 0.0) if cost else 0.0
-        return wall - snapshot, snapshot
+        return wall - snapshot, snapshot + standing

@@ -204,5 +204,16 @@ def test_no_constant_is_out_of_its_range(name):
 def test_checkpoints_are_made_when_they_are_asked_for():
     given = constant_sets({"checkpoint-interval": 1800.0, "checkpoint-cost": 20.0, "restart": 300.0})[-1]
     checkpoints = policy("checkpoints", constants=given)
-    assert (checkpoints.interval, checkpoints.cost) == (1800.0, 20.0)
+    assert (checkpoints.interval, checkpoints.cost, checkpoints.standing) == (1800.0, 20.0, 0.0)
     assert checkpoints.react(cluster_of(0), died=True).phases[0].seconds == 300.0
+
+
+@pytest.mark.parametrize(
+    "name", ["recycle", "recycle-paper", "recycle+memory", "oobleck", "bamboo", "dropping", "gemini"]
+)
+def test_a_job_that_writes_checkpoints_pays_for_them_however_it_survives(name):
+    given = constant_sets({"checkpoint-interval": 1800.0, "checkpoint-cost": 20.0})[-1]
+    assert policy(name, constants=given).standing == pytest.approx(20 / 1800)
+    assert policy(name, constants=given).checkpoint_interval == 1800.0
+    assert policy(name).standing == 0.0
+    assert policy("fault-scaled", constants=given).standing == 0.0

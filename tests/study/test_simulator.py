@@ -72,6 +72,16 @@ def test_a_snapshot_that_a_death_cuts_off_is_not_safe():
     assert spent(outcome) == pytest.approx({"useful": 2 * 10 + 1, "redone": 2 * 10, "snapshot": 2 * 15, "dead": 1})
 
 
+@pytest.mark.parametrize(("interval", "cost"), [(10.0, 2.0), (30.0, 15.0)])
+def test_standing_still_for_checkpoints_takes_what_safe_points_of_their_cost_take(interval, cost):
+    beside = Scripted(interval=1.0)
+    beside.standing = cost / interval
+    ours, theirs = run(beside, seconds=9000.0), run(Scripted(interval=interval, cost=cost), seconds=9000.0)
+    assert ours.progress == pytest.approx(theirs.progress, abs=interval)
+    assert ours.progress == pytest.approx(9000.0 / (1 + cost / interval))
+    assert spent(ours) == pytest.approx({"useful": 2 * ours.progress, "snapshot": 2 * (9000.0 - ours.progress)})
+
+
 def test_back_to_the_checkpoint_on_disk():
     policy = Scripted(interval=1.0, back=Return.CHECKPOINT)
     policy.checkpoint_interval = 25.0

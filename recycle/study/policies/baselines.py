@@ -3,7 +3,9 @@
 from typing import ClassVar
 
 from recycle.study.buckets import Bucket
+from recycle.study.constants import TYPICAL, Constants
 from recycle.study.policy import Cluster, Policy, Reaction, Return, pause, train
+from recycle.study.rates import Ground, Rates
 
 
 class Oobleck(Policy):
@@ -72,6 +74,10 @@ class FaultScaled(Policy):
     name = "fault-scaled"
     source: ClassVar[str] = "live servers over all servers"
     model_only: ClassVar[bool] = True
+
+    def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL) -> None:
+        super().__init__(ground, rates, constants)
+        self.standing = 0.0
 
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:
         """Nothing but another rate."""

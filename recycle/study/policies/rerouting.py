@@ -30,7 +30,6 @@ class Rerouting(Policy):
     def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL, spares: int = 0) -> None:
         super().__init__(ground, rates, constants)
         self.spares = spares
-        self.checkpoint_interval = constants.checkpoint_interval or constants.disk_interval
 
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:
         """Redo the iteration by the plan around the dead; a joiner waits for the next one, and nobody waits for it."""

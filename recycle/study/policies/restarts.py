@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from recycle.study.buckets import Bucket
 from recycle.study.constants import TYPICAL, Constants
-from recycle.study.policy import Cluster, Phase, Policy, Reaction, Return, pause, train
+from recycle.study.policy import Cluster, Phase, Policy, Reaction, Return, pause, standing_still, train
 from recycle.study.rates import Ground, Rates
 
 
@@ -25,7 +25,8 @@ class Checkpoints(Policy):
 
     def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL) -> None:
         super().__init__(ground, rates, constants)
-        self.cost = constants.checkpoint_cost
+        # Its safe points are the checkpoints.
+        self.cost, self.standing = constants.checkpoint_cost, 0.0
         rate = max(ground.failures_per_second, 1e-9)
         young = math.sqrt(2 * constants.checkpoint_cost / rate)
         self.interval = max(ground.iteration, constants.checkpoint_interval or young)
@@ -88,7 +89,7 @@ class Gemini(Checkpoints):
 
     def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL) -> None:
         super().__init__(ground, rates, constants)
-        self.cost = 0.0
+        self.cost, self.standing = 0.0, standing_still(constants)
         self.interval = self._iteration = ground.iteration
         self._restart = constants.gemini_restart
 
