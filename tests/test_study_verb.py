@@ -117,6 +117,8 @@ def test_the_questions_of_an_infrastructure_lead(tmp_path):
         "spare",
     ):
         assert part in sentence
+    # Each figure has its unit: money is given beside it.
+    assert sentence.count("would save") == len(re.findall(r"would save [0-9,]+ GPU-hours", sentence)) > 0
     page = (tmp_path / "out" / "index.html").read_text()
     assert sentence.split(" keeps ")[1][:20] in page
     assert "12 of 8 GPUs: 96 GPUs" in page

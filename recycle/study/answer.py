@@ -151,7 +151,9 @@ class StudyAnswer(msgspec.Struct, frozen=True):
         for topic, text in SHORT.items():
             best = max((each for each in self.choices if each.topic == topic), key=lambda each: each.saved)
             if not best.is_present and best.saved > 0:
-                said.append(f"{text.format(best.choice)} would save {self.bill.hours(best.saved):,.0f}")
+                said.append(
+                    f"{text.format(best.choice)} would save {self.bill.hours(best.saved):,.0f} {self.bill.unit}"
+                )
         return ", ".join(said) if said else "no other shape, batch or memory that was tried loses less"
 
     def as_json(self) -> Mapping[str, object]:

@@ -259,7 +259,7 @@ def test_without_a_checkpoint_a_lost_stage_ends_the_run_and_says_why() -> None:
     told, (proposal,) = lose_a_stage(None)
     assert isinstance(proposal, Propose)
     assert proposal.verdict.stop.startswith("no live server of stage 1 is left, and there is no checkpoint")
-    assert told(Decided, proposal.verdict) == (Stop(proposal.verdict.stop),)
+    assert told(Decided, proposal.verdict) == (Stop(proposal.verdict.stop, proposal.verdict),)
     assert told.state is State.STOPPED
 
 
@@ -283,7 +283,7 @@ def test_with_a_checkpoint_a_lost_stage_waits_for_new_servers() -> None:
 def test_a_joiner_is_told_when_the_run_stops() -> None:
     told = Told(NEW)
     told(Decided, FIRST)
-    assert told(Decided, verdict(1, A, C, stop="why")) == (Stop("why"),)
+    assert told(Decided, last := verdict(1, A, C, stop="why")) == (Stop("why", last),)
 
 
 def test_without_the_store_training_goes_on_until_a_failure() -> None:

@@ -275,6 +275,8 @@ class Stop(Action, frozen=True):
 
     Attributes:
         reason: why.
+        verdict: that says so; None where the members agreed on none.
     """
 
     reason: str
+    verdict: Verdict | None = None

@@ -267,7 +267,7 @@ class Machine:
             return self._leave(f"is not in the view of epoch {view.epoch}")
         if verdict.stop:
             self.state = State.STOPPED
-            return (Stop(verdict.stop),)
+            return (Stop(verdict.stop, verdict),)
         self._enter(view, verdict.step)
         self._layout, self.job = verdict.layout, with_layout(self._home, verdict.layout)
         if not named:

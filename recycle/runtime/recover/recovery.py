@@ -279,7 +279,9 @@ class Recovery:
                 )
             case Exit(reason):
                 self.end_with(FENCED, reason)
-            case Stop(reason):
+            case Stop(reason, verdict):
+                if verdict is not None:
+                    self._reports.tell_last(verdict)
                 self.end_with(STOPPED, reason)
             case _:
                 raise AssertionError(f"nobody does {action}")

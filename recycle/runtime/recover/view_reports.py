@@ -1,7 +1,7 @@
 """What a survivor tells of the views that it goes through."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 from recycle.control.membership.durations import clock_name
@@ -87,9 +87,7 @@ class ViewReports:
         before, self._lone = self._lone, frozenset(lone)
         if self._member not in verdict.view.members[:TELLERS]:
             return
-        for each in verdicts:
-            for death in each.deaths:
-                self._reporter.tell(_line(death, each.epoch, self.times.noticed))
+        self._tell_deaths(verdicts)
         causes = "; ".join(
             f"{Member.parse(death.member).server} {death.reason}" for each in verdicts for death in each.deaths
         )
@@ -115,6 +113,16 @@ class ViewReports:
         if causes and (new := [unit for unit in lone if unit not in before]) and (end := self._last_death()):
             names = " or ".join(dict.fromkeys(str(lone[unit]) for unit in new))
             self.warn(f"one live server is left of {units_text(plan.job, new)}: if {names} dies, {end}")
+
+    def tell_last(self, verdict: Verdict) -> None:
+        """A verdict ends the run: tell who died, also of those in views that never began."""
+        if self._member in verdict.view.members[:TELLERS]:
+            self._tell_deaths([*self._verdicts, verdict])
+
+    def _tell_deaths(self, verdicts: Iterable[Verdict]) -> None:
+        for each in verdicts:
+            for death in each.deaths:
+                self._reporter.tell(_line(death, each.epoch, self.times.noticed or time.monotonic()))
 
     def tell_recovery(self, epoch: int, step: int, recorder: Recorder) -> None:
         """After the first iteration in a view, say what the way there took.

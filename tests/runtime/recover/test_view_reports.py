@@ -7,10 +7,12 @@ from recycle.control.membership.messages import Death, Verdict
 from recycle.control.membership.view import Member
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
+from recycle.record.history import history_of
 from recycle.record.recorder import HostMoment, Recorder
 from recycle.record.recording import AbandonedLine, DeathLine, InstantLine, ViewLine
 from recycle.runtime.recover.plans import FIRST
 from recycle.runtime.recover.view_reports import ADMITTED, MISSED, ViewReports, first_view
+from recycle.view.history import summarise
 
 EVERYBODY = ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0", "W2_0#0", "W2_1#0")
 
@@ -57,6 +59,17 @@ def test_who_died_in_a_view_that_never_began_is_told_with_the_next_one():
     assert isinstance(view, ViewLine)
     assert view.epoch == 2
     assert view.cause == "W1_0 was killed at 1 s; W1_1 was killed at 2 s"
+
+
+@pytest.mark.parametrize(("member", "servers"), [("W0_0#0", ["W1_0", "W1_1"]), ("W2_1#0", [])])
+def test_who_died_before_the_end_of_a_run_is_told_at_its_end(member, servers):
+    view_reports, listener = reports(member)
+    view_reports.decide(verdict(1, "W1_0#0"))
+    view_reports.tell_last(verdict(2, "W1_0#0", "W1_1#0"))
+    assert [each.server for each in listener.lines] == servers
+    assert summarise(history_of([first_view(paper_plan(), 0, 0), *listener.lines]), 6)[:1] == (
+        ["2 failures, no rejoins, no iterations made again"] if servers else []
+    )
 
 
 def test_a_view_whose_memory_is_tight_is_compared_with_1f1b_within_it():
