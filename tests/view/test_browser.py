@@ -298,6 +298,8 @@ def test_keys_go_to_folded_groups_and_dead_servers_and_open_them(shown):
     assert "on W0_2" in tip(shown)
     press(shown, Keys.ESCAPE)
     assert tip(shown) == ""
+    shown.execute_script("schedule.find('W1_2')")
+    assert tip(shown).startswith("W1_2\ndead")
 
 
 @pytest.mark.long

@@ -260,6 +260,11 @@ def test_a_watched_run_is_called_as_its_folder_and_says_when_its_time_line_begin
     assert "from\n0.034 s after the run's begin" in head
 
 
+def test_a_box_says_which_iteration_of_the_run_it_is_of(shown):
+    shown.execute_script("schedule.find('0F0.0')")
+    assert "\niteration 2\n" in tip(shown)
+
+
 def test_keys_scroll_what_has_the_focus_and_the_time_line_only_there(shown):
     from selenium.webdriver.common.keys import Keys
 

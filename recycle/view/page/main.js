@@ -227,10 +227,7 @@ function find(text) {
   }
   const row = panel.rows[place];
   if (row.boxes.to > row.boxes.from) goTo(panel, row.boxes.from);
-  else {
-    moves.revealRow(scene, panel, place);
-    drawNow();
-  }
+  else arrive(scene.lines.find((each) => isSame(each, { panel, place })), scene.from);
   said.textContent = row.dead ? 'dead' : row.label;
   return true;
 }

@@ -84,7 +84,7 @@ export function drawViewNames(scene, pen) {
   pen.textBaseline = 'middle';
   for (const panel of scene.panels) {
     let free = scene.left;
-    const y = Math.max(AXIS, scene.y(panel.first)) + 8;
+    const y = Math.max(AXIS, scene.y(panel.rowsTop)) + 8;
     if (y > scene.y(panel.bottom)) continue;
     for (const [time, name] of panel.views) {
       const x = scene.x(time * panel.scale) + 3;

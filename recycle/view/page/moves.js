@@ -76,10 +76,4 @@ function revealStop(scene, { group, top }) {
   keepInside(scene);
 }
 
-// Bring a row without boxes into sight.
-function revealRow(scene, panel, place) {
-  scene.top = panel.rowTop[place] - (scene.height - AXIS) / 2;
-  keepInside(scene);
-}
-
-export const moves = { keepInside, zoom, stretch, pan, showTime, reveal, revealRow, revealStop };
+export const moves = { keepInside, zoom, stretch, pan, showTime, reveal, revealStop };

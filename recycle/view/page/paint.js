@@ -68,7 +68,7 @@ export function light(scene, pen, focus, followed, note = null) {
   if (followed.length) {
     pen.globalAlpha = 0.72;
     pen.fillStyle = scene.theme.ground;
-    for (const { first, bottom } of scene.panels) pen.fillRect(scene.left, scene.y(first), scene.width, bottom - first);
+    for (const { rowsTop, bottom } of scene.panels) pen.fillRect(scene.left, scene.y(rowsTop), scene.width, bottom - rowsTop);
     pen.globalAlpha = 1;
   }
   for (const { panel, boxes } of followed) {

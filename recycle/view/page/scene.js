@@ -60,7 +60,7 @@ export class Scene {
       y += this.panels.length > 1 ? TITLE : 0;
       panel.curveTop = y;
       y += panel.curves.length * CURVE;
-      panel.first = y;
+      panel.rowsTop = y;
       panel.rowTop = new Float64Array(panel.rows.length);
       panel.inBand = new Uint8Array(panel.rows.length);
       for (const [group, places] of this.grouped(panel)) {
