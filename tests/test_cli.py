@@ -255,6 +255,8 @@ def test_a_baseline_that_lacks_memory_stands_beside_one_that_has_it(run, tmp_pat
     run("catalogue", job_file(tmp_path, limit=6, **shape), "--failures", 1, "--moves", 1, "-o", tmp_path / "c.zip")
     watched = try_plans(tmp_path / "c.zip")["/plan"].answer({})
     assert b"% of fault-free 1F1B within this memory)" in watched
+    more = json.loads(try_plans(tmp_path / "c.zip")["/plan"].answer({"dead": "W0_0,W1_1"}))
+    assert [each["dead"] for each in more["document"]["panels"][0]["rows"]].count(True) == 2
     _, said, _ = run("plan", "--catalogue", tmp_path / "c.zip")
     assert "1F1B with the memory that it wants" in said
     figures = json.loads(run("plan", job_file(tmp_path, limit=6, **shape), "--moves", 1, "--json")[1])

@@ -15,7 +15,7 @@ from recycle.cli.console import make_console, progress_line
 from recycle.cli.options import Verb
 from recycle.cli.parameters import Count, InputPath
 from recycle.control.membership.addresses import LOOPBACK
-from recycle.errors import UserError
+from recycle.errors import NoPlanError, UserError
 from recycle.files import STANDARD
 from recycle.job import Server
 from recycle.plan.catalogue import Catalogue
@@ -136,21 +136,19 @@ def try_plans(path: Path) -> Mapping[str, Route]:
     Raises:
         UserError: it is neither.
     """
-    if path.suffix == ".zip":
-        catalogue = Catalogue(path)
-        start: Plan = catalogue.look_up(()).plan()
+    catalogue = Catalogue(path) if path.suffix == ".zip" else None
+    start: Plan = catalogue.look_up(()).plan() if catalogue else load_plan(path)
 
-        def plan_for(dead: tuple[Server, ...]) -> Plan:
-            return catalogue.look_up(dead).plan()
-    else:
-        start = load_plan(path)
+    def plan_for(dead: tuple[Server, ...]) -> Plan:
+        from recycle.planner.source import plan_maker
 
-        def plan_for(dead: tuple[Server, ...]) -> Plan:
-            from recycle.planner.source import plan_maker
-
-            if tuple(start.dead) == tuple(sorted(dead)):
-                return start
-            return plan_maker(start.job, start.mode)(start.job.dead_servers(dead))
+        if tuple(start.dead) == dead:
+            return start
+        # A catalogue has plans for a few failures.
+        with suppress(NoPlanError):
+            if catalogue:
+                return catalogue.look_up(dead).plan()
+        return plan_maker(start.job, start.mode)(start.job.dead_servers(dead))
 
     lock, known = threading.Lock(), lru_cache(KEPT)(plan_for)
 

@@ -7,6 +7,7 @@ import ipaddress
 import re
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -134,6 +135,11 @@ class PageServer(ThreadingHTTPServer):
         with self._lock:
             self._since.pop(request, None)
         super().shutdown_request(request)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """See BaseServer; a browser that goes elsewhere takes no answer any more, which is nobody's news."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     def service_actions(self) -> None:
         """See BaseServer: it is called twice a second."""

@@ -119,7 +119,7 @@ class RunState(msgspec.Struct, frozen=True):
         events: what happened, the last at the end.
         copies: where the state of each stage is.
         unprotected: whether the store is lost, so that the next death ends the run.
-        ended: whether no process of the run is left.
+        ended: whether no process of the run is left, or no server after its last iteration.
         silent: seconds since any process wrote something.
         since: when that was, as a clock of this machine shows it; empty before the first line.
     """
@@ -229,7 +229,7 @@ class WatchedRun:
             rates,
             sum(not each.left for each in history.deaths),
             sum(each.left for each in history.deaths),
-            total_text(history.costs, history.time_unit) if history.changes else "",
+            total_text(history.costs, history.time_unit) if history.costs.change else "",
             tuple(self._news(moment, event) for moment, event in history.timed),
             self._places(),
             any(each.server in self._unprotected for each in servers if each.state == "live"),
@@ -245,10 +245,17 @@ class WatchedRun:
         line = Timeline(self.folder.name, "us", "measured", (), (), ())
         if self._head is not None and spans:
             line = timeline_of([self._head, *self._others, *spans]).last(SHOWN)
+            # A recording's title says which of its processes wrote it.
+            line = msgspec.structs.replace(line, title=self.folder.name)
             if job is not None:
                 line = msgspec.structs.replace(line, samples=held_memory(line, job))
         [panel] = make_panels([Subject(self.folder.name, None, line, job=job)], "stage")
-        return panel
+        if not spans:
+            return panel
+        # Times of the log count from the run's begin, and those of the time line from its own.
+        fact = ("from", f"{seconds_text(self._seconds(line.origin))} after the run's begin")
+        chart = msgspec.structs.replace(panel.chart, facts=(*panel.chart.facts, fact))
+        return msgspec.structs.replace(panel, chart=chart)
 
     def _news(self, moment: float, event: RunEvent) -> NewsItem:
         history, kind, step = self._history, "other", 0
@@ -263,9 +270,12 @@ class WatchedRun:
             case _:
                 pass
         unit = microseconds(history.time_unit) / 1e6
-        seconds = max(0.0, (moment - min(self._first, moment)) * unit)
         text = tell(event, history.servers, history.time_unit)
-        return NewsItem(seconds_text(seconds), self._clock(moment * unit), kind, text, step)
+        return NewsItem(seconds_text(self._seconds(moment)), self._clock(moment * unit), kind, text, step)
+
+    def _seconds(self, moment: float) -> float:
+        """How long after the run's begin a time of the recordings is."""
+        return max(0.0, (moment - min(self._first, moment)) * microseconds(self._history.time_unit) / 1e6)
 
     def _clock(self, seconds: float) -> str:
         """What a clock of this machine shows at a time of the recordings; nothing if they do not agree on that."""
@@ -274,7 +284,10 @@ class WatchedRun:
         return _date(self._zeros[0] + seconds)
 
     def _has_ended(self) -> bool:
+        """Whether all processes are gone, or after the last iteration all servers: the launcher ends later."""
         processes = list(self._processes.all())
+        if self._steps and max(self._steps) + 1 == self._iterations() and self._history.view is not None:
+            processes = [each for each in map(self._processes.of, self._history.view.servers) if each is not None]
         return bool(processes) and all(is_gone(each, self._follower.heard) for each in processes)
 
     def _take_in(self, line: Line) -> None:

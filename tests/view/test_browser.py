@@ -284,6 +284,24 @@ def test_many_boxes_are_painted_as_pixels(open_page):
     assert tip(shown).startswith("0F0.0 on W0_0")
 
 
+def test_keys_go_to_folded_groups_and_dead_servers_and_open_them(shown):
+    from selenium.webdriver.common.keys import Keys
+
+    shown.execute_script("document.getElementById('folded').click()")
+    press(shown, Keys.ARROW_DOWN)
+    assert tip(shown).startswith("stage 0\nof 3 servers")
+    press(shown, Keys.ARROW_DOWN, Keys.ARROW_DOWN)
+    assert tip(shown).startswith("stage 2\nof 3 servers")
+    press(shown, Keys.ARROW_DOWN)
+    assert tip(shown).startswith("W1_2\ndead")
+    press(shown, Keys.ARROW_UP, Keys.ENTER, Keys.ARROW_DOWN)
+    assert "on W0_2" in tip(shown)
+    press(shown, Keys.ESCAPE)
+    assert tip(shown) == ""
+    shown.execute_script("schedule.find('W1_2')")
+    assert tip(shown).startswith("W1_2\ndead")
+
+
 @pytest.mark.long
 def test_groups_of_too_many_servers_are_folded_and_the_dead_are_named(open_page):
     from selenium.webdriver.common.action_chains import ActionChains

@@ -2,6 +2,7 @@
 
 import re
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -11,7 +12,7 @@ from harness.started import wait_until
 from recycle.cli.watch import watch_run
 from recycle.plan.document import save_plan
 from recycle.record.planned import timeline
-from recycle.record.recording import ProcessLine
+from recycle.record.recording import DeathLine, ProcessLine, ViewLine
 from recycle.view.chart import make_chart
 from recycle.view.compare import compare
 from recycle.view.html import page
@@ -28,6 +29,7 @@ from tests.view.pages import (
     colours,
     move,
     move_to,
+    press,
     served,
     settle,
     tip,
@@ -151,6 +153,34 @@ return [...document.querySelectorAll('body :not(legend)')].filter((each) => {
   return each.checkVisibility() && box.width && (box.left < -1 || box.right > innerWidth + 1);
 }).map((each) => each.outerHTML.slice(0, 80));
 """
+SIZED = """
+const light = (colour) => {
+  const [red, green, blue] = colour.match(/[\\d.]+/g).map((each) => each / 255)
+    .map((each) => (each <= 0.03928 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+};
+const ground = (place) => {
+  const colour = getComputedStyle(place).backgroundColor;
+  return colour === 'rgba(0, 0, 0, 0)' ? ground(place.parentElement) : colour;
+};
+return [...document.querySelectorAll('body *')].filter((place) => {
+  const own = place.placeholder || [...place.childNodes].some((each) => each.nodeType === 3 && each.data.trim());
+  if (!own || !place.checkVisibility() || ['SCRIPT', 'OPTION', 'LEGEND'].includes(place.tagName)) return false;
+  const style = getComputedStyle(place, place.placeholder ? '::placeholder' : null);
+  const [one, other] = [light(place.ownerSVGElement ? style.fill : style.color), light(ground(place))].sort();
+  return parseFloat(style.fontSize) < 11 || (other + 0.05) / (one + 0.05) < 4.5;
+}).map((place) => place.outerHTML.slice(0, 80));
+"""
+SMALL = """
+window.fonts = new Set(); const pen = CanvasRenderingContext2D.prototype; const write = pen.fillText;
+pen.fillText = function (...given) { fonts.add(parseFloat(this.font.match(/[0-9.]+px/))); write.apply(this, given); };
+document.getElementById('fit').click();
+const done = arguments[0];
+requestAnimationFrame(() => requestAnimationFrame(() => {
+  pen.fillText = write;
+  done([...fonts].filter((each) => each < 11));
+}));
+"""
 UNREACHED = """
 return [...document.querySelectorAll('body *')].filter((each) => {
   const scrolls = ['auto', 'scroll'].includes(getComputedStyle(each).overflowY);
@@ -160,30 +190,122 @@ return [...document.querySelectorAll('body *')].filter((each) => {
 """
 
 
-def test_nothing_of_a_watched_run_is_cut_off_at_any_width_and_the_keyboard_scrolls_it(browser, tmp_path):
-    folder = write_disturbed(tmp_path / "run")
+@contextmanager
+def width(browser, pixels, dark=False):
+    """Of the page, which no window of the browser can be as narrow as."""
+    scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+    size = {"width": pixels, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": scheme})
+    settle(browser)
+    try:
+        yield
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run whose folder has a long name, and whose launcher says when its clock began."""
+    folder = write_disturbed(tmp_path / f"a_run_{'with_a_long_name_' * 5}")
     save_plan(paper_plan(failed=()), folder / "plan.json")
     append(folder / "events" / "launcher.jsonl", ProcessLine("launcher", 1, "here", zero=1.7e9))
-    with served(watch_run(folder)) as server:
+    return folder
+
+
+@pytest.fixture
+def shown(browser, run):
+    """Its page."""
+    with served(watch_run(run)) as server:
         browser.get(server.url)
-        shown = "return document.getElementById('servers')?.querySelectorAll('strong').length"
-        wait_until(lambda: browser.execute_script(shown) == 12)
-        assert "live, memory 4/" in browser.execute_script("return document.getElementById('servers').innerText")
-        failure = browser.execute_script("return document.querySelector('#news .failure').innerText")
-        assert re.match(
-            rf"[0-9.]+ m?s\n{time.strftime('%Y-%m-%d', time.localtime(1.7e9))} ..:..:..\nW1_2 died", failure
-        )
-        browser.execute_script("document.getElementById('help').open = true")
-        try:
-            for width in (400, 800, 1400):
-                size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-                browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-                settle(browser)
-                assert browser.execute_script(OUTSIDE) == []
-                assert browser.execute_script("return document.documentElement.scrollWidth") == width
-                assert browser.execute_script(UNREACHED) == []
-        finally:
-            browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        count = "return document.getElementById('servers')?.querySelectorAll('strong').length"
+        wait_until(lambda: browser.execute_script(count) == 12)
+        yield browser
+        browser.get("about:blank")
+
+
+def test_nothing_of_a_watched_run_is_cut_off_at_any_width_and_the_keyboard_scrolls_it(shown):
+    assert "live, memory 4/" in shown.execute_script("return document.getElementById('servers').innerText")
+    failure = shown.execute_script("return document.querySelector('#news .failure').innerText")
+    assert re.match(rf"[0-9.]+ m?s\n{time.strftime('%Y-%m-%d', time.localtime(1.7e9))} ..:..:..\nW1_2 died", failure)
+    shown.execute_script("document.getElementById('help').open = true")
+    for pixels in (400, 800, 1400):
+        for dark in (False, True):
+            with width(shown, pixels, dark):
+                assert shown.execute_script(OUTSIDE) == []
+                assert shown.execute_script("return document.documentElement.scrollWidth") == pixels
+                assert shown.execute_script(UNREACHED) == []
+                assert shown.execute_script(SIZED) == []
+                assert shown.execute_async_script(SMALL) == []
+                assert shown.execute_script("return document.getElementById('plot').clientHeight") > 250
+
+
+def test_a_page_of_another_size_shows_all_of_the_time_again_and_its_address_does_not_keep_it(shown):
+    ends = """
+    const { left, right } = document.getElementById('plot').getBoundingClientRect();
+    return [left < schedule.moment('W0_0', 0).x, schedule.moment('W0_0', 1e5).x < right];
+    """
+    for pixels in (1400, 400, 30, 800):
+        with width(shown, pixels):
+            assert pixels < 100 or shown.execute_script(ends) == [True, True]
+    assert "from=" not in shown.current_url
+    shown.execute_script("schedule.zoom(0.5)")
+    wait_until(lambda: "from=" in shown.current_url)
+
+
+def test_a_watched_run_is_called_as_its_folder_and_says_when_its_time_line_begins(shown, run):
+    head = shown.find_element("id", "head").text
+    assert head.startswith(run.name)
+    assert "from\n0.034 s after the run's begin" in head
+
+
+def test_a_box_says_which_iteration_of_the_run_it_is_of(shown):
+    shown.execute_script("schedule.find('0F0.0')")
+    assert "\niteration 2\n" in tip(shown)
+
+
+def test_keys_scroll_what_has_the_focus_and_the_time_line_only_there(shown):
+    from selenium.webdriver.common.keys import Keys
+
+    with width(shown, 800):
+        log = shown.find_element("id", "news")
+        shown.execute_script("arguments[0].style.maxHeight = '3em'", log)
+        below = "return arguments[0].scrollHeight - arguments[0].scrollTop - arguments[0].clientHeight"
+        log.send_keys(Keys.END)
+        wait_until(lambda: shown.execute_script(below, log) < 1)
+        log.send_keys(Keys.ARROW_UP)
+        wait_until(lambda: shown.execute_script(below, log) > 1)
+        assert tip(shown) == ""
+        press(shown, Keys.ARROW_DOWN)
+        assert "on W0_0" in tip(shown)
+
+
+def test_what_is_said_already_stays_when_a_run_goes_on(shown, run):
+    shown.execute_script("window.known = [...document.querySelectorAll('#news > div')]")
+    shown.execute_script("getSelection().selectAllChildren(document.querySelector('#news .failure'))")
+    left = [str(each) for each in paper_plan().job.servers()[1:]]
+    death = DeathLine("W0_0", 0, 164_000.0, "was killed by hand", "agent", 3)
+    view = ViewLine(3, 165_000.0, left, [], 4, "W0_0 was killed by hand", "memory", 30, 0.9, "the catalogue")
+    for line in (death, view):
+        append(run / "events" / "launcher.jsonl", line)
+    wait_until(lambda: "view 3" in shown.find_element("id", "news").text)
+    assert shown.execute_script("return known.every((each) => each.isConnected)")
+    assert "W1_2 died" in shown.execute_script("return getSelection().toString()")
+    assert "2" in shown.find_element("id", "live-failures").text
+    # The iteration that it interrupted is not made yet.
+    assert shown.execute_script("return document.querySelectorAll('#curves svg .failure').length") == 4
+
+
+def test_before_a_run_begins_no_place_is_empty_without_a_word(browser, tmp_path):
+    with served(watch_run(tmp_path / "none yet")) as server:
+        browser.get(server.url)
+        wait_until(lambda: browser.find_elements("id", "live-state"))
+        assert "no iteration is recorded yet" in written(browser)
+        assert "waiting for a run to begin here" in browser.find_element("id", "figures").text
+        assert browser.find_element("id", "curves").text.count("no iteration is finished yet") == 2
+        assert browser.find_element("id", "news").text == "nothing has happened yet"
+        browser.get("about:blank")
 
 
 def test_the_dead_have_another_colour_than_the_live(browser, tmp_path):

@@ -3,6 +3,7 @@ import hashlib
 import http.client
 import json
 import socket
+import struct
 import threading
 import time
 from contextlib import ExitStack, closing
@@ -107,6 +108,23 @@ def test_every_answer_has_the_same_headers_and_a_page_its_own_scripts_alone(open
 def test_another_site_may_lead_to_the_page_and_ask_nothing(server, site, status):
     assert get(server, "/none", Sec_Fetch_Site=site)[0] == status
     assert get(server, "/", Sec_Fetch_Site=site)[0] == 200
+
+
+def test_of_a_browser_that_goes_away_before_its_answer_nothing_is_said(capfd):
+    asked, gone = threading.Event(), threading.Event()
+
+    def answer(_):
+        asked.set()
+        gone.wait(60)
+        return bytes(1 << 24)
+
+    with served({"/": Route("text/plain", answer)}) as server:
+        with closing(socket.create_connection(("127.0.0.1", server.server_port))) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            asked.wait(60)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.set()
+    assert capfd.readouterr().err == ""
 
 
 def test_who_connects_and_says_nothing_keeps_nobody_out(server, monkeypatch):

@@ -175,6 +175,30 @@ def test_a_process_that_is_gone_is_dead_and_a_run_without_any_has_ended(planned,
     assert [each.state for each in state.servers[:3]] == ["ended", "ended", "live"]
 
 
+def test_after_its_last_iteration_a_run_has_ended_with_its_servers_and_not_with_its_launcher(planned, whole):
+    here = socket.gethostname()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (planned / "run.json").write_text('{"iterations": 4}')
+    run, _ = watched(planned, whole, 1)
+    append(planned / "events" / "launcher.jsonl", ProcessLine("launcher", os.getpid(), here))
+    append(planned / "events" / "W0_0.jsonl", ProcessLine("W0_0", ended.pid, here))
+    state = look(run)
+    assert state.ended
+    assert state.servers[0].state == "ended"
+    (planned / "run.json").write_text('{"iterations": 5}')
+    state = look(run)
+    assert not state.ended
+    assert state.servers[0].state == "dead"
+
+
+def test_a_cost_is_told_when_it_is_known(planned, whole):
+    for share in (0, 0.2, 0.4, 0.6, 0.8, 1):
+        _, (state,) = watched(planned, whole, share)
+        assert not state.cost.startswith("0 ms")
+    assert state.cost
+
+
 def test_a_process_that_began_behind_all_that_was_written_is_another_one_with_its_number(planned, whole):
     run, _ = watched(planned, {"launcher.jsonl": whole["launcher.jsonl"]}, 1)
     append(planned / "events" / "W0_0.jsonl", ProcessLine("W0_0", os.getpid(), socket.gethostname()))

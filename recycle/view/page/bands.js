@@ -70,9 +70,8 @@ export function drawBandNames(scene, pen) {
     if (y + scene.band < AXIS || y > scene.height) continue;
     const dead = places.filter((place) => panel.rows[place].dead).length;
     const sign = scene.opened.has(scene.name(panel, group)) ? '\u25be' : '\u25b8';
-    const size = Math.min(11, scene.band - 2);
     const two = scene.band >= 26;
-    pen.font = `bold ${size}px "DejaVu Sans", Verdana, sans-serif`;
+    pen.font = 'bold 11px "DejaVu Sans", Verdana, sans-serif';
     pen.fillStyle = scene.theme.ink;
     pen.fillText(`${sign} ${scene.grouping} ${group}`, 10, y + (two ? scene.band * 0.3 : scene.band / 2));
     if (dead) {
@@ -80,7 +79,7 @@ export function drawBandNames(scene, pen) {
       pen.fillRect(0, y, 6, scene.band - 2);
     }
     if (!two) continue;
-    pen.font = `${size - 1}px "DejaVu Sans", Verdana, sans-serif`;
+    pen.font = '11px "DejaVu Sans", Verdana, sans-serif';
     pen.fillStyle = dead ? scene.theme.dead : scene.theme.dim;
     const live = places.length - dead;
     pen.fillText(dead ? `${live} of ${places.length} live` : `${places.length} servers`, 22, y + scene.band * 0.72);

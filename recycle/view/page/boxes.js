@@ -50,8 +50,7 @@ export function drawBox(scene, pen, panel, box) {
   let label = op.update ? op.name.toLowerCase() : String(panel.boxes.microBatch[box]);
   if (moved && wide >= 7 * (label.length + 2.5)) label = `${panel.boxes.home[box]}.${label}`;
   if (wide < 6.6 * label.length) return;
-  const font = Math.min(11, height - 4);
-  pen.font = `${moved ? 'bold ' : ''}${font}px "DejaVu Sans", Verdana, sans-serif`;
+  pen.font = `${moved ? 'bold ' : ''}11px "DejaVu Sans", Verdana, sans-serif`;
   pen.textAlign = 'center';
   pen.textBaseline = 'middle';
   if (moved) {

@@ -26,6 +26,8 @@ export function fillHead(panels, show) {
     if (panel.problems.length) {
       const list = make('ul', '', header);
       list.className = 'problems';
+      list.tabIndex = 0;
+      list.setAttribute('aria-label', 'what the checker objects to');
       for (const problem of panel.problems) make('li', `ILLEGAL: ${problem}`, list);
       if (panel.moreProblems) make('li', `and ${panel.moreProblems} more of this kind`, list);
     }
@@ -86,7 +88,7 @@ export function makeSwitches(scene, redraw, regroup) {
     regroup();
   });
   document.getElementById('folded').addEventListener('change', (event) => {
-    scene.folded = event.target.checked;
+    [scene.folded, scene.foldChosen] = [event.target.checked, true];
     regroup();
   });
   setSwitches(scene);

@@ -46,7 +46,7 @@ export function drawMemory(scene, pen, { panel, place, top }) {
 export function drawMemoryScale(scene, pen, { panel, place, top }) {
   const row = panel.rows[place];
   if (row.dead && row.samples.from === row.samples.to) return;
-  pen.font = '9px "DejaVu Sans", Verdana, sans-serif';
+  pen.font = '11px "DejaVu Sans", Verdana, sans-serif';
   pen.textAlign = 'right';
   pen.fillStyle = scene.theme.dim;
   const low = scene.y(top) + scene.pitch - 4;
@@ -85,10 +85,11 @@ export function drawCurveNames(scene, pen) {
       pen.fillStyle = scene.theme.ink;
       pen.font = 'bold 11px "DejaVu Sans", Verdana, sans-serif';
       pen.textAlign = 'left';
-      pen.fillText(name, 12, (low + high) / 2 - (unit ? 6 : 0));
-      pen.font = '9px "DejaVu Sans", Verdana, sans-serif';
+      pen.fillText(name, 12, high - 7);
+      const behind = pen.measureText(`${name} `).width;
+      pen.font = '11px "DejaVu Sans", Verdana, sans-serif';
       pen.fillStyle = scene.theme.dim;
-      if (unit) pen.fillText(unit, 12, (low + high) / 2 + 7);
+      if (unit) pen.fillText(unit, 12 + behind, high - 7);
       if (!values.length) return;
       pen.textAlign = 'right';
       pen.fillText(String(Number(most.toPrecision(3))), scene.left - 4, high + 5);
@@ -114,7 +115,7 @@ export function curveAt(scene, x, y) {
 
 function frame(scene, panel, number) {
   const low = scene.y(panel.curveTop + (number + 1) * CURVE) - 5;
-  const high = scene.y(panel.curveTop + number * CURVE) + 4;
+  const high = scene.y(panel.curveTop + number * CURVE) + 18;
   const { values, zero } = panel.curves[number];
   const most = Math.max(...values, 1e-12);
   const least = zero ? 0 : Math.min(...values, most);

@@ -4,34 +4,51 @@ import { make } from './head.js';
 
 const PAUSE = 500; // milliseconds between two looks at a run
 const [WIDE, HIGH] = [300, 96]; // pixels of a curve
-const [LABEL, BELOW, LEFT] = [18, 16, 42]; // of these above it, for its name, and below and left of it, for its axes
+const [LABEL, BELOW, LEFT] = [18, 16, 50]; // of these above it, for its name, and below and left of it, for its axes
 const SVG = document.documentElement.namespaceURI.replace('1999/xhtml', '2000/svg');
 
-const ask = (address) => fetch(address).then((answer) => answer.json());
+const ask = (address) => fetch(address).then((answer) => answer.json(), () => {
+  throw new Error('recycle watch does not answer');
+}).then((answer) => {
+  if (answer.error) throw new Error(answer.error);
+  return answer;
+});
 
 // Look at the run again and again; ``show`` gets the time line whenever it has changed.
 export function watchRun(show) {
   let version = '';
   const places = lay(['figures', 'curves', 'servers', 'copies', 'news']);
   const look = () => ask('state').then((state) => {
-    if (state.error) throw new Error(state.error);
     sayFigures(places.figures, state);
+    // A process can end without a word.
+    renew(places.servers, state.servers, sayServers);
     const seen = `${state.version} ${state.ended}`;
     if (seen === version) return null;
     version = seen;
     tell(places, state);
     return ask('timeline').then(show);
   }).catch((error) => {
-    places.figures.replaceChildren();
-    make('strong', `not live: ${error.message}`, places.figures);
+    renew(places.figures, error.message, (place) => {
+      place.replaceChildren();
+      make('strong', `not live: ${error.message}`, place).className = 'wrong';
+    });
     version = '';
   }).then(() => setTimeout(look, PAUSE));
   look();
 }
 
+// Say something where it has changed: what is selected, scrolled or read aloud is left alone meanwhile.
+function renew(place, value, say) {
+  const text = JSON.stringify(value);
+  if (place.said === text) return;
+  place.said = text;
+  say(place, value);
+}
+
 // Kill a server of a plan, or bring it back: what this returns does that, given its name. The dead are in the address.
 export function tryPlans(dead, servers, show) {
   const { figures, tries } = lay(['figures', 'tries']);
+  figures.setAttribute('role', 'status');
   let chosen = [...dead].sort();
   const before = [];
   const say = (text, kind = '') => {
@@ -41,12 +58,8 @@ export function tryPlans(dead, servers, show) {
   };
   const tell = (said = '') => say((chosen.length ? `dead: ${chosen.join(', ')}` : 'all are alive') + (said ? `; ${said}` : ''));
   const go = (next, keep) => {
-    say('...');
+    say('planning ...');
     return ask(`plan?dead=${next.join(',')}`).then((answer) => {
-      if (answer.error) {
-        say(answer.error, 'wrong');
-        return;
-      }
       if (keep) before.push(chosen);
       chosen = next;
       undo.disabled = !before.length;
@@ -54,7 +67,7 @@ export function tryPlans(dead, servers, show) {
       history.replaceState(null, '', query + location.hash);
       show(answer.document);
       tell(answer.said);
-    });
+    }).catch((error) => say(error.message, 'wrong'));
   };
   const flip = (server) => {
     const rest = chosen.filter((each) => each !== server);
@@ -91,6 +104,11 @@ function lay(names) {
 const STILL = 15; // seconds of silence that are told
 
 function sayFigures(figures, state) {
+  const { version, iterations, silent } = state;
+  renew(figures, [version, iterations, sayLive(state), silent > STILL], () => writeFigures(figures, state));
+}
+
+function writeFigures(figures, state) {
   figures.replaceChildren();
   if (state.ended) {
     const early = state.iterations !== null && state.step < state.iterations;
@@ -134,25 +152,49 @@ function tell({ curves, servers, copies, news }, state) {
     drawCurve('loss', '', state.steps, state.losses, marks),
     drawCurve('throughput', 'micro-batches/s', state.steps, state.rates, marks),
   );
-  sayServers(servers, state.servers);
-  copies.replaceChildren();
-  scrolls(copies, 'group', 'where the state of each stage is');
-  for (const { stage, text, last } of state.copies) {
-    const item = make('span', '', copies);
+  renew(copies, state.copies, sayCopies);
+  renew(news, state.events, sayNews);
+}
+
+// Where the state of each stage is.
+function sayCopies(place, all) {
+  place.replaceChildren();
+  if (!all.length) return;
+  scrolls(place, 'group', 'where the state of each stage is');
+  make('em', 'state of', place);
+  for (const { stage, text, last } of all) {
+    const item = make('span', '', place);
     item.className = last ? 'last' : '';
     if (last) item.title = 'the next death in this stage loses its state';
     make('strong', `stage ${stage}`, item);
     make('span', text, item);
   }
-  news.replaceChildren();
-  scrolls(news, 'log', 'what happened');
-  for (const { at, clock, kind, text } of [...state.events].reverse()) {
-    const item = make('div', '', news);
-    item.className = kind;
-    make('span', at, item).className = 'at';
-    if (clock) make('span', clock, item).className = 'clock';
-    make('span', text, item);
-  }
+}
+
+// What happened, the newest first. What is said already stays, so that only the rest is read aloud.
+function sayNews(place, events) {
+  scrolls(place, 'log', 'what happened');
+  const known = [...place.children];
+  const items = [...events].reverse().map((event) => {
+    const said = JSON.stringify(event);
+    const found = known.findIndex((each) => each.said === said);
+    return found < 0 ? newsItem(event, said) : known.splice(found, 1)[0];
+  });
+  if (!items.length) items.push(make('div', 'nothing has happened yet'));
+  known.forEach((each) => each.remove());
+  items.forEach((item, number) => {
+    if (place.children[number] !== item) place.insertBefore(item, place.children[number] ?? null);
+  });
+}
+
+function newsItem(event, said) {
+  const item = make('div');
+  item.said = said;
+  item.className = event.kind;
+  make('span', event.at, item).className = 'at';
+  if (event.clock) make('span', event.clock, item).className = 'clock';
+  make('span', event.text, item);
+  return item;
 }
 
 // Have the keyboard reach a place, to scroll it.
@@ -165,8 +207,11 @@ function scrolls(place, role, name) {
 // Servers, by the host that they are on.
 function sayServers(place, all) {
   place.replaceChildren();
+  if (!all.length) return;
   scrolls(place, 'group', 'servers');
-  for (const host of [...new Set(all.map((each) => each.host))].sort()) {
+  // Those that have not said yet where they are come last.
+  const hosts = [...new Set(all.map((each) => each.host))].sort((one, other) => !one - !other || (one < other ? -1 : 1));
+  for (const host of hosts) {
     const group = make('div', '', place);
     if (host) make('em', host, group);
     for (const { server, state, pid, memory } of all.filter((each) => each.host === host)) {
@@ -183,45 +228,40 @@ function sayServers(place, all) {
 // A curve with its least and greatest value, its first and last iteration, and a mark at each failure.
 function drawCurve(name, unit, steps, values, failures) {
   const picture = document.createElementNS(SVG, 'svg');
-  picture.setAttribute('width', WIDE);
-  picture.setAttribute('height', HIGH);
-  const title = document.createElementNS(SVG, 'title');
-  title.textContent = `${name} until iteration ${steps.at(-1) ?? 0}`;
-  const label = document.createElementNS(SVG, 'text');
-  label.setAttribute('y', 11);
-  label.textContent = unit ? `${name}, ${unit}` : name;
-  picture.setAttribute('role', 'img');
-  picture.setAttribute('aria-label', title.textContent);
-  const least = Math.min(...values);
-  const room = Math.max(...values) - least || 1;
-  const across = (place) => LEFT + (place * (WIDE - LEFT - 4)) / Math.max(1, values.length - 1);
-  const write = (text, x, y, anchor) => {
-    const place = document.createElementNS(SVG, 'text');
-    for (const [key, value] of Object.entries({ x, y, 'text-anchor': anchor })) place.setAttribute(key, value);
+  const add = (tag, attributes, text = '') => {
+    const place = document.createElementNS(SVG, tag);
+    for (const [key, value] of Object.entries(attributes)) place.setAttribute(key, value);
     place.textContent = text;
     picture.append(place);
   };
-  if (values.length) {
-    write((least + room).toPrecision(3), LEFT - 4, LABEL + 8, 'end');
-    write(least.toPrecision(3), LEFT - 4, HIGH - BELOW, 'end');
-    write(String(steps[0]), LEFT, HIGH - 2, 'start');
-    write(`iteration ${steps.at(-1)}`, WIDE - 2, HIGH - 2, 'end');
+  const write = (text, x, y, anchor = 'start') => add('text', { x, y, 'text-anchor': anchor }, text);
+  const [least, most] = [Math.min(...values), Math.max(...values)];
+  const short = (value) => Number(value.toPrecision(3));
+  const across = (place) => (LEFT + (place * (WIDE - LEFT - 4)) / Math.max(1, values.length - 1)).toFixed(1);
+  const label = unit ? `${name}, ${unit}` : name;
+  const last = steps.at(-1) ?? 0;
+  const said = values.length
+    ? `${label}: ${short(values.at(-1))} in iteration ${last}, between ${short(least)} and ${short(most)} since iteration ${steps[0]}`
+    : `${label}: none yet`;
+  for (const [key, value] of Object.entries({ width: WIDE, height: HIGH, role: 'img', 'aria-label': said })) picture.setAttribute(key, value);
+  add('title', {}, said);
+  write(label, 0, 11);
+  if (!values.length) {
+    write('no iteration is finished yet', WIDE / 2, HIGH / 2 + 8, 'middle');
+    return picture;
   }
-  for (const failure of failures) {
-    const place = steps.indexOf(failure);
-    if (place < 0) continue;
-    const mark = document.createElementNS(SVG, 'line');
-    mark.setAttribute('class', 'failure');
-    const [x, top, bottom] = [across(place).toFixed(1), LABEL, HIGH - BELOW];
-    for (const [key, value] of Object.entries({ x1: x, x2: x, y1: top, y2: bottom })) mark.setAttribute(key, value);
-    picture.append(mark);
+  if (most > least) write(short(most), LEFT - 4, LABEL + 8, 'end');
+  write(short(least), LEFT - 4, HIGH - BELOW, 'end');
+  write(steps[0], LEFT, HIGH - 2);
+  if (last > steps[0]) write(`iteration ${last}`, WIDE - 2, HIGH - 2, 'end');
+  // An iteration that a failure interrupted is made again, and is not there before that.
+  const marked = failures.filter((step) => step >= steps[0]);
+  if (marked.length) write('dashed: failures', WIDE - 2, 11, 'end');
+  for (const step of marked) {
+    const x = across(step > last ? values.length - 1 : steps.indexOf(step));
+    add('line', { class: 'failure', x1: x, x2: x, y1: LABEL, y2: HIGH - BELOW });
   }
-  const line = document.createElementNS(SVG, 'polyline');
-  const places = values.map((value, place) => {
-    const down = ((HIGH - LABEL - BELOW - 3) * (value - least)) / room;
-    return [across(place).toFixed(1), (HIGH - BELOW - down).toFixed(1)].join(',');
-  });
-  line.setAttribute('points', places.join(' '));
-  picture.append(title, line, label);
+  const down = (value) => (HIGH - BELOW - ((HIGH - LABEL - BELOW - 3) * (value - least)) / (most - least || 1)).toFixed(1);
+  add('polyline', { points: values.map((value, place) => `${across(place)},${down(value)}`).join(' ') });
   return picture;
 }

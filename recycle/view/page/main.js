@@ -11,7 +11,7 @@ import { Panel, firstAbove } from './model.js';
 import { moves } from './moves.js';
 import { draw, light } from './paint.js';
 import { pngOf, save, svgOf } from './pictures.js';
-import { Scene } from './scene.js';
+import { AXIS, Scene } from './scene.js';
 import { search } from './search.js';
 import { readTheme } from './theme.js';
 import { timeText } from './times.js';
@@ -117,8 +117,19 @@ function regroup() {
 
 function everything() {
   scene.fit();
+  setSwitches(scene);
   moves.keepInside(scene);
   redraw();
+}
+
+// After a change, show all of the time again if that was so before.
+function fitAgain(whole) {
+  const { top } = scene;
+  if (whole) scene.fit();
+  else scene.layout();
+  scene.top = top;
+  setSwitches(scene);
+  moves.keepInside(scene);
 }
 
 // What keys and wheel do: each moves the scene, and then it is drawn.
@@ -136,6 +147,7 @@ function choose(hit, x = scene.left) {
   if (hit?.band) {
     const name = scene.name(hit.panel, hit.band.group);
     if (!scene.opened.delete(name)) scene.opened.add(name);
+    scene.foldChosen = true;
     regroup();
     return;
   }
@@ -154,32 +166,41 @@ function followed(target) {
   remember();
 }
 
-// By keys from box to box: along a row, or to the box of the nearest time on the next row that has one.
+// By keys: along a row from box to box, or to the next row or band.
 function step(across, down) {
-  if (!focus) {
-    for (const { panel, place } of scene.seen()) {
-      const [from, to] = scene.range(panel, panel.rows[place]);
-      for (let box = from; box < to; box++) if (scene.visible(panel, box)) return goTo(panel, box);
-    }
-    return undefined;
-  }
+  const { stops } = scene;
+  const here = focus ? { panel: focus.panel, place: focus.panel.rowOf[focus.box] } : note?.stop;
+  const number = here ? stops.findIndex((each) => isSame(each, here)) : -1;
+  if (number < 0) arrive(stops.find((each) => scene.y(each.top) >= AXIS) ?? stops[0], scene.time(scene.left));
+  else if (down) arrive(stops[number + down], focus ? focus.panel.begins(focus.box) : note.time);
+  else if (focus) along(across);
+}
+
+const isSame = (one, other) => one.panel === other.panel && one.place === other.place && one.group === other.group;
+
+function along(across) {
   const { panel, box } = focus;
-  const row = panel.rows[panel.rowOf[box]];
-  if (across) {
-    let next = box + across;
-    while (next >= row.boxes.from && next < row.boxes.to && !scene.visible(panel, next)) next += across;
-    return next >= row.boxes.from && next < row.boxes.to ? goTo(panel, next) : undefined;
+  const { from, to } = panel.rows[panel.rowOf[box]].boxes;
+  let next = box + across;
+  while (next >= from && next < to && !scene.visible(panel, next)) next += across;
+  if (next >= from && next < to) goTo(panel, next);
+}
+
+// Go to what a row has at a time, or say what is said of a row without boxes and of a band.
+function arrive(stop, time) {
+  if (!stop) return;
+  const { panel } = stop;
+  const box = stop.group === undefined ? panel.near(panel.rows[stop.place], time / panel.scale) : -1;
+  if (box >= 0) {
+    goTo(panel, box);
+    return;
   }
-  let line = scene.lines.findIndex((each) => each.panel === panel && each.place === panel.rowOf[box]);
-  for (line += down; line >= 0 && line < scene.lines.length; line += down) {
-    const other = scene.lines[line];
-    const { boxes, scale, rows } = other.panel;
-    const { from, to } = rows[other.place].boxes;
-    if (from === to) continue;
-    const near = Math.min(to - 1, firstAbove(boxes.end, panel.begins(box) / scale, from, to));
-    return goTo(other.panel, near);
-  }
-  return undefined;
+  moves.revealStop(scene, stop);
+  const [x, y] = [Math.min(Math.max(scene.x(time), scene.left + 1), scene.edge - 1), scene.y(stop.top) + 1];
+  const label = stop.group === undefined ? panel.rows[stop.place].label : scene.grouping;
+  [focus, pointer] = [null, null];
+  note = { label, texts: [], x, y, ...annotation(scene.at(x, y), x, y), stop, time };
+  drawNow();
 }
 
 // Bring a box into sight and point at it.
@@ -206,17 +227,28 @@ function find(text) {
   }
   const row = panel.rows[place];
   if (row.boxes.to > row.boxes.from) goTo(panel, row.boxes.from);
-  else {
-    moves.revealRow(scene, panel, place);
-    drawNow();
-  }
+  else arrive(scene.lines.find((each) => isSame(each, { panel, place })), scene.from);
   said.textContent = row.dead ? 'dead' : row.label;
   return true;
+}
+
+// What Enter does where the keys are.
+function chosen() {
+  if (note?.stop?.group === undefined) followed(focus);
+  else choose({ panel: note.stop.panel, band: note.stop });
+}
+
+// Whether a key scrolls what has the focus, or the page.
+function isScrolling(event) {
+  const place = event.target === document.body ? document.scrollingElement : event.target;
+  return SCROLLING.includes(event.key) && !event.shiftKey && place !== plot && place.scrollHeight > place.clientHeight + 1;
 }
 
 function toggle(name) {
   document.getElementById(name).click();
 }
+
+const SCROLLING = ['ArrowUp', 'ArrowDown', 'PageUp', 'PageDown', 'Home', ' '];
 
 const KEYS = {
   ArrowLeft: (event) => (event.shiftKey ? pan(-80, 0) : step(-1, 0)),
@@ -232,10 +264,11 @@ const KEYS = {
   '[': () => stretch(0.8),
   0: everything,
   Home: everything,
-  Enter: () => followed(focus),
-  ' ': () => followed(focus),
+  Enter: () => chosen(),
+  ' ': () => chosen(),
   Escape: () => {
     focus = follow = note = pointer = null;
+    document.getElementById('help').open = false;
     lightUp();
     remember();
   },
@@ -256,7 +289,7 @@ function listen() {
   document.addEventListener('keydown', (event) => {
     const action = event.ctrlKey || event.metaKey || event.altKey ? null : KEYS[event.key];
     const { type, tagName } = event.target;
-    if (!action || type === 'search' || tagName === 'SELECT') return;
+    if (!action || type === 'search' || tagName === 'SELECT' || isScrolling(event)) return;
     if (['Enter', ' '].includes(event.key) && ['INPUT', 'BUTTON', 'SUMMARY'].includes(tagName)) return;
     event.preventDefault();
     action(event);
@@ -319,8 +352,9 @@ function listen() {
   // The plot takes what the head leaves of the window.
   new ResizeObserver(() => {
     if (plot.clientWidth === scene.width && plot.clientHeight === scene.height) return;
+    const { whole } = scene;
     resize();
-    moves.keepInside(scene);
+    fitAgain(whole);
     redraw();
   }).observe(plot);
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
@@ -331,25 +365,26 @@ function listen() {
 
 // Show other schedules in the place of these; who has not zoomed sees all of them.
 function replace(next) {
-  const whole = scene.from === 0 && scene.time(scene.edge) >= scene.end && scene.rowHeight === scene.fitted;
+  const { whole } = scene;
+  const [panel] = panels;
+  const place = focus ? panel.rowOf[focus.box] : note?.stop?.place;
+  const label = panel.rows[place]?.label;
+  const time = focus ? panel.begins(focus.box) : note?.time;
+  const group = note?.stop?.group;
   scene.panels = panels = unpack(next.panels);
   [focus, note] = [null, null];
   fillHead(panels, showTime);
   fillLegend(panels, scene.show);
-  if (whole) scene.fit();
-  else scene.layout();
-  moves.keepInside(scene);
+  fitAgain(whole);
+  // Keys stay in their row; the pointer stays where it is.
+  const stay = ({ panel: { rows }, place: other, group: name }) => (label ? rows[other]?.label === label : name === group);
+  if (!pointer && (label || group !== undefined)) arrive(scene.stops.find(stay), time);
   drawNow();
 }
 
 // Show what the page's address says, or everything.
 function open() {
-  const kept = restore(scene, location.hash);
-  follow = kept ? kept.follow : null;
-  if (!kept) {
-    scene.folded = scene.crowded;
-    scene.fit();
-  }
+  follow = restore(scene, location.hash);
   setSwitches(scene);
   moves.keepInside(scene);
   fillLegend(panels, scene.show);

@@ -2,10 +2,8 @@
 
 import { drawBandNames } from './bands.js';
 import { drawCurveNames, drawMemoryScale } from './lanes.js';
-import { AXIS } from './scene.js';
+import { AXIS, LEGIBLE } from './scene.js';
 import { timeText } from './times.js';
-
-const LEGIBLE = 9; // pixels of a row with text
 
 export function drawAxis(scene, pen, lines) {
   pen.fillStyle = scene.theme.ground;
@@ -35,7 +33,6 @@ export function drawMargins(scene, pen, lines) {
   pen.fillRect(0, AXIS, scene.left, scene.height);
   pen.fillRect(scene.edge, AXIS, scene.right, scene.height);
   pen.textBaseline = 'middle';
-  const font = Math.min(11, scene.rowHeight - 2);
   for (const { panel, place, top } of lines) {
     const row = panel.rows[place];
     const middle = scene.y(top) + (scene.rowHeight - (scene.rowHeight > 6 ? 3 : 0)) / 2;
@@ -44,7 +41,7 @@ export function drawMargins(scene, pen, lines) {
       pen.fillRect(0, scene.y(top), 6, Math.max(2, scene.rowHeight - 1));
     }
     if (scene.rowHeight < LEGIBLE) continue;
-    pen.font = `bold ${font}px "DejaVu Sans", Verdana, sans-serif`;
+    pen.font = 'bold 11px "DejaVu Sans", Verdana, sans-serif';
     pen.fillStyle = row.dead ? scene.theme.dead : scene.theme.ink;
     pen.textAlign = 'left';
     pen.fillText(row.label, 12, middle);
@@ -53,7 +50,7 @@ export function drawMargins(scene, pen, lines) {
     if (row.dead) continue;
     pen.fillStyle = scene.theme.ink;
     pen.textAlign = 'right';
-    pen.font = `${font}px "DejaVu Sans", Verdana, sans-serif`;
+    pen.font = '11px "DejaVu Sans", Verdana, sans-serif';
     for (const { name, right } of scene.columns) pen.fillText(row[name], scene.edge + right, middle);
   }
   if (scene.folded) drawBandNames(scene, pen);
@@ -67,8 +64,8 @@ function drawNames(scene, pen) {
   for (const { group, top, bottom } of scene.groups) {
     if (scene.y(bottom) < AXIS || scene.y(top) > scene.height) continue;
     pen.fillStyle = scene.theme.dim;
-    pen.font = '10.5px "DejaVu Sans", Verdana, sans-serif';
-    const inside = scene.rowHeight < 9;
+    pen.font = '11px "DejaVu Sans", Verdana, sans-serif';
+    const inside = scene.rowHeight < LEGIBLE;
     if (inside && bottom - top < 10) continue;
     pen.fillText(`${scene.grouping} ${group}`, 12, inside ? Math.max(AXIS + 8, scene.y((top + bottom) / 2)) : scene.y(top) - 8);
     if (inside) pen.fillRect(scene.left - 4, scene.y(top), 2, bottom - top);

@@ -21,14 +21,14 @@ export function drawOutages(scene, pen, { panel, place, top }) {
     }
     pen.fillStyle = scene.theme.dead;
     pen.fillRect(from, middle - 0.75, to - from, 1.5);
-    if (scene.rowHeight >= 15) drawPill(scene, pen, Math.max(scene.left, from) + 12, Math.min(scene.edge, to), y, middle, text);
+    if (scene.rowHeight >= 15) drawPill(scene, pen, Math.max(scene.left, from) + 12, Math.min(scene.edge, to), middle, text);
     if (start !== null) drawCross(scene, pen, from - height / 3, middle - height / 3, height / 1.5, height / 1.5, scene.theme.dead);
     if (end !== null) drawFlag(scene, pen, to, y, height);
   }
 }
 
 // A text on a line, if there is room for some of it.
-function drawPill(scene, pen, from, to, y, middle, text) {
+function drawPill(scene, pen, from, to, middle, text) {
   pen.font = 'bold 11px "DejaVu Sans", Verdana, sans-serif';
   pen.textAlign = 'left';
   pen.textBaseline = 'middle';
@@ -39,11 +39,14 @@ function drawPill(scene, pen, from, to, y, middle, text) {
   pen.strokeStyle = scene.theme.dead;
   pen.lineWidth = 1.5;
   pen.beginPath();
-  pen.roundRect(from, y + 1, width, scene.rowHeight - 5, 9);
+  const height = Math.max(15, scene.rowHeight - 5); // a text stands clear of it
+  pen.roundRect(from, middle - height / 2, width, height, 9);
   pen.fill();
   pen.stroke();
   pen.fillStyle = scene.theme.dead;
-  pen.fillText(text, from + 10, middle + 0.5, width - 20);
+  let said = text;
+  while (said.length > 2 && pen.measureText(said).width > width - 20) said = `${said.slice(0, -2)}\u2026`;
+  pen.fillText(said, from + 10, middle + 0.5);
 }
 
 function drawFlag(scene, pen, x, y, height) {
@@ -76,12 +79,12 @@ export function drawViews(scene, pen) {
 
 // The names of views stand at their lines, as many as there is room for.
 export function drawViewNames(scene, pen) {
-  pen.font = 'bold 10.5px "DejaVu Sans", Verdana, sans-serif';
+  pen.font = 'bold 11px "DejaVu Sans", Verdana, sans-serif';
   pen.textAlign = 'left';
   pen.textBaseline = 'middle';
   for (const panel of scene.panels) {
     let free = scene.left;
-    const y = Math.max(AXIS, scene.y(panel.first)) + 8;
+    const y = Math.max(AXIS, scene.y(panel.rowsTop)) + 8;
     if (y > scene.y(panel.bottom)) continue;
     for (const [time, name] of panel.views) {
       const x = scene.x(time * panel.scale) + 3;
@@ -181,7 +184,7 @@ export function drawWindows(scene, pen) {
   if (scene.gap(scene.rowHeight) < 14) return;
   pen.strokeStyle = pen.fillStyle = scene.theme.dim;
   pen.lineWidth = 1;
-  pen.font = '10.5px "DejaVu Sans", Verdana, sans-serif';
+  pen.font = '11px "DejaVu Sans", Verdana, sans-serif';
   pen.textAlign = 'center';
   pen.textBaseline = 'middle';
   for (const { panel, group, top } of scene.groups) {

@@ -113,6 +113,11 @@ export class Panel {
     return [dead?.[2], pause?.[2], view?.[2]].filter(Boolean);
   }
 
+  // The box that a row has at a time, or next; -1 in a row without boxes.
+  near({ boxes: { from, to } }, time) {
+    return from === to ? -1 : Math.min(to - 1, firstAbove(this.boxes.end, time, from, to));
+  }
+
   stage(box) {
     return this.boxes.chunk?.[box] ?? this.rows[this.rowOf[box]].stage;
   }

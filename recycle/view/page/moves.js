@@ -4,7 +4,7 @@ import { AXIS } from './scene.js';
 
 // Neither time nor rows leave the plot.
 function keepInside(scene) {
-  const span = (scene.edge - scene.left) * scene.perPixel;
+  const span = Math.max(0, scene.edge - scene.left) * scene.perPixel;
   scene.from = Math.min(Math.max(scene.from, -span * 0.1), Math.max(0, scene.end - span * 0.5));
   scene.top = Math.max(0, Math.min(scene.top, scene.length - (scene.height - AXIS) + 10));
 }
@@ -68,10 +68,12 @@ function reveal(scene, panel, box) {
   keepInside(scene);
 }
 
-// Bring a row without boxes into sight.
-function revealRow(scene, panel, place) {
-  scene.top = panel.rowTop[place] - (scene.height - AXIS) / 2;
+// Bring a row or a band into sight.
+function revealStop(scene, { group, top }) {
+  const height = group === undefined ? scene.pitch : scene.band;
+  if (scene.y(top) < AXIS) scene.top = top;
+  if (scene.y(top) + height > scene.height) scene.top = top + height - scene.height + AXIS;
   keepInside(scene);
 }
 
-export const moves = { keepInside, zoom, stretch, pan, showTime, reveal, revealRow };
+export const moves = { keepInside, zoom, stretch, pan, showTime, reveal, revealStop };

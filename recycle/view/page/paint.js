@@ -46,6 +46,16 @@ export function draw(scene, pen) {
   pen.restore();
   drawMargins(scene, pen, lines);
   drawAxis(scene, pen, lines);
+  if (!scene.stops.length) sayEmpty(scene, pen);
+}
+
+function sayEmpty(scene, pen) {
+  pen.fillStyle = scene.theme.ground;
+  pen.fillRect(0, AXIS, scene.width, scene.height);
+  pen.fillStyle = scene.theme.dim;
+  pen.font = '13px "DejaVu Sans", Verdana, sans-serif';
+  [pen.textAlign, pen.textBaseline] = ['center', 'middle'];
+  pen.fillText('no iteration is recorded yet', scene.width / 2, AXIS + (scene.height - AXIS) / 3);
 }
 
 // What is lit, over all the rest: the pointed box with what it waits for and who waits for it, a followed micro-batch, and
@@ -58,7 +68,7 @@ export function light(scene, pen, focus, followed, note = null) {
   if (followed.length) {
     pen.globalAlpha = 0.72;
     pen.fillStyle = scene.theme.ground;
-    for (const { first, bottom } of scene.panels) pen.fillRect(scene.left, scene.y(first), scene.width, bottom - first);
+    for (const { rowsTop, bottom } of scene.panels) pen.fillRect(scene.left, scene.y(rowsTop), scene.width, bottom - rowsTop);
     pen.globalAlpha = 1;
   }
   for (const { panel, boxes } of followed) {
@@ -75,6 +85,12 @@ export function light(scene, pen, focus, followed, note = null) {
     for (const need of panel.needs(box)) lightLink(scene, pen, panel, need, box, need, [4, 3]);
     for (const other of panel.awaited(box)) lightLink(scene, pen, panel, box, other, other, []);
     drawFrame(scene, pen, panel, box, 3);
+  }
+  if (note?.stop) {
+    pen.lineWidth = 2;
+    pen.strokeStyle = scene.theme.lit;
+    const height = note.stop.group === undefined ? scene.rowHeight : scene.band;
+    pen.strokeRect(scene.left + 1, scene.y(note.stop.top) - 1, scene.edge - scene.left - 2, height);
   }
   if (!focus && note?.holder >= 0) {
     pen.strokeStyle = scene.theme.lit;

@@ -4,8 +4,9 @@ import { firstAbove } from './model.js';
 import { someTime } from './times.js';
 
 export const AXIS = 24; // pixels for the times along the top
-export const CURVE = 44; // pixels for a curve over time, such as the loss
+export const CURVE = 58; // pixels for a curve over time, such as the loss, with its name above it
 const TITLE = 20; // pixels for the name of one of several panels
+export const LEGIBLE = 11; // pixels of a row with text, which is as high
 const READABLE = 16; // pixels of a row in which a name can be read
 const LEAST = 5; // where rows would be lower than this, groups are folded
 
@@ -16,6 +17,7 @@ export class Scene {
     this.theme = null; // as readTheme gives it
     this.grouping = page.grouping;
     this.folded = false; // a band per group instead of a row per server
+    this.foldChosen = false; // by the user or the address, and not by how many rows there are
     this.opened = new Set(); // groups whose rows are shown all the same
     this.hidden = new Set(); // the numbers of ops that are not shown
     this.show = { transfers: false, memory: false, critical: false };
@@ -29,7 +31,7 @@ export class Scene {
 
   // Pixels for the memory of a row, below its boxes.
   get lane() {
-    return this.show.memory && this.rowHeight >= 9 ? Math.max(14, Math.round(this.rowHeight * 0.9)) : 0;
+    return this.show.memory && this.rowHeight >= LEGIBLE ? Math.max(14, Math.round(this.rowHeight * 0.9)) : 0;
   }
 
   // Pixels from row to row.
@@ -58,7 +60,7 @@ export class Scene {
       y += this.panels.length > 1 ? TITLE : 0;
       panel.curveTop = y;
       y += panel.curves.length * CURVE;
-      panel.first = y;
+      panel.rowsTop = y;
       panel.rowTop = new Float64Array(panel.rows.length);
       panel.inBand = new Uint8Array(panel.rows.length);
       for (const [group, places] of this.grouped(panel)) {
@@ -82,6 +84,11 @@ export class Scene {
       panel.bottom = y;
     }
     this.length = y;
+  }
+
+  // Where keys stop, from the top: rows and bands.
+  get stops() {
+    return [...this.bands, ...this.lines].sort((one, other) => one.top - other.top);
   }
 
   // The rows of a panel in the order in which they stand, by group.
@@ -130,12 +137,23 @@ export class Scene {
     return end || someTime(this.page.unit);
   }
 
+  // Pixels for all of the time.
+  get room() {
+    return Math.max(50, this.width - this.left - this.right - 12);
+  }
+
+  // Whether everything is shown, and nobody has zoomed.
+  get whole() {
+    return this.from === 0 && this.perPixel >= this.end / this.room && this.rowHeight === this.fitted;
+  }
+
   // Show everything: all of the time, and all rows if they can be told apart.
   fit() {
+    if (!this.foldChosen) this.folded = this.crowded;
     this.layout();
     this.from = 0;
     this.top = 0;
-    this.perPixel = this.end / Math.max(50, this.width - this.left - this.right - 12);
+    this.perPixel = this.end / this.room;
     if (this.folded) {
       this.rowHeight = READABLE;
       this.enlarge('fittedBand', 12, 60);
