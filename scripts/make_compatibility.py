@@ -190,12 +190,19 @@ MODEL_KEYS = ("fp16", "exact", "tensor_parallel", "sequence_parallel", "distribu
 ONE_OF = (("chunks", "moving layers"), ("tensor parallelism", "sequence parallelism"))
 """Of these, one implies the other."""
 
+OFF, UNSET = "only if off", "only without it"
+"""What is accepted where nothing is."""
+
+NOTES = {"--fp8-format": "runs with an `--fp8-recipe`: the default one, `delayed`, is refused"}
+"""What becomes of options that depend on the default of another one."""
+
 HEAD = """\
 # Compatibility
 
 This page is made from the code by `scripts/make_compatibility.py`, and a test holds that it is up to date. Each row
-is one setting, judged as `recycle doctor` would judge it. For your own job, run the doctor: it knows all your
-settings together.
+is one setting, judged as `recycle doctor` would judge it. If you look for one option, go to
+[every option by its name](#every-option-by-its-name). For your own job, run the doctor: it knows all your settings
+together.
 
 ```bash
 recycle doctor torchrun --nproc-per-node 8 pretrain_gpt.py ...
@@ -210,15 +217,17 @@ and at least two pipelines, so that each stage has peers. Unless a row says othe
 - **backward**: whether the plan can compute weight gradients later than input gradients (*split*). If not (*fused*),
   a failure costs more throughput.
 - **death**: *yes* means that the job survives the death of any process and, with two hosts and
-  `--use-tp-pp-dp-mapping`, the loss of a host. *Process* means that it survives the death of any process.
-  It survives a host only if the job's size allows it ([below](#process-and-a-server-that-fills-a-host)).
+  `--use-tp-pp-dp-mapping`, the loss of a host. *Process* means that it survives the death of any process, and the
+  loss of a host only if the job's size allows it, as if a server fills a host
+  ([below](#process-and-a-server-that-fills-a-host)).
 - **dist. opt.**, **fp16**, **memory**, **stagger**, **exact**: whether the setting also runs with
   `--use-distributed-optimizer`, `--fp16`, `--recycle-keep-in-memory`, `--recycle-stagger` and `--recycle-exact`. A
   number is the reason why not, listed below.
 - **tried**: *killed* means that a test kills servers of such a job on CPUs and compares the losses. *never run* means
   that the code was read only. *no* means that it is accepted and in no such test.
 
-On GPUs, {tried}. Nothing else of these tables has run on a GPU.
+On GPUs, {tried}. Sums over NCCL ran there without Megatron. Nothing else of these tables
+has run on a GPU ([what ran where](gpu.md)).
 
 ### The default GPU job
 
@@ -407,12 +416,14 @@ def option_names() -> set[str]:
 def values_text(values: tuple[Any, ...]) -> str:
     """Which values of a setting are accepted, in words."""
     if not values or values == ([],):
-        return "only without it"
-    return "only if off" if values[0] is False else ", ".join(map(str, values))
+        return UNSET
+    if values[0] is False:
+        return OFF
+    return f"only `{values[0]}`" if len(values) == 1 else ", ".join(map(str, values))
 
 
-def refused() -> Iterator[str]:
-    """The part on settings that are refused."""
+def refused() -> list[list[str]]:
+    """The settings that are refused: each with what is accepted, why, and what to do."""
     always = [(rule, "") for rule in refusals.RULES]
     sometimes = [(rule, when) for when, rules in CONDITIONAL.items() for rule in rules]
     rows = []
@@ -425,7 +436,26 @@ def refused() -> Iterator[str]:
         if option(name):
             rows.append([f"`{option(name)}`", f"the value of `--{other.replace('_', '-')}`", *advice])
     rows.append(["`--yaml-cfg`", "only without it", "the schedule cannot be named in that file", "use options"])
-    yield table(["setting", "accepted", "why", "what to do"], sorted(rows))
+    return sorted(rows)
+
+
+def by_name() -> str:
+    """The part that has each option of the page once, with what becomes of it."""
+    found: dict[str, set[str]] = {}
+    for row in chain.from_iterable(ROWS.values()):
+        for name in re.findall(r"--[a-z]\S+", f"{row.layers} {row.words}"):
+            found[name] = {NOTES.get(name, "runs")}
+    for what, values, *_ in refused():
+        name, _, when = what.partition(" ")
+        verdict = "refused" if values in (OFF, UNSET) else values if values.startswith("only") else f"only {values}"
+        said = found.setdefault(name.strip("`"), set())
+        if not when:
+            said.discard("runs")
+        said.add(f"{when}: {verdict}" if when else verdict)
+    found |= {name: {"left out"} for name in (*LEFT_OUT, "--async-save")}
+    return table(
+        ["option", "what becomes of it"], [[f"`{each}`", "; ".join(sorted(found[each]))] for each in sorted(found)]
+    )
 
 
 def left_out() -> str:
@@ -504,11 +534,15 @@ def make_page() -> str:
         *accepted(),
         "\n## Megatron: settings that are refused\n\n",
         "Each is refused before training starts, in one line that names setting and remedy.\n\n",
-        *refused(),
+        table(["setting", "accepted", "why", "what to do"], refused()),
         "\n## Megatron: options that are left out\n\n",
         "These change no result. The job runs without them, and a line says so. `--async-save` is left out, too,\n"
         "if the run survives deaths: checkpoints are then written before training goes on.\n\n",
         left_out(),
+        "\n## Every option by its name\n\n",
+        "*runs*: a row above says with what. *left out*: the job runs without it. An option that is not here runs as\n"
+        "in stock Megatron, or the doctor names it.\n\n",
+        by_name(),
         "\n",
         TAIL.format(train=trained().rstrip()),
     ]
