@@ -7,7 +7,7 @@ import { fillHead, makeSwitches, setSwitches } from './head.js';
 import { curveAt } from './lanes.js';
 import { fillLegend } from './legend.js';
 import { tryPlans, watchRun } from './live.js';
-import { Panel, firstAbove } from './model.js';
+import { Panel } from './model.js';
 import { moves } from './moves.js';
 import { draw, light } from './paint.js';
 import { pngOf, save, svgOf } from './pictures.js';
