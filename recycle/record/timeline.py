@@ -104,7 +104,7 @@ class Timeline(msgspec.Struct, frozen=True):
     first: int = 0
 
     def last(self, count: int) -> "Timeline":
-        """Its last iterations, numbered from 0 and moved to start at 0; who is dead stays known.
+        """Its last iterations, numbered from 0 and moved to start at 0; dead servers stay known.
 
         They are counted without what was given up. Of that, what was begun meanwhile is in it.
         """

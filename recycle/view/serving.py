@@ -137,7 +137,7 @@ class PageServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """See BaseServer; a browser that goes elsewhere takes no answer any more, which is nobody's news."""
+        """See BaseServer; a browser that closes its connection before its answer is no error."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 

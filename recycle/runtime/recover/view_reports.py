@@ -115,7 +115,7 @@ class ViewReports:
             self.warn(f"one live server is left of {units_text(plan.job, new)}: if {names} dies, {end}")
 
     def tell_last(self, verdict: Verdict) -> None:
-        """A verdict ends the run: tell who died, also of those in views that never began."""
+        """A verdict ends the run: tell all deaths that were not told yet, also those of views that never began."""
         if self._member in verdict.view.members[:TELLERS]:
             self._tell_deaths([*self._verdicts, verdict])
 
