@@ -17,7 +17,7 @@ class Cost(msgspec.Struct, frozen=True):
 
     Attributes:
         lost: of work that was made again: iterations that were finished, and what was done of the one in flight.
-        recovery: the pauses, from the last sign of life to the first instruction in the new view.
+        recovery: the pauses, in which nobody worked: see ``ViewRecovery``.
         slower: by how much the iterations since then took longer than before the first change; None if it is not known
             how long they took before.
     """
@@ -77,6 +77,15 @@ class IterationTimes:
             before: the view's epoch.
         """
         return max((last for epoch, (_, last) in self._reach.items() if epoch < before), default=-1)
+
+    def ended(self, before: int) -> float:
+        """When the last iteration that was finished before a view had ended on all servers; 0 if there is none.
+
+        Args:
+            before: the view's epoch.
+        """
+        latest = max((epoch for epoch, ends in self._ends.items() if epoch < before), default=None)
+        return 0.0 if latest is None else max(self._ends[latest].values())
 
     def kept(self, view: ViewLine, later: Sequence[ViewLine], second: float) -> Mapping[int, float]:
         """How many seconds each iteration took that was made in a view, and not made again in a later one.
@@ -144,4 +153,4 @@ class IterationTimes:
             ),
             default=None,
         )
-        return began if began is None else max((began, *self._ends.get(since, {}).values()))
+        return began if began is None else max(began, self.ended(view.epoch))

@@ -25,8 +25,9 @@ TOLD = frozenset({"fault", "warning", "unprotected", "protected", "end", "norm",
 class ViewRecovery(msgspec.Struct, frozen=True):
     """What a change of views took as a whole; lengths in the run's time unit.
 
-    It begins with the last sign of life of the server that died last or, where none died, when the first server knew of
-    the change. What it took on one server is a ``RecoveryLine``.
+    It begins with the last sign of life of the server that died last or, if none died, when the first server knew of
+    the change. But it does not begin before the last finished iteration has ended on all servers: that was work. What
+    it took on one server is a ``RecoveryLine``.
 
     Attributes:
         epoch: of the new view.
@@ -56,7 +57,7 @@ class ViewRecovery(msgspec.Struct, frozen=True):
 
     @property
     def pause(self) -> float:
-        """Without work: from the last sign of life to the first instruction in the new view."""
+        """Without work: from its beginning to the first instruction in the new view."""
         return self.detect + self.agree + self.rebuild + self.restore + self.start
 
 
@@ -251,8 +252,9 @@ class History:
             return None
         lines = reported.values()
         deaths = self._died(view)
-        began = max((death.time for death in deaths), default=min(line.noticed for line in lines))
         resumed = min(line.resumed for line in lines)
+        stopped = max((death.time for death in deaths), default=min(line.noticed for line in lines))
+        began = max(stopped, min(resumed, self._times.ended(epoch)))
         marks = [began]
         for reached in (
             max(line.noticed for line in lines),

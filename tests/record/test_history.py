@@ -1,11 +1,21 @@
 from contextlib import closing
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.recordings import write_events
 from recycle.record.history import Change, History, ViewRecovery, history_of
 from recycle.record.reading import load_lines, next_epoch
-from recycle.record.recording import DeathLine, InstantLine, IterationLine, RecoveryLine, RunLine, ViewLine
+from recycle.record.recording import (
+    AbandonedLine,
+    DeathLine,
+    InstantLine,
+    IterationLine,
+    RecoveryLine,
+    RunLine,
+    ViewLine,
+)
 from recycle.record.reporting import EventFile
 
 FOUR = ["W0_0", "W0_1", "W1_0", "W1_1"]
@@ -147,3 +157,58 @@ def test_views_are_numbered_on_behind_whatever_is_half_written(tmp_path):
     assert next_epoch(tmp_path) == 3
     (tmp_path / "events" / "W1_0.jsonl").write_bytes(b'{"type":"run"')
     assert len(history_of(load_lines(tmp_path)).changes) == 2
+
+
+TIMES = st.integers(1, 60)
+LENGTHS = st.integers(100, 200)
+VIEWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "joins": st.booleans(),
+            # From the end of the last iteration on the slowest server to the death; before it, if negative.
+            "after": st.integers(-60, 90),
+            "known": TIMES,
+            "gap": TIMES,
+            "lengths": st.lists(LENGTHS, min_size=1, max_size=3),
+        }
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(st.lists(TIMES, min_size=3, max_size=3), LENGTHS, VIEWS)
+def test_the_costs_of_all_changes_are_the_time_that_the_run_took_longer(sooner, usual, views):
+    """Servers end an iteration one after another, and the first may know of a change while the last still computes."""
+    skews = dict(zip(FOUR, [0, *sooner], strict=True))
+
+    def iteration(epoch, step, length, end):
+        return [IterationLine(server, step, length / 1e6, [], 1, epoch, end - skew) for server, skew in skews.items()]
+
+    steps = 3
+    clock = float(steps * usual)
+    lines = [view(0, FOUR, 0)]
+    lines += [line for step in range(steps) for line in iteration(0, step, usual, usual * (step + 1))]
+    for epoch, each in enumerate(views, 1):
+        if each["joins"]:
+            noticed = {server: clock - skew for server, skew in skews.items()}
+        else:
+            died = clock + each["after"]
+            lines.append(death("W9_9", epoch, time=died, incarnation=epoch))
+            lines += [AbandonedLine(server, epoch - 1, steps, clock - skew) for server, skew in skews.items()]
+            noticed = dict.fromkeys(skews, max(clock, died + each["known"]))
+        resumed = max(noticed.values()) + each["gap"]
+        ready = (resumed - 1.0,) * 3
+        lines.append(view(epoch, FOUR, steps, joined=["W9_9"] if each["joins"] else (), time=resumed))
+        clock = resumed
+        for number, length in enumerate(each["lengths"]):
+            clock += length
+            if not number:
+                lines += [
+                    recovery(server, epoch, (noticed[server], *ready, resumed, clock - skew), steps)
+                    for server, skew in skews.items()
+                ]
+            lines += iteration(epoch, steps, length, clock)
+            steps += 1
+    costs = history_of(lines).costs
+    assert costs.whole == pytest.approx(clock - steps * usual, abs=1e-3)
