@@ -15,7 +15,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -65,7 +65,7 @@ def random_job(kind: str, size: Size, chance: random.Random) -> Job:
     if kind == "placed" or chance.random() < 0.5:
         placement = _placement(servers, count, chance)
     stages = _stages(sum(map(len, placement)), chance)
-    room = {chunk: sum(stages[each].held for each in mine) for mine in placement for chunk in mine}
+    room = {chunk: _room(stages, mine) for mine in placement for chunk in mine}
     extra = {chunk: extra for mine in placement for extra in [chance.randint(0, 2 * room[mine[0]])] for chunk in mine}
     limited = tuple(
         msgspec.structs.replace(stage, limit=room[chunk] + extra[chunk]) for chunk, stage in enumerate(stages)
@@ -95,11 +95,19 @@ def _stages(count: int, chance: random.Random) -> tuple[Stage, ...]:
     costs = [[chance.randint(0, 4) for _ in range(5)] for _ in range(count)]
     held = [chance.randint(1, 2) for _ in range(count)]
     released = [chance.randint(0, each) for each in held]
+    taken = [chance.choice((0, chance.randint(0, 3))) for _ in held]
     stages = []
     for chunk in range(count):
         forward, gradient, weight, optimizer, reduction = costs[0 if alike else chunk]
-        stages.append(Stage(forward, gradient, weight, optimizer, reduction, held[chunk], released[chunk], 100))
+        memory = (held[chunk], released[chunk], 100, 0, taken[chunk])
+        stages.append(Stage(forward, gradient, weight, optimizer, reduction, *memory))
     return tuple(stages)
+
+
+def _room(stages: Sequence[Stage], chunks: Sequence[int]) -> int:
+    """The least memory of a server that holds some chunks."""
+    taken = max(stages[chunk].taken_at_input_gradient for chunk in chunks)
+    return sum(stages[chunk].held for chunk in chunks) + taken
 
 
 def _latencies(count: int, chance: random.Random) -> tuple[int, ...]:
@@ -114,7 +122,7 @@ def _unequal(size: Size, chance: random.Random) -> Job:
         servers = [
             PlacedServer(
                 mine,
-                sum(stages[chunk].held for chunk in mine) + chance.randint(0, 4),
+                _room(stages, mine) + chance.randint(0, 4),
                 chance.choice((100, 100, 100, 50, 70)),
             )
             for mine in placement

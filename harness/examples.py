@@ -66,14 +66,19 @@ def uneven_job(slow: int = 100) -> Job:
 
 
 def paper_job(
-    limit: int | Sequence[int] = 4, released: int = 1, pipelines: int = 3, stages: int = 4, micro_batches: int = 6
+    limit: int | Sequence[int] = 4,
+    released: int = 1,
+    pipelines: int = 3,
+    stages: int = 4,
+    micro_batches: int = 6,
+    taken: int = 0,
 ) -> Job:
     """The paper's example: F, I and W take a slot each, the optimizer three."""
     limits = [limit] * stages if isinstance(limit, int) else limit
     return Job(
         pipelines=pipelines,
         micro_batches=micro_batches,
-        stages=tuple(Stage(1, 1, 1, 3, 0, 1, released, each) for each in limits),
+        stages=tuple(Stage(1, 1, 1, 3, 0, 1, released, each, 0, taken) for each in limits),
         latency=(0,) * (stages - 1),
         name="paper",
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ortools.sat.python import cp_model
 
 from recycle.holding import costs_on, holders, placed
-from recycle.job import Server
+from recycle.job import Server, Stage
 from recycle.plan.clock import duration
 from recycle.planner.model.problem import Problem
 
@@ -56,7 +56,11 @@ def least_value(problem: Problem, upper: int, effort: float = 0.2) -> int:
                 if job.pipeline_of(server) not in host[chunk, unit]:
                     continue
                 here = host[chunk, unit][job.pipeline_of(server)]
-                first = start[chunk, unit, 0]
+                for begin, until, amount in _memory(job.stages[chunk], problem.kinds):
+                    length = model.new_int_var(0, horizon, "")
+                    times = start[chunk, unit, begin], length, end[chunk, unit, until]
+                    holds.append(model.new_optional_interval_var(*times, here, ""))
+                    amounts.append(amount)
                 for kind, op in enumerate(problem.ops):
                     spot = (chunk, unit, kind)
                     cost = duration(costs_on(job, server)[chunk], op)
@@ -65,10 +69,6 @@ def least_value(problem: Problem, upper: int, effort: float = 0.2) -> int:
                         model.add(end[spot] <= step).only_enforce_if(here)
                     if problem.staggered:
                         model.add(opening[server] <= start[spot]).only_enforce_if(here)
-                    if amount := problem.release[chunk][kind]:
-                        length = model.new_int_var(0, horizon, "")
-                        holds.append(model.new_optional_interval_var(first, length, end[spot], here, ""))
-                        amounts.append(amount)
         if busy:
             model.add_no_overlap(busy)
             model.add_cumulative(holds, amounts, here_is.limit)
@@ -89,6 +89,12 @@ def least_value(problem: Problem, upper: int, effort: float = 0.2) -> int:
     status = solver.solve(model)
     assert status != cp_model.INFEASIBLE, "a legal plan is excluded"
     return round(solver.objective_value) if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else upper
+
+
+def _memory(stage: Stage, kinds: int) -> list[tuple[int, int, int]]:
+    """The kinds of task from whose start and to whose end a micro-batch holds memory, and how much."""
+    freed, taken, last = stage.released_at_input_gradient, stage.taken_at_input_gradient, kinds - 1
+    return [(0, 1, freed), (0, last, stage.held - freed), (1, last, taken)]
 
 
 def _close(

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Literal, NamedTuple, Self
 
 import msgspec
@@ -59,6 +59,8 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         reduction: time of the gradients' reduction over the peers, before the optimizer step.
         held: memory that one micro-batch holds from the start of its F on.
         released_at_input_gradient: the part of ``held`` that is free when I ends; W releases the rest.
+        taken_at_input_gradient: memory that I takes on top when it starts, and that W releases: layers that gather or
+            compute anew for the backward pass hold more behind I than behind F.
         limit: memory for activations on each server of the stage; what else it holds is not in it. The chunks of one
             server share it.
         state: memory for all else, if that is in the account.
@@ -73,6 +75,7 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     released_at_input_gradient: int
     limit: int
     state: int = 0
+    taken_at_input_gradient: int = 0
 
     @property
     def work(self) -> int:
@@ -87,7 +90,11 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     @property
     def capacity(self) -> int:
         """How many micro-batches a server can hold before it must release the first."""
-        return self.limit // self.held
+        return (self.limit - self.taken_at_input_gradient) // self.held
+
+    def room(self, micro_batches: int) -> int:
+        """The least limit with which a server can hold so many micro-batches, and go on."""
+        return micro_batches * self.held + self.taken_at_input_gradient
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,7 +147,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not isinstance(self.layout, msgspec.UnsetType):
             if self.placement is not msgspec.UNSET:
                 raise JobError("placement: pipelines of their own have placements of their own; leave it out")
-            require_layout(self.layout, self.pipelines, self.micro_batches, [stage.held for stage in self.stages])
+            require_layout(self.layout, self.pipelines, self.micro_batches, len(self.stages), self.room)
         for number, stage in enumerate(self.stages):
             for field in ("forward", "input_gradient", "weight_gradient", "optimizer", "reduction"):
                 _at_least(getattr(stage, field), 0, f"{field} of stage {number}", "a cost cannot be negative")
@@ -151,17 +158,20 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"released_at_input_gradient of stage {number} is {released}: "
                     f"it is a part of what the stage holds, between 0 and {stage.held}"
                 )
+            taken = f"taken_at_input_gradient of stage {number}"
+            _at_least(stage.taken_at_input_gradient, 0, taken, "an instruction cannot take less than nothing")
             _at_least(stage.state, 0, f"state of stage {number}", "a state cannot take less than nothing")
-            if stage.state and stage.limit < stage.held:
+            least = stage.room(1)
+            if stage.state and stage.limit < least:
                 raise JobError(
                     f"limit of stage {number} is {stage.limit + stage.state}: its state takes {stage.state} of it, and "
-                    f"one micro-batch needs {stage.held} more, so no plan exists; "
-                    f"the least limit that works is {stage.held + stage.state}"
+                    f"one micro-batch needs {least} more, so no plan exists; "
+                    f"the least limit that works is {least + stage.state}"
                 )
-            if stage.limit < stage.held:
+            if stage.limit < least:
                 raise JobError(
                     f"limit of stage {number} is {stage.limit}: not one micro-batch fits, so no plan exists; "
-                    f"the least limit that works is {stage.held}"
+                    f"the least limit that works is {least}"
                 )
 
     def _settle_unit(self, field: str, known: Mapping[str, float]) -> None:
@@ -189,12 +199,20 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"limit of server {place} of a pipeline is {' and '.join(map(str, sorted(limits)))}: its chunks "
                     f"{list(chunks)} share one memory, so give all of them the same limit"
                 )
-            held = sum(self.stages[chunk].held for chunk in chunks)
-            if held > min(limits):
+            least = self.room(chunks)
+            if least > min(limits):
                 raise JobError(
                     f"limit of server {place} of a pipeline is {min(limits)}: not one micro-batch fits, because its "
-                    f"chunks {list(chunks)} hold {held} of each; the least limit that works is {held}"
+                    f"chunks {list(chunks)} hold {least} of each; the least limit that works is {least}"
                 )
+
+    def room(self, chunks: Sequence[int], micro_batches: int = 1) -> int:
+        """The least limit with which a server of some chunks can hold so many micro-batches, and go on.
+
+        It runs the I of one chunk at a time, and W at once if it has to.
+        """
+        taken = max((self.stages[chunk].taken_at_input_gradient for chunk in chunks), default=0)
+        return micro_batches * sum(self.stages[chunk].held for chunk in chunks) + taken
 
     @property
     def even(self) -> bool:
@@ -262,13 +280,18 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Memory for activations on each server at a place of its pipeline."""
         return self.stages[self.chunks[place][0]].limit
 
+    def capacity(self, place: int) -> int:
+        """How many micro-batches a server at a place of its pipeline can hold before it must release the first."""
+        chunks = self.chunks[place]
+        none = self.room(chunks, 0)
+        return (self.limit(place) - none) // (self.room(chunks) - none)
+
     @property
     def baseline_name(self) -> str:
         """What plans are compared with: 1F1B, which tight memory keeps from running as far ahead as it wants."""
         if not self.even:
             return BASELINE
-        rooms = (self.limit(at) // sum(self.stages[each].held for each in held) for at, held in enumerate(self.chunks))
-        tight = any(room < min(self.depth - at, self.micro_batches) for at, room in enumerate(rooms))
+        tight = any(self.capacity(at) < min(self.depth - at, self.micro_batches) for at in range(self.depth))
         return f"{BASELINE} within this memory" if tight else BASELINE
 
     def require_standard(self, what: str) -> None:

@@ -44,6 +44,7 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     held: PerStage = 1
     released_at_input_gradient: PerStage = 0
+    taken_at_input_gradient: PerStage = 0
     limit: PerStage | None = None
     state: PerStage = 0
 
@@ -190,9 +191,9 @@ def _build(document: JobDocument) -> Job:
     placement = _placement(document.placement, depth)
     count = sum(map(len, placement))
     columns = _columns(document, count)
-    held, state = columns["held"], columns["state"]
+    state = columns["state"]
     # What a plan may use: the state is there all the time.
-    room = [depth * sum(held[chunk] for chunk in chunks) for chunks in placement]
+    room = [_room(columns, chunks, depth) for chunks in placement]
     if document.memory.limit is not None:
         what = "server of a pipeline" if count > depth else "stage"
         limit = _per_stage(document.memory.limit, "memory.limit", depth, what)
@@ -223,18 +224,23 @@ def _build_layout(document: JobDocument) -> Job:
         for place, server in enumerate(pipeline.servers):
             if not server.chunks:
                 raise JobError(f"layout: server {place} of pipeline {number} holds no chunk; leave it out")
-            held, state = (
-                sum(columns[key][chunk] for chunk in server.chunks if 0 <= chunk < count) for key in ("held", "state")
-            )
+            mine = [chunk for chunk in server.chunks if 0 <= chunk < count]
+            state = sum(columns["state"][chunk] for chunk in mine)
             given = document.memory.limit if server.limit is None else server.limit
             where = f"limit of server {place} of pipeline {number}"
             crew = together[number if server.pipeline is None else server.pipeline]
-            room = crew * held if given is None else _whole(given, where) - state
+            room = _room(columns, mine, crew) if given is None else _whole(given, where) - state
             servers.append(PlacedServer(tuple(server.chunks), room, server.speed, server.pipeline))
             limits |= {chunk: max(room, limits.get(chunk, 0)) for chunk in server.chunks}
         layout.append(PlacedPipeline(pipeline.micro_batches, tuple(servers)))
     most = max(pipeline.micro_batches for pipeline in layout)
     return _job(document, columns, limits, len(layout), most, layout=tuple(layout))
+
+
+def _room(columns: Mapping[str, Sequence[int]], chunks: Sequence[int], micro_batches: int) -> int:
+    """Memory of a server of some chunks in which nothing has to wait, for 1F1B's micro-batches."""
+    taken = max((columns["taken_at_input_gradient"][chunk] for chunk in chunks), default=0)
+    return micro_batches * sum(columns["held"][chunk] for chunk in chunks) + taken
 
 
 def _columns(document: JobDocument, count: int) -> dict[str, list[int]]:

@@ -6,7 +6,7 @@ all pipelines' cuts.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -153,14 +153,17 @@ def require_placement(placement: Placement, chunks: int) -> None:
         raise JobError(f"placement: chunk {wrong}: {where}; every chunk has one server in each pipeline")
 
 
-def require_layout(layout: Layout, pipelines: int, micro_batches: int, held: Sequence[int]) -> None:
+def require_layout(
+    layout: Layout, pipelines: int, micro_batches: int, count: int, room: Callable[[Sequence[int]], int]
+) -> None:
     """Refuse pipelines of their own that do not hold the model, or have no room for a micro-batch.
 
     Args:
         layout: what to judge.
         pipelines: how many the job has.
         micro_batches: the most that one of them brings.
-        held: memory that a micro-batch takes at each chunk of the model.
+        count: chunks of the model.
+        room: the least memory that a server of some chunks needs.
 
     Raises:
         JobError: something of that.
@@ -179,9 +182,9 @@ def require_layout(layout: Layout, pipelines: int, micro_batches: int, held: Seq
                     f"pipeline {where} is {server.pipeline}: name another one of the {pipelines}, or leave it out"
                 )
             for chunk in server.chunks:
-                if not 0 <= chunk < len(held):
-                    raise JobError(f"chunks {where}: {chunk} is none; the model has the chunks 0 to {len(held) - 1}")
-            needed = sum(held[chunk] for chunk in server.chunks)
+                if not 0 <= chunk < count:
+                    raise JobError(f"chunks {where}: {chunk} is none; the model has the chunks 0 to {count - 1}")
+            needed = room(server.chunks)
             if server.speed < 1:
                 raise JobError(f"speed {where} is {server.speed}: it is in percent, and the least is 1")
             if server.limit < needed:
@@ -195,7 +198,7 @@ def require_layout(layout: Layout, pipelines: int, micro_batches: int, held: Seq
         if pipeline.micro_batches < 1:
             raise JobError(f"micro_batches of pipeline {number} is {pipeline.micro_batches}: the least is 1")
         try:
-            require_placement(tuple(layout[row].servers[place].chunks for row, place in crew), len(held))
+            require_placement(tuple(layout[row].servers[place].chunks for row, place in crew), count)
         except JobError as error:
             raise JobError(f"pipeline {number}: {error}") from error
 

@@ -14,6 +14,9 @@ from recycle.planner.greedy.list_scheduler import list_schedule
 from recycle.planner.model.lowering import instructions
 from recycle.planner.model.problem import make_problem
 
+TAKEN = st.one_of(st.just(0), st.integers(1, 4))
+"""What an I takes on top of what F holds."""
+
 
 @st.composite
 def jobs(draw, pipelines=4, depth=4, micro_batches=5, cost=4):
@@ -22,8 +25,9 @@ def jobs(draw, pipelines=4, depth=4, micro_batches=5, cost=4):
     for _ in range(count):
         held = draw(st.integers(1, 3))
         times = [draw(st.integers(0, cost)) for _ in range(5)]
-        limit = held * draw(st.integers(1, 2 * count)) + draw(st.integers(0, held - 1))
-        stages.append(Stage(*times, held, draw(st.integers(0, held)), limit))
+        taken = draw(TAKEN)
+        limit = held * draw(st.integers(1, 2 * count)) + draw(st.integers(0, held - 1)) + taken
+        stages.append(Stage(*times, held, draw(st.integers(0, held)), limit, taken_at_input_gradient=taken))
     return Job(
         pipelines=draw(st.integers(1, pipelines)),
         micro_batches=draw(st.integers(1, micro_batches)),
@@ -77,14 +81,15 @@ def placed_jobs(draw, pipelines=3, servers=3, chunks=6, micro_batches=4, cost=3)
     )
     placement = tuple(tuple(sorted(order[first:last])) for first, last in pairwise(cuts))
     held = [draw(st.integers(1, 3)) for _ in range(count)]
+    taken = [draw(TAKEN) for _ in range(count)]
     limits = {}
     for mine in placement:
-        least = sum(held[chunk] for chunk in mine)
+        least = sum(held[chunk] for chunk in mine) + max(taken[chunk] for chunk in mine)
         limits |= dict.fromkeys(mine, least + draw(st.integers(0, 2 * least)))
     stages = []
     for chunk in range(count):
         times = [draw(st.integers(0, cost)) for _ in range(5)]
-        stages.append(Stage(*times, held[chunk], draw(st.integers(0, held[chunk])), limits[chunk]))
+        stages.append(Stage(*times, held[chunk], draw(st.integers(0, held[chunk])), limits[chunk], 0, taken[chunk]))
     return Job(
         pipelines=draw(st.integers(1, pipelines)),
         micro_batches=draw(st.integers(1, micro_batches)),
@@ -117,7 +122,8 @@ def unequal_jobs(draw, chunks=3, most=3, pipelines=2):
             *(draw(st.integers(0, 3)) for _ in range(5)),
             held=draw(st.integers(1, 2)),
             released_at_input_gradient=0,
-            limit=9,
+            limit=13,
+            taken_at_input_gradient=draw(TAKEN),
         )
         for _ in range(count)
     )
@@ -128,7 +134,9 @@ def unequal_jobs(draw, chunks=3, most=3, pipelines=2):
         servers = [
             PlacedServer(
                 mine,
-                sum(stages[chunk].held for chunk in mine) + draw(st.integers(0, 3)),
+                sum(stages[chunk].held for chunk in mine)
+                + max(stages[chunk].taken_at_input_gradient for chunk in mine)
+                + draw(st.integers(0, 3)),
                 draw(st.sampled_from((100, 100, 50, 70))),
             )
             for mine in held

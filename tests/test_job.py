@@ -40,6 +40,8 @@ def test_other_names_are_refused(text):
         ({"held": 0}, "held of stage 1 is 0"),
         ({"released_at_input_gradient": 3}, "released_at_input_gradient of stage 1 is 3.*between 0 and 2"),
         ({"limit": 1}, "limit of stage 1 is 1.*least limit that works is 2"),
+        ({"taken_at_input_gradient": -1}, "taken_at_input_gradient of stage 1 is -1.*less than nothing"),
+        ({"taken_at_input_gradient": 7}, "limit of stage 1 is .*least limit that works is 9"),
         ({"micro_batches": 0}, "micro_batches is 0"),
         ({"pipelines": 0}, "pipelines is 0"),
         ({"latency": ()}, "latency: 0 values for 2 stages.*1 in all"),
@@ -54,6 +56,7 @@ def test_impossible_jobs_are_refused_with_field_value_and_remedy(changes, messag
 def test_a_stage_knows_its_work_update_and_capacity():
     stage = Stage(**{**GOOD, "reduction": 2, "limit": 5})
     assert (stage.work, stage.update, stage.capacity) == (3, 5, 2)
+    assert Stage(**{**GOOD, "limit": 7, "taken_at_input_gradient": 2}).capacity == 2
 
 
 def test_latency_is_that_of_the_boundary_both_ways():

@@ -30,7 +30,7 @@ SHOWN = 60
 TIMES = {"makespan", "period", "bound", "baseline", "delay"} | {
     *("forward", "input_gradient", "weight_gradient", "optimizer", "reduction", "latency")
 }
-AMOUNTS = {"held", "released_at_input_gradient", "limit", "state"}
+AMOUNTS = {"held", "released_at_input_gradient", "taken_at_input_gradient", "limit", "state"}
 
 
 @click.command("check", cls=Verb)

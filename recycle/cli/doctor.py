@@ -143,7 +143,7 @@ def plan_fields(line: CommandLine, whole: Plan, asked: Plan, costs: "FailureCost
         "bound": asked.bound,
         "of_before": whole.period / asked.period,
         "throughput": asked.throughput,
-        "memory": micro_batches_held(whole.job),
+        "memory": [whole.job.capacity(place) for place in range(whole.job.depth)],
         "failures": [each._asdict() for each in costs.rerouted],
         "without_pipeline": costs.without_pipeline,
         "layers_moved": costs.layers_moved,
@@ -302,14 +302,9 @@ def restart_text(restart: "Restart") -> str:
     )
 
 
-def micro_batches_held(job: Job) -> list[int]:
-    """Per place in a pipeline, of how many micro-batches a server may hold the activations."""
-    return [job.limit(place) // sum(job.stages[each].held for each in held) for place, held in enumerate(job.chunks)]
-
-
 def memory_text(line: CommandLine, job: Job) -> str:
     """What a server's memory is taken to hold, in words."""
-    held = micro_batches_held(job)
+    held = [job.capacity(place) for place in range(job.depth)]
     most = "1 micro-batch" if held[0] == 1 else f"{held[0]} micro-batches"
     if len(set(held)) > 1:
         most = f"{', '.join(map(str, held))} micro-batches, by its stage"

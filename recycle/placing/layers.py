@@ -25,6 +25,7 @@ class Layer(msgspec.Struct, frozen=True):
         reduction: time of the gradients' reduction before it.
         held: memory that one micro-batch holds from its F on.
         released_at_input_gradient: the part of it that is free when I ends.
+        taken_at_input_gradient: memory that I takes on top, and W releases.
         state: memory for all else.
     """
 
@@ -35,6 +36,7 @@ class Layer(msgspec.Struct, frozen=True):
     reduction: int = 0
     held: int = 1
     released_at_input_gradient: int = 0
+    taken_at_input_gradient: int = 0
     state: int = 0
 
 
@@ -65,7 +67,9 @@ class Model(msgspec.Struct, frozen=True, dict=True):
 
     def needs(self, run: Run, micro_batches: int) -> int:
         """Memory for the state of some layers and the activations of so many micro-batches."""
-        return self._state[run[1]] - self._state[run[0]] + micro_batches * (self._held[run[1]] - self._held[run[0]])
+        first, last = run
+        held = micro_batches * (self._held[last] - self._held[first])
+        return self._state[last] - self._state[first] + held + self._taken[last] - self._taken[first]
 
     def stage(self, run: Run) -> Stage:
         """Some layers as one chunk, with what is left of a server's memory beside their state."""
@@ -94,6 +98,10 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _held(self) -> list[int]:
         return self._sums(lambda layer: layer.held)
+
+    @cached_property
+    def _taken(self) -> list[int]:
+        return self._sums(lambda layer: layer.taken_at_input_gradient)
 
     @cached_property
     def _state(self) -> list[int]:

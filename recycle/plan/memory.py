@@ -20,9 +20,10 @@ class MemoryChange(NamedTuple):
 
 
 def memory_changes(stage: Stage) -> Mapping[Op, MemoryChange]:
-    """What each op of a chunk changes: F takes all, I and W free their parts; no other op does anything."""
-    taken = {Op.F: stage.held}
-    freed = {Op.I: stage.released_at_input_gradient, Op.W: stage.held - stage.released_at_input_gradient}
+    """What each op of a chunk changes: F and I take memory, I and W free it; no other op does anything."""
+    taken = {Op.F: stage.held, Op.I: stage.taken_at_input_gradient}
+    freed = {Op.I: stage.released_at_input_gradient}
+    freed[Op.W] = sum(taken.values()) - freed[Op.I]
     return {
         op: MemoryChange(
             sum(taken.get(phase, 0) for phase in op.phases), sum(freed.get(phase, 0) for phase in op.phases)

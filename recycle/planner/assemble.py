@@ -72,7 +72,7 @@ def unlimited_baseline(job: Job) -> int:
     """
     if not job.even:
         return baseline_period(job)
-    wanted = job.depth * max(sum(job.stages[chunk].held for chunk in chunks) for chunks in job.chunks)
+    wanted = max(job.room(chunks, job.depth) for chunks in job.chunks)
     stages = tuple(msgspec.structs.replace(stage, limit=max(stage.limit, wanted)) for stage in job.stages)
     return baseline_period(msgspec.structs.replace(job, stages=stages))
 
@@ -135,6 +135,8 @@ def _joined(job: Job, place: int, chunks: range) -> Stage:
     def total(field: str) -> int:
         return sum(getattr(job.stages[chunk], field) for chunk in chunks)
 
-    # Chunks of unequal size may leave neighbours more than the server was given: one micro-batch fits all the same.
     fields = {field: total(field) for field in Stage.__struct_fields__ if field != "limit"}
-    return Stage(**fields, limit=max(job.limit(place), fields["held"]))
+    # Their backward passes come one after another.
+    fields["taken_at_input_gradient"] = max(job.stages[chunk].taken_at_input_gradient for chunk in chunks)
+    # Chunks of unequal size may leave neighbours more than the server was given: one micro-batch fits all the same.
+    return Stage(**fields, limit=max(job.limit(place), job.room(chunks)))

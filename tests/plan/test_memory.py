@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from harness.examples import paper_job, paper_plan
@@ -22,6 +23,14 @@ def test_memory_is_freed_in_the_parts_that_the_stage_says():
     changes = memory_changes(STAGE)
     assert [changes[op] for op in (Op.F, Op.I, Op.W, Op.B)] == [(5, 0), (0, 2), (0, 3), (0, 5)]
     assert {changes[op] for op in Op if not op.is_compute} == {(0, 0)}
+
+
+def test_what_an_input_gradient_takes_is_held_until_the_weight_gradient_ends():
+    stage = msgspec.structs.replace(STAGE, taken_at_input_gradient=4)
+    changes = memory_changes(stage)
+    assert [changes[op] for op in (Op.F, Op.I, Op.W, Op.B)] == [(5, 0), (4, 2), (0, 7), (4, 9)]
+    walk = walk_memory(Job(1, 1, (stage,), ()), FIRST, steps((Op.F, Op.I, Op.W, Op.F, Op.B)))
+    assert list(walk) == [(5, 5), (9, 7), (7, 0), (5, 5), (9, 0)]
 
 
 def test_a_walk_says_what_is_held_during_and_after_each_op():

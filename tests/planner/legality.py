@@ -17,8 +17,9 @@ def assert_legal(problem, programs):
             home = unit // job.micro_batches
             if problem.mode.routing == "home":
                 assert home == server.pipeline or home not in problem.live[server.stage]
-            level += job.stages[server.stage].held if kind == 0 else 0
-            assert level <= job.stages[server.stage].limit
+            stage = job.stages[server.stage]
+            level += (stage.held, stage.taken_at_input_gradient, 0)[kind]
+            assert level <= stage.limit
             level -= problem.release[server.stage][kind]
             done.add(task)
         assert level == 0

@@ -49,9 +49,11 @@ def judge_rows(plan):
         changes = defaultdict(int)
         for _, chunk, phase, start, stop in (row for row in rows if row[0] == server):
             stage = job.stages[chunk]
-            rest = stage.held - stage.released_at_input_gradient
-            time, amount = {"F": (start, stage.held), "I": (stop, rest - stage.held), "W": (stop, -rest)}[phase]
-            changes[time, amount > 0] += amount
+            taken = {"F": stage.held, "I": stage.taken_at_input_gradient, "W": 0}
+            freed = {"F": 0, "I": stage.released_at_input_gradient}
+            freed["W"] = sum(taken.values()) - freed["I"]
+            changes[start, True] += taken[phase]
+            changes[stop, False] -= freed[phase]
         level = 0
         for _, amount in sorted(changes.items()):
             level += amount
@@ -72,7 +74,7 @@ def judge(plan):
         # Each server takes part in one reduction at a time, and is free to compute meanwhile.
         links = defaultdict(int)
         for _, chunk in sorted((time, chunk) for chunk, time in ready.items()):
-            peers = [each for each in holders(job)[chunk] if each not in plan.dead]
+            peers = [each for each in holders(job)[chunk].values() if each not in plan.dead]
             ready[chunk] = max([ready[chunk], *(links[peer] for peer in peers)]) + job.stages[chunk].reduction
             links.update(dict.fromkeys(peers, ready[chunk]))
             cost[chunk] = job.stages[chunk].optimizer

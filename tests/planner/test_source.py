@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.examples import paper_job
 from recycle.job import Server
@@ -50,3 +52,13 @@ def test_around_dead_servers_megatron_has_a_plan_of_the_mode():
     plan = megatron_plan(JOB, [Server(1, 1)], Mode(optimizer="global"), seconds=0.1)
     assert check_plan(plan) == ()
     assert (plan.mode, plan.dead, plan.provenance.budget) == (Mode(optimizer="global"), {Server(1, 1)}, "0.1 s")
+
+
+@given(st.integers(2, 4), st.integers(1, 6), st.integers(0, 5))
+def test_what_waits_for_weight_gradients_leaves_1f1b_as_it_is(stages, micro_batches, taken):
+    """In 1F1B nothing waits, so it needs what a single input gradient takes, and not that of every micro-batch."""
+    wide = paper_job(pipelines=1, stages=stages, micro_batches=micro_batches, limit=stages)
+    tight = paper_job(pipelines=1, stages=stages, micro_batches=micro_batches, limit=stages + taken, taken=taken)
+    one, other = (megatron_plan(job, (), Mode(), seconds=0.1) for job in (wide, tight))
+    assert (one.programs, one.period, one.baseline) == (other.programs, other.period, other.baseline)
+    assert check_plan(other) == ()

@@ -41,7 +41,7 @@ class StageProfile(msgspec.Struct, frozen=True):
         weight_gradient: of W.
         optimizer: of the optimizer step.
         held: what F saves for the backward pass, without parameters.
-        kept: what is left of it after I, for W.
+        kept: what I leaves behind for W.
         gradients: bytes of gradients to reduce.
         state: bytes that are held all the time: parameters, moments, gradients, and what is kept of them.
     """
@@ -54,6 +54,11 @@ class StageProfile(msgspec.Struct, frozen=True):
     kept: int
     gradients: int
     state: int
+
+    @property
+    def taken(self) -> int:
+        """What I takes on top of what F saved."""
+        return max(0, self.kept - self.held)
 
 
 def profile(job: Job, options: ModelOptions, text: TokenText, repeats: int, kind: DeviceKind = "cpu") -> Job:
@@ -75,7 +80,10 @@ def profile(job: Job, options: ModelOptions, text: TokenText, repeats: int, kind
     profiles = [_profile_stage(stage, job, options, text, repeats, kind) for stage in range(count)]
     reductions = _time_reductions(job.pipelines, [each.gradients for each in profiles], repeats, kind)
     latency = _time_transfer(options, repeats, kind) if count > 1 else 0.0
-    held = [sum(profiles[chunk].held for chunk in job.chunks[place]) for place in job.places]
+    room = [
+        job.depth * sum(profiles[chunk].held for chunk in chunks) + max(profiles[chunk].taken for chunk in chunks)
+        for chunks in (job.chunks[place] for place in job.places)
+    ]
     stages = [
         Stage(
             forward=_micro(each.forward),
@@ -84,11 +92,12 @@ def profile(job: Job, options: ModelOptions, text: TokenText, repeats: int, kind
             optimizer=_micro(each.optimizer),
             reduction=_micro(reduction),
             held=each.held,
-            released_at_input_gradient=each.held - each.kept,
-            limit=job.depth * together,
+            released_at_input_gradient=max(0, each.held - each.kept),
+            taken_at_input_gradient=each.taken,
+            limit=limit,
             state=each.state,
         )
-        for each, reduction, together in zip(profiles, reductions, held, strict=True)
+        for each, reduction, limit in zip(profiles, reductions, room, strict=True)
     ]
     return Job(
         job.pipelines,
@@ -149,7 +158,7 @@ def _profile_stage(
         forward, input_gradient, weight_gradient, step = map(statistics.median, times)
         size = sum(each.nbytes for each in update.sums.collected.buffers) * (2 if options.exact else 1)
         measured = StageProfile(
-            forward, input_gradient, weight_gradient, step, max(held, kept, 1), kept, size, _state_bytes(update)
+            forward, input_gradient, weight_gradient, step, max(held, 1), kept, size, _state_bytes(update)
         )
         member.report(msgspec.json.encode(measured))
 

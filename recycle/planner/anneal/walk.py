@@ -282,8 +282,10 @@ class Walk:
             return None
         server = self._server[task]
         need = self._acquired[task]
-        if need and self._released[previous] and self._level(previous) + need > self._limit[server % self._depth]:
-            return None
+        if need and self._released[previous]:
+            rest = self._limit[server % self._depth] - self._level(previous) - need
+            if rest < 0 or rest + self._released[task] < self._acquired[previous]:
+                return None
         first = self._order.index(previous)
         segment = self._order[first : self._order.index(task, first) + 1]
         # What starts before the previous task ends does not depend on it, and all that this task needs is among that.

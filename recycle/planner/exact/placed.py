@@ -93,7 +93,7 @@ class PlacedModel:
         work: list[cp_model.IntervalVar] = []
         memory: list[tuple[cp_model.IntervalVar, int]] = []
         load: list[cp_model.LinearExprT] = []
-        exact = gcd(*(amount for chunk in chunks for amount in problem.release[chunk]))
+        exact = gcd(*(amount for chunk in chunks for amount in (*problem.kept(chunk), problem.acquire[chunk][1])))
         memory_unit = max(exact, problem.job.limit(place) // MOST_UNITS)
         for chunk, unit in product(chunks, range(problem.total)):
             present = self._routes[chunk][unit].get(pipeline)
@@ -105,10 +105,13 @@ class PlacedModel:
                 spot = Spot(chunk, unit, kind)
                 start, cost = self._start[spot], self._cost(spot)
                 work.append(model.new_optional_fixed_size_interval_var(start, cost, present, ""))
-                if amount := problem.release[chunk][kind] // memory_unit:
+                if amount := problem.kept(chunk)[kind] // memory_unit:
                     hold = model.new_int_var(0, self._horizon, "")
                     held = model.new_optional_interval_var(self._start[first], hold, self._end(spot), present, "")
                     memory.append((held, amount))
+            if amount := problem.acquire[chunk][1] // memory_unit:
+                hold, gradient = model.new_int_var(0, self._horizon, ""), self._start[Spot(chunk, unit, 1)]
+                memory.append((model.new_optional_interval_var(gradient, hold, self._end(last), present, ""), amount))
             if problem.staggered:
                 model.add(opening <= self._start[first]).only_enforce_if(present)
                 for step, of, update in zip(steps, chunks, updates, strict=True):

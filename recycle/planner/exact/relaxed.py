@@ -51,4 +51,4 @@ def _share(timeline: TimelineModel, stage: int, units: list[int], servers: int) 
 
 
 def _is_mixed(problem: Problem, stage: int) -> bool:
-    return 0 < problem.release[stage][1] < problem.job.stages[stage].held
+    return problem.acquire[stage][1] > 0 or 0 < problem.release[stage][1] < problem.job.stages[stage].held

@@ -99,25 +99,30 @@ class TimelineModel:
     def memory(self, stage: int, unit: int, present: cp_model.LiteralT = True) -> list[MemoryPart]:
         """What one micro-batch holds at a stage: an interval and an amount for each task that releases some.
 
-        Amounts are in memory units of the stage.
+        Amounts are in memory units of the stage; that of I is held from its own start on, the others from that of F.
 
         Args:
             stage: where.
             unit: the micro-batch.
             present: whether it is to be counted.
         """
-        begin = self.start[Spot(stage, unit, 0)]
+        first, gradient = self.start[Spot(stage, unit, 0)], self.start[Spot(stage, unit, 1)]
         parts = []
-        for kind, amount in enumerate(self.problem.release[stage]):
+        for kind, amount in enumerate(self.problem.kept(stage)):
             if amount:
                 spot = Spot(stage, unit, kind)
-                interval = self.model.new_optional_interval_var(begin, self.hold[spot], self.end(spot), present, "")
+                interval = self.model.new_optional_interval_var(first, self.hold[spot], self.end(spot), present, "")
                 parts.append((interval, amount // self.memory_unit(stage)))
+        if taken := self.problem.acquire[stage][1]:
+            last = Spot(stage, unit, self.problem.kinds - 1)
+            hold = self.model.new_int_var(0, self.upper, "")
+            interval = self.model.new_optional_interval_var(gradient, hold, self.end(last), present, "")
+            parts.append((interval, taken // self.memory_unit(stage)))
         return parts
 
     def memory_unit(self, stage: int) -> int:
         """What amounts of memory are counted in. They and the limit are rounded down, which excludes no legal plan."""
-        exact = gcd(*self.problem.release[stage])
+        exact = gcd(*self.problem.kept(stage), self.problem.acquire[stage][1])
         return max(exact, self.problem.job.stages[stage].limit // MOST_UNITS)
 
     def memory_limit(self, stage: int) -> int:
@@ -152,7 +157,7 @@ class TimelineModel:
         """For micro-batches that start and end in the given order: an F waits until enough memory is released."""
         settings = self.problem.job.stages[stage]
         # Whatever is released by I or by W, all of it is held until I ends and the rest of it until W ends.
-        for kind, amount in ((1, settings.held), (2, self.problem.release[stage][2])):
+        for kind, amount in ((1, settings.held), (2, self.problem.kept(stage)[2])):
             if amount:
                 room = servers * (settings.limit // amount)
                 for earlier, later in zip(units, units[room:], strict=False):
@@ -187,7 +192,7 @@ class TimelineModel:
                     start = self.model.new_int_var(*spans[kind], f"{stage} {unit} {kind}")
                     self.start[spot] = start
                     self.interval[spot] = self.model.new_fixed_size_interval_var(start, problem.cost[stage][kind], "")
-                    if problem.release[stage][kind]:
+                    if problem.kept(stage)[kind]:
                         self.hold[spot] = self.model.new_int_var(0, spans[kind][1] + self.problem.cost[stage][kind], "")
                         self.model.add(self.start[Spot(stage, unit, 0)] + self.hold[spot] == self.end(spot))
 

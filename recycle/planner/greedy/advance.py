@@ -65,8 +65,9 @@ class _Lane:
         self._room = limit
         self._starts: list[int] = []
         self._ends: list[int] = []
-        # What is released at a time makes room for what starts then: it comes first.
-        self._changes: list[tuple[int, int]] = []
+        # What is released at a time makes room for what starts then: it comes first. But a task that takes no time
+        # releases nothing before it has started.
+        self._changes: list[tuple[int, int, int]] = []
 
     def place(self, task: int, ready: int, cost: int, taken: int, freed: int) -> int:
         """Put a task where it can start first, and tell when that is.
@@ -86,16 +87,16 @@ class _Lane:
         self.tasks.insert(place, task)
         self._starts.insert(place, time)
         self._ends.insert(place, time + cost)
-        for moment, amount in ((time, -taken), (time + cost, freed)):
+        for moment, turn, amount in ((time, 1, taken), (time + cost, 0 if cost else 2, -freed)):
             if amount:
-                insort(self._changes, (moment, -amount))
+                insort(self._changes, (moment, turn, amount))
         self._room += freed - taken
         return time
 
     def _memory(self, taken: int) -> int:
         """From when on there is always room for so much."""
         room, since = self._room, -1
-        for moment, change in reversed(self._changes) if taken else ():
+        for moment, _, change in reversed(self._changes) if taken else ():
             if room < taken:
                 return since
             since = moment

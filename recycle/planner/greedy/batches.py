@@ -155,7 +155,7 @@ class _Stage:
         share = min(100 * others, policy.tail * others + 150 * behind)
         self.cost = problem.cost[number]
         self.release = problem.release[number]
-        self.held = problem.acquire[number][0]
+        self.held, self.taken, _ = problem.acquire[number]
         self.update = settings.update
         in_turn = max(1, self.cost[0] + self.cost[1])
         self.wanted = -(-(2 * policy.depth * round_trips(problem)[number] + 100 * in_turn) // (200 * in_turn))
@@ -163,7 +163,7 @@ class _Stage:
         self.micro_batches = problem.job.micro_batches
         self.whole = len(problem.live[number]) == problem.job.pipelines
         self.waiting = [[deque[int]() for _ in range(servers)] for _ in range(3)]
-        self.room = [max(self.held, settings.limit * share // (100 * others))] * servers
+        self.room = [max(settings.room(1), settings.limit * share // (100 * others))] * servers
         self.open = [0] * servers
         self.busy = bytearray(servers)
         self.awake: list[int] = []
@@ -203,15 +203,17 @@ class _Stage:
     def start(self, now: int) -> Iterator[tuple[int, list[int]]]:
         """Let each idle server start what it prefers, and give what was started by kind."""
         busy, room, open_, programs = self.busy, self.room, self.open, self.programs
-        held, wanted, weight_makes_room = self.held, self.wanted, self.release[2] > 0
+        taken, wanted, weight_makes_room = self.taken, self.wanted, self.release[2] > 0
+        # An F leaves room for an I: without W that wait, that always fits.
+        needed = self.held + taken
         forward, gradient, weight = waiting = self.waiting
         started: tuple[list[int], list[int], list[int]] = ([], [], [])
-        acquires, opens = (held, 0, 0), (1, -1, 0)
+        acquires, opens = (self.held, taken, 0), (1, -1, 0)
         for host in self.awake:
             if busy[host]:
                 continue
             if forward[host] and open_[host] < wanted:
-                if room[host] >= held:
+                if room[host] >= needed:
                     kind = 0
                 elif weight_makes_room and weight[host]:
                     kind = 2
@@ -222,8 +224,8 @@ class _Stage:
                 else:
                     continue
             elif gradient[host]:
-                kind = 1
-            elif forward[host] and room[host] >= held:
+                kind = 1 if room[host] >= taken else 2
+            elif forward[host] and room[host] >= needed:
                 kind = 0
             elif weight[host]:
                 kind = 2

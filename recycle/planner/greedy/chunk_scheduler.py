@@ -5,6 +5,7 @@ the micro-batches that go first: a server whose memory is full of F of its first
 second, and nothing would ever be released. So micro-batches are ranked, and an F may start if every micro-batch of a
 lower rank could still run its remaining F on this server with the memory that it and those of higher rank leave. Then
 the lowest micro-batch that is not done can always go on, and so all end: Dijkstra's banker's algorithm, with one order.
+What an I takes on top is left free by every F. An I that finds it taken waits for W, which wait for nothing.
 
 Micro-batches are ranked by their number, and tasks numbered ``(rank * C + chunk) * 3 + kind`` for C chunks.
 """
@@ -150,10 +151,14 @@ class _Simulation:
                     lane.rest[rank] = 0
                 lane.left += 1
                 lane.rest[rank] += problem.acquire[chunk][0]
-        self.held = [stage[0] for stage in problem.acquire]
+        self.acquire = [amount for stage in problem.acquire for amount in stage]
         self.release = [amount for stage in problem.release for amount in stage]
-        self.limits = [each.limit for each in here]
-        self.fill = [limit - limit * policy.fill // 100 for limit in self.limits]
+        self.reserve = [problem.reserve(each.chunks) for each in here]
+        self.limits = [each.limit - reserve for each, reserve in zip(here, self.reserve, strict=True)]
+        self.fill = [
+            reserve + limit - limit * policy.fill // 100
+            for limit, reserve in zip(self.limits, self.reserve, strict=True)
+        ]
         self.successors: list[list[tuple[int, int]]] = [[] for _ in range(3 * count)]
         self.waits = [-1] * (3 * count)
         for chunk, kinds in enumerate(problem.needs):
@@ -242,13 +247,18 @@ class _Simulation:
         lane, policy = self.lanes[number], self.policy
         forwards, gradients, weights = lane.ready
         forward = self._forward(number, forwards)
-        if forward and lane.room - self.held[forward[0] // 3 % self.count] >= self.fill[number]:
+        if forward and lane.room - self.acquire[forward[0] % len(self.acquire)] >= self.fill[number]:
             return self._start_forward(lane, forward)
         blocked = not forward and any(forwards)
         hurries = (policy.frees and blocked) or (policy.steady and lane.left)
         if hurries and (weight := _lowest(weights)):
             return heappop(weight)
         if gradient := _first(gradients, policy.late):
+            taken = self.acquire[gradient[0] % len(self.acquire)]
+            if taken > lane.room and (weight := _lowest(weights)):
+                return heappop(weight)
+            lane.room -= taken
+            lane.held[gradient[0] // 3 // self.count] += taken
             return heappop(gradient)
         if forward:
             return self._start_forward(lane, forward)
@@ -270,8 +280,8 @@ class _Simulation:
 
     def _is_safe(self, number: int, lane: _Lane, task: int) -> bool:
         """Whether every micro-batch of a lower rank can still run its F here once this one has started."""
-        rank, amount = task // 3 // self.count, self.held[task // 3 % self.count]
-        if amount > lane.room:
+        rank, amount = task // 3 // self.count, self.acquire[task % len(self.acquire)]
+        if amount > lane.room - self.reserve[number]:
             return False
         limit = self.limits[number]
         taken = amount
@@ -296,7 +306,7 @@ class _Simulation:
 
     def _start_forward(self, lane: _Lane, heap: list[int]) -> int:
         task = heappop(heap)
-        rank, amount = task // 3 // self.count, self.held[task // 3 % self.count]
+        rank, amount = task // 3 // self.count, self.acquire[task % len(self.acquire)]
         if rank not in lane.held:
             lane.held[rank] = 0
             insort(lane.flight, rank)

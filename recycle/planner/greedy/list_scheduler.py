@@ -133,6 +133,7 @@ def _run(problem: Problem, policy: GreedyPolicy, place: Sequence[int]) -> list[l
     cost, successors, waits, released = _rules(problem)
     depth, width, servers = problem.job.depth, len(cost), problem.job.pipelines * problem.job.depth
     held = [stage[0] for stage in problem.acquire] * problem.job.pipelines
+    taken = [stage[1] for stage in problem.acquire] * problem.job.pipelines
     room = [stage.limit for stage in problem.job.stages] * problem.job.pipelines
     ahead = [_ahead(problem, policy, stage) for stage in range(depth)] * problem.job.pipelines
     eager, patient, steady = policy.eager, policy.patient, policy.steady
@@ -181,9 +182,14 @@ def _run(problem: Problem, policy: GreedyPolicy, place: Sequence[int]) -> list[l
             if busy[server]:
                 continue
             forward, gradient = forwards[server], gradients[server]
-            fits = forward and room[server] >= held[server]
+            fits = forward and room[server] >= held[server] + taken[server]
             if gradient and not (eager and fits and ahead[server]):
-                task = heappop(gradient)
+                # Without W that wait there is room for an I.
+                if room[server] >= taken[server]:
+                    task = heappop(gradient)
+                    room[server] -= taken[server]
+                else:
+                    task = heappop(weights[server])
             elif steady and len(weights[server]) > server % depth:
                 task = heappop(weights[server])
             elif fits and ahead[server]:

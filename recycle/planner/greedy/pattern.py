@@ -52,9 +52,10 @@ def sparing(problem: Problem, places: int) -> Problem:
     pattern = one_pipeline(problem, places)
     stages = list(pattern.job.stages)
     for more, chunks in zip(left_over(problem, places), problem.job.chunks, strict=True):
+        least = pattern.job.room(chunks)
         held = sum(problem.acquire[chunk][0] for chunk in chunks)
         for chunk in chunks:
-            limit = max(held, stages[chunk].limit - more * held)
+            limit = max(least, stages[chunk].limit - more * held)
             stages[chunk] = msgspec.structs.replace(stages[chunk], limit=limit)
     return make_problem(msgspec.structs.replace(pattern.job, stages=tuple(stages)), (), problem.mode)
 
@@ -179,7 +180,7 @@ def _fit(problem: Problem, stage: int, tasks: Sequence[tuple[int, int]]) -> list
         [amount for chunk in chunks for amount in table[chunk]]
         for table in (problem.cost, problem.acquire, problem.release)
     )
-    room = problem.job.limit(stage)
+    room, reserve = problem.job.limit(stage), problem.reserve(chunks)
     waiting = [(task, due) for task, due in tasks if task % 3 < 2]
     weights: deque[int] = deque()
     started: set[int] = set()
@@ -193,7 +194,7 @@ def _fit(problem: Problem, stage: int, tasks: Sequence[tuple[int, int]]) -> list
         number = 0
         if waiting:
             task, due = waiting[0]
-            short = acquire[rule(task)] > room
+            short = acquire[rule(task)] > room - (0 if task % 3 else reserve)
             if weights and (
                 now + cost[rule(weights[0])] <= due or (short and any(release[rule(weight)] for weight in weights))
             ):

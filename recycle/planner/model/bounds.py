@@ -230,7 +230,8 @@ def _busiest_server(problem: Problem, stage: int, trip: int) -> _Span:
     settings = problem.job.stages[stage]
     most = max(map(problem.least_share, problem.crowds(stage)))
     open_ = min(most, settings.capacity)
-    rest = problem.release[stage][2]
+    # Between F and I it holds all of that, and I may take more before it frees some.
+    rest = min(settings.held, problem.release[stage][2])
     kept = min(most, settings.limit // rest) if rest else most
 
     warm_up = max(0, trip - (open_ - 1) * forward)

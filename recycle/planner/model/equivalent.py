@@ -76,6 +76,7 @@ def alone(job: Job, pipeline: int, joined: bool) -> Job:
                 reduction=sum(chunk.reduction for chunk in chunks),
                 held=sum(chunk.held for chunk in chunks),
                 released_at_input_gradient=sum(chunk.released_at_input_gradient for chunk in chunks),
+                taken_at_input_gradient=sum(chunk.taken_at_input_gradient for chunk in chunks),
                 limit=server.limit,
             )
     return msgspec.structs.replace(
@@ -90,11 +91,18 @@ def alone(job: Job, pipeline: int, joined: bool) -> Job:
 
 
 def chunk_runs(job: Job, pipeline: int) -> list[range]:
-    """The chunks of the model in runs that one server of the pipeline executes back to back."""
+    """The chunks of the model in runs that one server of the pipeline can execute back to back."""
     place = {chunk: server for server in job.crews[pipeline] for chunk in placed(job, server).chunks}
+    # Back to back, all I of a run come before its first W.
+    apart = {server for server in job.crews[pipeline] if _together(job, server) > placed(job, server).limit}
     chunks = len(job.stages)
-    cuts = [0, *(chunk for chunk in range(1, chunks) if place[chunk] != place[chunk - 1]), chunks]
+    cuts = [chunk for chunk in range(1, chunks) if place[chunk] != place[chunk - 1] or place[chunk] in apart]
+    cuts = [0, *cuts, chunks]
     return [range(*cut) for cut in pairwise(cuts)]
+
+
+def _together(job: Job, server: Server) -> int:
+    return sum(job.stages[chunk].room(1) for chunk in placed(job, server).chunks)
 
 
 class Rotation(NamedTuple):

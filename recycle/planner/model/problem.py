@@ -75,6 +75,19 @@ class Problem(msgspec.Struct, frozen=True):
     needs: tuple[tuple[tuple[Need, ...], ...], ...]
     kinds: int
 
+    def kept(self, chunk: int) -> list[int]:
+        """Of what F takes at a chunk, the memory that is held until a task of each kind ends.
+
+        What else the last of them frees, I has taken.
+        """
+        kept = list(self.release[chunk])
+        kept[self.kinds - 1] -= self.acquire[chunk][1]
+        return kept
+
+    def reserve(self, chunks: Iterable[int]) -> int:
+        """Memory that a server of some chunks leaves free at each F, so that it can run an I, if need be behind W."""
+        return max((self.acquire[chunk][1] for chunk in chunks), default=0)
+
     @property
     def live(self) -> tuple[tuple[int, ...], ...]:
         """The pipelines with a live server, per place in them, rising; at least one for every place.

@@ -225,9 +225,10 @@ class Worker:
         result: torch.Tensor | None
         if self._early_sums and instruction.stage in self._program.complete.get(instruction, ())[:1]:
             self._early_sums.expect(instruction.stage)
+        if taken := self._memory[instruction.stage][op].taken:
+            self._count_memory(taken)
         if op is Op.F:
             result = stage.forward(micro_batch, received)
-            self._count_memory()
         elif op is Op.W:
             stage.weight_gradient(micro_batch)
             result = None
@@ -274,9 +275,9 @@ class Worker:
         if result is not None:
             self._results[key_of(instruction)] = result
 
-    def _count_memory(self) -> None:
+    def _count_memory(self, taken: int) -> None:
         # Counted by what the stages really hold: their micro-batches by the rule's amounts, and not by a walk.
-        held = 0
+        held = taken
         for chunk, stage in self._stages.items():
             activations, owed = stage.held()
             held += activations * self._memory[chunk][Op.F].taken + owed * self._memory[chunk][Op.W].freed

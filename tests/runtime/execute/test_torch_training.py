@@ -116,11 +116,12 @@ def require_same(plan, dropout=0.0, clip=None):
     ids=lambda each: "+".join(each),
 )
 def test_training_goes_on_as_if_nobody_had_died(failed):
-    require_same(plan_around(paper_job(micro_batches=4, released=0, limit=6), *failed))
+    require_same(plan_around(paper_job(micro_batches=4, released=0, limit=7, taken=1), *failed))
 
 
 def test_with_dropout_a_fused_backward_and_clipping():
-    require_same(plan_around(paper_job(micro_batches=4), "W1_2", mode=Mode("fused", "global")), dropout=0.2, clip=0.05)
+    job = paper_job(micro_batches=4, limit=6, taken=2)
+    require_same(plan_around(job, "W1_2", mode=Mode("fused", "global")), dropout=0.2, clip=0.05)
 
 
 def test_with_free_routing_and_two_stages():
