@@ -39,7 +39,8 @@ class Row(msgspec.Struct, frozen=True):
         spans: its compute, by start.
         transfers: its transfers that take time, by start.
         busy: time it computes and updates, per iteration; without what was in vain.
-        bubble: the share of the period in which it does neither, and computes nothing in vain either.
+        bubble: the share of the time in which it does neither, and computes nothing in vain either: of a plan's period,
+            or of all that is drawn of a run.
         peak: the most memory it holds for activations; None if that was not recorded.
         limit: what it may hold; None for a run whose job is not known.
         actor: who has its role, if that is another server.
@@ -286,6 +287,9 @@ def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
     moved = _moved(roles, failed, spans)
     actors = {role: server for server, role in roles.items()}
     iterations = max(1, timeline.iterations)
+    # A run's first iterations are longer than its period.
+    begin = min((span.start for span in timeline.spans), default=0.0)
+    whole = timeline.end - begin if timeline.period is None else iterations * period
     limits = {server: placed(job, server).limit for server in job.servers()} if job else {}
     computing = {server: job.pipeline_of(server) for server in job.servers()} if job else {}
     in_vain = timeline.void
@@ -307,7 +311,7 @@ def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
                 spans=tuple(mine),
                 transfers=tuple(transfers.get(server, ())),
                 busy=busy / iterations,
-                bubble=1 - (busy + wasted) / (iterations * period) if period else 0.0,
+                bubble=1 - (busy + wasted) / whole if whole else 0.0,
                 peak=peak.get(str(server)),
                 limit=limits.get(server),
                 actor=actors.get(server),
