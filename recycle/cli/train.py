@@ -138,7 +138,7 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
     type=TIMEOUTS,
     default="",
     metavar="NAME=DURATION,...",
-    help="silence=3s: until a silent host is dead. hang=15s: until a server that hangs is dead. "
+    help="silence=3s: until a silent host is dead. hang=15s: until a frozen process is dead. "
     "start=10m: how long servers may take to start after the first one.",
     **SURVIVING,
 )

@@ -28,7 +28,8 @@ def test_it_is_said_soon_and_then_ever_more_rarely() -> None:
         if text := watch.news():
             said[second] = text
     assert list(said) == [8, 16, 32]
-    assert said[8] == "nothing has happened for 8 s, since iteration 24: a server that hangs counts as dead after 15 s"
+    means = "a frozen process counts as dead after 15 s, and a stuck one is named later"
+    assert said[8] == f"nothing has happened for 8 s, since iteration 24: {means}"
     watch.hear(InstantLine("warning", 0.0, None, "something"))
     assert not watch.news()
     clock.time += FIRST

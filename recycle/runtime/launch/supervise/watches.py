@@ -63,10 +63,10 @@ class ElsewhereWatch:
 class QuietWatch:
     """Says that nothing happens in a run, and when a reason for that is known at the latest.
 
-    A server that hangs is known to hang only after some time. Until then the run would look dead to its user.
+    That a server hangs is known only after some time. Until then the run would look dead to its user.
 
     Args:
-        hang: seconds after which a server that hangs counts as dead.
+        hang: seconds after which a frozen process counts as dead.
         now: a clock, in seconds.
     """
 
@@ -94,6 +94,6 @@ class QuietWatch:
         # It is said again, and ever more rarely.
         self._due = self._heard + 2 * quiet
         return (
-            f"nothing has happened for {quiet:.0f} s, since iteration {self._step + 1}: a server that hangs counts as "
-            f"dead after {self._hang:g} s"
+            f"nothing has happened for {quiet:.0f} s, since iteration {self._step + 1}: a frozen process counts as "
+            f"dead after {self._hang:g} s, and a stuck one is named later"
         )
