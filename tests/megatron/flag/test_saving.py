@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore
 from torch.distributed.checkpoint.api import CheckpointException
 
-from harness.flag_runs import make_dataset, missing, needs_training, train
+from harness.flag_runs import follow, fork, make_dataset, missing, needs_training, train
 from harness.ranks import results_of
 from recycle.megatron.flag.state import saving
 from recycle.megatron.flag.state.saving import save_by_the_living
@@ -215,3 +215,16 @@ def test_a_run_goes_on_without_a_checkpoint_and_makes_the_next_one(tmp_path, for
     assert "training goes on with 4 servers" in output
     assert "was killed" not in output
     assert (saves / "latest_checkpointed_iteration.txt").read_text() == "8"
+
+
+@pytest.mark.timeout(1200)
+def test_a_run_without_its_last_checkpoint_ends_as_one_that_failed(tmp_path):
+    dataset, saves = make_dataset(tmp_path / "text"), tmp_path / "saves"
+    saves.write_text("a file where the folder should be")
+    on = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms", "--recycle-restarts", 0)
+    with fork(dataset, *on, "--train-iters", 3, "--save-interval", 3, "--save", saves) as started:
+        output = follow(started, lambda started, output: None)
+    assert started.returncode != 0
+    assert "training has ended without it: make room, and go on from an earlier one with --load" in output
+    assert "Traceback" not in output
+    assert "died" not in output

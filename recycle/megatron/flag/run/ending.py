@@ -22,6 +22,7 @@ class Ending:
 
     Attributes:
         ends: whether the run ends with it.
+        is_saved: whether the last checkpoint that was due has been written.
     """
 
     def __init__(self, arguments: Any) -> None:
@@ -29,11 +30,11 @@ class Ending:
         self._arguments = arguments
         self._due = 0  # after so many iterations
         self._was_lost = False
-        self._is_written = True
+        self.is_saved = True
 
     def note_save(self, is_written: bool) -> None:
         """After a save: whether all have written it."""
-        self._is_written = is_written
+        self.is_saved = is_written
 
     def listen(self, leave: Callable[[str], None]) -> None:
         """Have SIGTERM tell this process to leave, unless Megatron was asked to make a checkpoint then.
@@ -91,7 +92,7 @@ class Ending:
                 )
             if self.ends and torch.distributed.get_rank() == 0:
                 saved = "with a checkpoint" if self._arguments.save else "without a checkpoint, as --save is not given"
-                saved = saved if self._is_written else "and their checkpoint could not be written"
+                saved = saved if self.is_saved else "and their checkpoint could not be written"
                 say(f"told to end: training has ended after {plural(iteration, 'iteration')}, {saved}")
             return exits or self.ends
 

@@ -409,7 +409,7 @@ class ProtectedExecution:
         """At the end of the script: help others as long as they need it.
 
         Raises:
-            SystemExit: the run was told to end.
+            SystemExit: the run was told to end, or its last checkpoint could not be written.
         """
         survivor = self._survivor
         self.settle()
@@ -421,7 +421,7 @@ class ProtectedExecution:
                 break
             except ViewBroken as error:
                 self.recover(error)
-        if self._training.ending.ends:
+        if self._training.ending.ends or not self._training.ending.is_saved:
             raise SystemExit(STOPPED)
 
     def _go_on(self) -> None:
