@@ -33,8 +33,8 @@ VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SLURM_VARIABLES = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 """What srun gives to each task; a batch script itself has not both."""
 
-FIRST_PORT, PORTS = 20_000, 20_000
-"""Under srun, a job's port follows from its number, unless MASTER_PORT is given."""
+FIRST_PORT, PORTS = 20_000, 12_000
+"""Under srun, a job's port follows from its number, unless MASTER_PORT is given; Linux gives away those from 32768."""
 
 ADDRESS = "--address an address of this machine, or one of its interfaces"
 """How a user chooses one where there is an option for it."""
