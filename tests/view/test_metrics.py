@@ -62,7 +62,7 @@ def test_before_a_run_begins_it_has_no_loss(tmp_path):
 
 def test_while_a_recording_cannot_be_read_there_is_a_page_and_no_figures(server, tmp_path):
     (tmp_path / "events" / "W9_9.jsonl").write_bytes(b"nothing\n")
-    assert read(server.url)[1].startswith("<!DOCTYPE html>")
+    assert read(server.url)[1].startswith("<!doctype html>")
     assert "W9_9" in json.loads(read(f"{server.url}state")[1])["error"]
     with pytest.raises(HTTPError, match="503") as caught:
         read(f"{server.url}metrics")
