@@ -105,7 +105,7 @@ def watch_run(folder: Path) -> Mapping[str, Route]:
         return run.panel()
 
     def show(_: Mapping[str, str]) -> bytes:
-        with lock, suppress(UserError):
+        with lock, suppress(UserError, OSError):
             return page([panel()], live="run").encode()
         # The page says what cannot be read, and shows the run when that can be.
         return page([WatchedRun(folder).panel()], live="run").encode()

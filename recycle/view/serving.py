@@ -52,8 +52,8 @@ class Route(NamedTuple):
 
     Attributes:
         kind: the content type of the answer.
-        answer: gives it for what the address asks; a UserError becomes a JSON answer with its text as ``error``, and
-            an error of HTTP elsewhere.
+        answer: gives it for what the address asks; a UserError, or one of the system, becomes a JSON answer with its
+            text as ``error``, and an error of HTTP elsewhere.
     """
 
     kind: str
@@ -197,11 +197,14 @@ class _Handler(BaseHTTPRequestHandler):
         asked = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         try:
             content = route.answer(asked)
-        except UserError as error:
+        except (UserError, OSError) as error:
+            told = str(error)
+            if isinstance(error, OSError):
+                told = f"{error.filename}: cannot be read: {error.strerror}"
             if route.kind != JSON:
-                self.send_error(400 if asked else 503, explain=str(error))
+                self.send_error(400 if asked else 503, explain=told)
                 return
-            content = msgspec.json.encode({"error": str(error)})
+            content = msgspec.json.encode({"error": told})
         if route.kind.startswith("text/html"):
             digests = [base64.b64encode(hashlib.sha256(each).digest()).decode() for each in _SCRIPT.findall(content)]
             self._policy = _POLICY.format(" ".join(f"'sha256-{each}'" for each in digests) or "'none'")

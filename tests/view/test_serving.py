@@ -21,10 +21,16 @@ def refuse(_):
     raise UserError("there is none")
 
 
+def fail(_):
+    raise PermissionError(errno.EACCES, "Permission denied", "run/plan.json")
+
+
 ROUTES = {
     "/": Route("text/plain", lambda asked: f"asked {asked.get('what', 'nothing')}".encode()),
     "/none": Route("application/json", refuse),
     "/text": Route("text/plain", refuse),
+    "/refused": Route("application/json", fail),
+    "/refused/text": Route("text/plain", fail),
 }
 
 
@@ -64,6 +70,13 @@ def test_what_a_user_should_know_is_an_answer(server):
         status, content = get(server, path)
         assert status == expected
         assert b"there is none" in content
+
+
+def test_what_the_system_refuses_is_an_answer(server, capfd):
+    for status, content in (get(server, "/refused"), get(server, "/refused/text")):
+        assert status in (200, 503)
+        assert b"run/plan.json: cannot be read: Permission denied" in content
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("host", ["example.org", "example.org:80", "", "127.0.0.1.example.org", "[example"])
