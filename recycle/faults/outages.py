@@ -120,11 +120,13 @@ def load_outages(source: str, job: Job | None = None, servers: int | None = None
     """
     if source in SHIPPED:
         content = (resources.files("recycle.faults") / "data" / f"{source}.csv").read_bytes()
+    elif source != str(STANDARD) and Path(source).suffix not in (".toml", *TRACES):
+        raise FaultError(
+            f"{source}: its name has to end in .toml, {', '.join(TRACES)}, or be one of {', '.join(SHIPPED)}"
+        )
     else:
         content = read_bytes(Path(source))
     try:
-        if source not in (*SHIPPED, str(STANDARD)) and Path(source).suffix not in (".toml", *TRACES):
-            raise FaultError(f"its name has to end in .toml, {', '.join(TRACES)}, or be one of {', '.join(SHIPPED)}")
         rows = _rows_of_faults(content) if source.endswith(".toml") else read_rows(content)
         facts = comments(content)
         held = None if job is None else servers_of_nodes(job, facts)
