@@ -105,7 +105,7 @@ def read_rows(content: bytes) -> list[TraceRow]:
     Raises:
         FaultError: a line cannot be read or makes no sense; the message has its number, and the remedy.
     """
-    if content.lstrip()[:1] in (b"[", b"{"):
+    if unit_of(content) == "entry":
         return _timed(_of_events(content))
     lines = _lines(content)
     if not lines:
@@ -132,6 +132,11 @@ def _timed(rows: Sequence[TraceRow]) -> list[TraceRow]:
     if not _are_of_servers(rows):
         return list(rows)
     return [row._replace(time=repr(float(row.time) / MILLISECONDS["seconds"])) for row in rows]
+
+
+def unit_of(content: bytes) -> str:
+    """What a trace has one of for each change: a line, or an entry in JSON."""
+    return "entry" if content.lstrip()[:1] in (b"[", b"{") else "line"
 
 
 def is_server(name: str) -> bool:

@@ -330,6 +330,20 @@ def test_servers_are_named_in_every_form_that_names_nodes(tmp_path, begin):
             assert one[1:] == pytest.approx(other[1:], abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.toml", '[[fault]]\nkind = "kill"\nserver = "W9_9"\nat = "5s"\n', "fault 1: server W9_9: this job has"),
+        ("a.json", '[{"node_id": "W9_9", "event_time": 1, "event_type": "fault_start"}]', "entry 1: server W9_9"),
+        ("a.csv", "node,start_days,end_days\nW9_9,1,2\n", "line 2: server W9_9"),
+    ],
+)
+def test_a_server_that_a_job_lacks_is_named_by_its_place_in_the_file(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(FaultError, match=message):
+        load_outages(str(tmp_path / name), JOB)
+
+
 def test_a_name_that_is_no_trace_is_answered_with_those_that_are():
     with pytest.raises(FaultError, match=r"shared-gpu: its name .*, or be one of language-model-cluster, shared-gpus"):
         load_outages("shared-gpu", JOB)
