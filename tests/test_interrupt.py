@@ -205,6 +205,14 @@ main()
 """
 
 
+def test_an_interrupt_ends_the_first_process_of_a_container_too():
+    # No signal ends that one by itself.
+    program = AFTER.format(act="signal.raise_signal = id; atexit.register(os.kill, os.getpid(), signal.SIGINT)")
+    words = [sys.executable, "-c", f"import os\n{program}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "begins\n", "")
+
+
 @pytest.mark.parametrize("act", ["raise Interrupted", "atexit.register(signal.raise_signal, signal.SIGINT)"])
 def test_an_interrupt_after_a_verb_ends_the_process_without_a_word(act):
     done = subprocess.run([sys.executable, "-c", AFTER.format(act=act)], capture_output=True, text=True, check=False)

@@ -21,6 +21,13 @@ INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells have it."""
 
 
+def _die(number: int) -> NoReturn:
+    """End the process by a signal; as the first process of a container, which no signal ends so, with its status."""
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
+    os._exit(128 + number)
+
+
 def _end(number: int, frame: FrameType | None) -> None:
     """Take an interrupt: a verb is told of it, and what is no verb's, or an import, ends the process at once.
 
@@ -32,8 +39,7 @@ def _end(number: int, frame: FrameType | None) -> None:
         if above.f_code is _call.__code__:
             signal.default_int_handler(number, frame)
         above = above.f_back
-    signal.signal(number, signal.SIG_DFL)
-    signal.raise_signal(number)
+    _die(number)
 
 
 def _end_unheard(unraisable: "sys.UnraisableHookArgs") -> None:
@@ -45,9 +51,7 @@ def _end_unheard(unraisable: "sys.UnraisableHookArgs") -> None:
     from recycle.errors import EndedBySignal
 
     if isinstance(error := unraisable.exc_value, KeyboardInterrupt | EndedBySignal):
-        number = error.number if isinstance(error, EndedBySignal) else signal.SIGINT
-        signal.signal(number, signal.SIG_DFL)
-        signal.raise_signal(number)
+        _die(error.number if isinstance(error, EndedBySignal) else signal.SIGINT)
     sys.__unraisablehook__(unraisable)
 
 
