@@ -7,6 +7,8 @@ COPY pyproject.toml hatch_build.py README.md LICENSE /src/
 COPY recycle /src/recycle
 COPY scripts/constraints.txt /src/scripts/
 RUN pip install --no-cache-dir -c /src/scripts/constraints.txt "/src[plan,train,figures]"
+# As the first process of a container, tini passes signals on and waits for orphans.
+RUN apt-get update && apt-get install -y --no-install-recommends tini && rm -rf /var/lib/apt/lists/*
 WORKDIR /work
-ENTRYPOINT ["recycle"]
+ENTRYPOINT ["tini", "--", "recycle"]
 CMD ["--help"]

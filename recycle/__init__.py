@@ -11,12 +11,13 @@ Planning, studies and recorded runs from Python, without torch::
 docs/reference/python.md has the rest. What is named here is imported when it is first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from recycle.version import __version__
 
+# The same as typing's. Until the command line takes Ctrl-C, nothing is imported that takes time.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from recycle.api.planned import JobOfKeys as Job
     from recycle.api.planned import Planned, load_job, load_plan, make_plan
     from recycle.api.routing import register_routing
@@ -55,7 +56,9 @@ _PLACES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    from importlib import import_module
+
     if name not in __all__:
         raise AttributeError(f"module 'recycle' has no attribute {name!r}")
     return getattr(import_module(_PLACES.get(name, "recycle.api.planned")), "JobOfKeys" if name == "Job" else name)

@@ -45,7 +45,7 @@ def find_arrows() -> Arrows:
     """Which rooms each room imports from."""
     graph = grimp.build_graph("recycle")
     arrows: dict[str, set[str]] = {}
-    for module in graph.modules - {"recycle"}:
+    for module in graph.modules - {"recycle", "recycle.__main__"}:
         found = arrows.setdefault(room_of(module), set())
         found.update(room_of(each) for each in graph.find_modules_directly_imported_by(module) if each != "recycle")
     return {room: frozenset(others - {room}) for room, others in arrows.items()}

@@ -23,7 +23,7 @@ from tests.view.samples import small
 COMMAND = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from recycle.cli import main
+from recycle.__main__ import main
 print("begins", file=sys.stderr, flush=True)
 main()
 """
@@ -48,6 +48,8 @@ COMMANDS = {
     "join": ("join", "{run}"),
 }
 """What would go on for longer than a test waits, on most machines; at least one command of each verb."""
+
+REST = sorted(COMMANDS.keys() - {"plan"})
 
 KEPT = {"plan": {"plan.json"}, "catalogue": {"plans.zip.part"}, "train": {"run"}}
 """What a command may leave: the best plan, the plans that are there, and a run that goes on from its checkpoint."""
@@ -83,6 +85,15 @@ def going_on(tmp_path_factory):
         yield folder
     finally:
         train.kill()
+
+
+def words_of(command, request):
+    words = list(COMMANDS[command])
+    for place, name in (("{large}", "large"), ("{run}", "going_on")):
+        if any(place in each for each in words):
+            folder = str(request.getfixturevalue(name))
+            words = [each.replace(place, folder) for each in words]
+    return words
 
 
 def is_group(number):
@@ -125,12 +136,7 @@ def test_every_verb_is_interrupted_here():
 @pytest.mark.parametrize("moment", [1.0, *(pytest.param(each, marks=pytest.mark.long) for each in (0.2, 3.0, 10.0))])
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_one_interrupt_ends_a_verb_and_all_its_processes(tmp_path, request, command, moment):
-    words = list(COMMANDS[command])
-    for place, name in (("{large}", "large"), ("{run}", "going_on")):
-        if any(place in each for each in words):
-            folder = str(request.getfixturevalue(name))
-            words = [each.replace(place, folder) for each in words]
-    status, said = interrupted(tmp_path, words, moment)
+    status, said = interrupted(tmp_path, words_of(command, request), moment)
     left = {each.name for each in tmp_path.iterdir()}
     if status in ENDED:
         assert left <= KEPT.get(command, set()) - {"plan.json"}
@@ -144,9 +150,73 @@ def test_one_interrupt_ends_a_verb_and_all_its_processes(tmp_path, request, comm
         assert command in ("check", "explain", "show", "kill") or "cannot join" in said, said
 
 
-def test_a_second_interrupt_ends_a_search_whose_plan_would_be_kept(tmp_path):
-    status, _ = interrupted(tmp_path, COMMANDS["plan"], 3.0, times=2)
-    assert status in {0} | ENDED
+@pytest.mark.parametrize("command", ["plan", *(pytest.param(each, marks=pytest.mark.long) for each in REST)])
+def test_a_second_interrupt_ends_what_the_first_one_left_to_do(tmp_path, request, command):
+    status, _ = interrupted(tmp_path, words_of(command, request), 3.0, times=2)
+    assert status in {0, 2} | ENDED
+    assert {each.name for each in tmp_path.iterdir()} <= KEPT.get(command, set())
+
+
+EARLY = """
+import itertools, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+count = itertools.count()
+
+def interrupt(event, _):
+    if event == "import" and next(count) == {number}:
+        signal.raise_signal(signal.SIGINT)
+
+sys.addaudithook(interrupt)
+from recycle.__main__ import main
+main()
+"""
+FIRST = 4
+"""Imports until an interrupt is taken: of the package, its version, its first module, and signals."""
+
+
+@pytest.mark.parametrize("number", [*range(FIRST, FIRST + 8), *range(FIRST + 8, 80, 12)])
+def test_an_interrupt_while_the_command_is_imported_is_taken_without_a_word(number):
+    words = [sys.executable, "-c", EARLY.format(number=number), "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_the_package_is_a_command_too():
+    words = [sys.executable, "-m", "recycle", "--version"]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.startswith("recycle, version ")
+
+
+AFTER = """
+import atexit, signal, sys
+from recycle.cli import main, verbs
+from recycle.errors import UserError
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Interrupted(UserError):
+    def __str__(self):
+        signal.raise_signal(signal.SIGINT)
+
+def act(prog_name, standalone_mode):
+    print("begins", flush=True)
+    {act}
+
+verbs.group = act
+main()
+"""
+
+
+def test_an_interrupt_ends_the_first_process_of_a_container_too():
+    # No signal ends that one by itself.
+    program = AFTER.format(act="signal.raise_signal = id; atexit.register(os.kill, os.getpid(), signal.SIGINT)")
+    words = [sys.executable, "-c", f"import os\n{program}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "begins\n", "")
+
+
+@pytest.mark.parametrize("act", ["raise Interrupted", "atexit.register(signal.raise_signal, signal.SIGINT)"])
+def test_an_interrupt_after_a_verb_ends_the_process_without_a_word(act):
+    done = subprocess.run([sys.executable, "-c", AFTER.format(act=act)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "begins\n", "")
 
 
 UNHEARD = """

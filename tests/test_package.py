@@ -38,8 +38,9 @@ def test_an_installed_wheel_plans_and_draws(wheel, tmp_path):
     site = tmp_path / "site"
     install = ["pip", "install", "--no-deps", "--no-index", "--quiet", "--target", site, wheel]
     subprocess.run([sys.executable, "-m", *install], check=True)
-    code = f"import sys; sys.path.insert(0, {str(site)!r}); import recycle; from recycle.cli import main; "
-    code += "assert recycle.__file__.startswith(sys.path[0]); sys.argv = ['recycle', *sys.argv[1:]]; main()"
+    code = f"import sys; sys.path.insert(0, {str(site)!r}); import recycle, runpy; "
+    code += "assert recycle.__file__.startswith(sys.path[0]); sys.argv = ['recycle', *sys.argv[1:]]; "
+    code += f"runpy.run_path({str(site / 'bin' / 'recycle')!r}, run_name='__main__')"
 
     def call(*words):
         return subprocess.run(

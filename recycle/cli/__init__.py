@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
+from typing import NoReturn
 
 _SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 """Errors of the system for want of descriptors, memory or processes."""
@@ -20,18 +21,25 @@ INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells have it."""
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    """Take an interrupt: in the midst of an import it ends the process at once.
+def _die(number: int) -> NoReturn:
+    """End the process by a signal; as the first process of a container, which no signal ends so, with its status."""
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
+    os._exit(128 + number)
 
-    What is imported may take it for a failure of its own, and go on or fail in another way.
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """Take an interrupt: a verb is told of it, and what is no verb's, or an import, ends the process at once.
+
+    What is imported may take it for a failure of its own, and go on or fail in another way. Before and after a verb,
+    nothing is to be tidied up.
     """
     above = frame
-    while above is not None:
-        if above.f_code.co_filename.startswith("<frozen importlib"):
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
+    while above is not None and not above.f_code.co_filename.startswith("<frozen importlib"):
+        if above.f_code is _call.__code__:
+            signal.default_int_handler(number, frame)
         above = above.f_back
-    signal.default_int_handler(number, frame)
+    _die(number)
 
 
 def _end_unheard(unraisable: "sys.UnraisableHookArgs") -> None:
@@ -43,9 +51,7 @@ def _end_unheard(unraisable: "sys.UnraisableHookArgs") -> None:
     from recycle.errors import EndedBySignal
 
     if isinstance(error := unraisable.exc_value, KeyboardInterrupt | EndedBySignal):
-        number = error.number if isinstance(error, EndedBySignal) else signal.SIGINT
-        signal.signal(number, signal.SIG_DFL)
-        signal.raise_signal(number)
+        _die(error.number if isinstance(error, EndedBySignal) else signal.SIGINT)
     sys.__unraisablehook__(unraisable)
 
 
@@ -66,6 +72,14 @@ def _end_at_once(statuses: Sequence[int]) -> None:
         os._exit(statuses[-1])
 
 
+def _call() -> NoReturn:
+    from recycle.cli.surroundings import settled
+    from recycle.cli.verbs import group
+
+    with settled():
+        sys.exit(group(prog_name="recycle", standalone_mode=False))
+
+
 def main(*, goes_on: bool = False) -> None:
     """Run the command line; what goes wrong is one line, and the exit status says of which kind it is.
 
@@ -75,23 +89,22 @@ def main(*, goes_on: bool = False) -> None:
     statuses: list[int] = []
     # What is registered first is done last.
     atexit.register(_end_at_once, () if goes_on else statuses)
-    interrupt = signal.getsignal(signal.SIGINT)
-    if interrupt is signal.default_int_handler:
-        interrupt = _end
+    before = signal.getsignal(signal.SIGINT)
+    if taken := before in (signal.default_int_handler, signal.SIG_DFL):
         # While this is imported, there is nothing to tidy up, and no traceback to show.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     import click
 
-    from recycle.cli.surroundings import give_up_unwritten, settled
-    from recycle.cli.verbs import PACKAGES, group
+    from recycle.cli.surroundings import give_up_unwritten
+    from recycle.cli.verbs import PACKAGES
     from recycle.errors import UserError
     from recycle.wording import printable_lines
 
     sys.unraisablehook = _end_unheard
     try:
-        signal.signal(signal.SIGINT, interrupt)
-        with settled():
-            sys.exit(group(prog_name="recycle", standalone_mode=False))
+        if taken:
+            signal.signal(signal.SIGINT, _end)
+        _call()
     except SystemExit as ending:
         statuses += [ending.code or 0] if isinstance(ending.code, int | None) else []
         raise
@@ -122,6 +135,9 @@ def main(*, goes_on: bool = False) -> None:
         status = UserError.exit_status
     except (click.Abort, KeyboardInterrupt):
         message, status = "interrupted", INTERRUPTED
+    finally:
+        if goes_on:
+            signal.signal(signal.SIGINT, before)
     if sys.stderr is not None:
         with suppress(OSError):
             click.echo(f"recycle: {printable_lines(message)}", err=True)

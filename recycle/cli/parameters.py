@@ -210,8 +210,9 @@ def _servers(text: str) -> tuple[Server, ...]:
 
 
 def _known_servers(context: click.Context) -> list[str]:
-    """Those of the run or the job that a command line names."""
+    """Those of the run, plan, catalogue or job that a command line names."""
     from recycle.jobfile import load_job
+    from recycle.plan.catalogue import Catalogue
     from recycle.plan.document import load_plan
     from recycle.record.recording import PLAN
 
@@ -221,7 +222,12 @@ def _known_servers(context: click.Context) -> list[str]:
     named = given.get("folder") or given.get("job_file") or next(iter(context.args), None)
     path = Path(named) if named else None
     try:
-        job = load_plan(path / PLAN).job if path and path.is_dir() else load_job(path, shape)
+        if given.get("plan_file"):
+            job = load_plan(Path(given["plan_file"])).job
+        elif given.get("catalogue"):
+            job = Catalogue(Path(given["catalogue"])).index.job
+        else:
+            job = load_plan(path / PLAN).job if path and path.is_dir() else load_job(path, shape)
     except UserError:
         return []
     return [str(each) for each in job.servers()]

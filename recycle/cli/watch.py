@@ -25,7 +25,7 @@ from recycle.view.html import document_of, page
 from recycle.view.metrics import TYPE as METRICS
 from recycle.view.metrics import metrics
 from recycle.view.panel import Panel, make_panels
-from recycle.view.serving import Answer, PageServer, Route
+from recycle.view.serving import JSON, Answer, PageServer, Route
 from recycle.view.subject import subject_of
 from recycle.view.watching import WatchedRun
 from recycle.wording import throughput_text
@@ -105,8 +105,10 @@ def watch_run(folder: Path) -> Mapping[str, Route]:
         return run.panel()
 
     def show(_: Mapping[str, str]) -> bytes:
-        with lock:
+        with lock, suppress(UserError, OSError):
             return page([panel()], live="run").encode()
+        # The page says what cannot be read, and shows the run when that can be.
+        return page([WatchedRun(folder).panel()], live="run").encode()
 
     def timeline(_: Mapping[str, str]) -> bytes:
         with lock:
@@ -182,4 +184,4 @@ def _page(answer: Answer) -> Route:
 
 
 def _data(answer: Answer) -> Route:
-    return Route("application/json", answer)
+    return Route(JSON, answer)

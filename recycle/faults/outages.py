@@ -23,6 +23,7 @@ from recycle.faults.rows import (
     natural,
     read_rows,
     refuse_misnamed,
+    unit_of,
 )
 from recycle.faults.trace import server_changes, servers_of_nodes
 from recycle.files import STANDARD, read_bytes
@@ -120,11 +121,13 @@ def load_outages(source: str, job: Job | None = None, servers: int | None = None
     """
     if source in SHIPPED:
         content = (resources.files("recycle.faults") / "data" / f"{source}.csv").read_bytes()
+    elif source != str(STANDARD) and Path(source).suffix not in (".toml", *TRACES):
+        raise FaultError(
+            f"{source}: its name has to end in .toml, {', '.join(TRACES)}, or be one of {', '.join(SHIPPED)}"
+        )
     else:
         content = read_bytes(Path(source))
     try:
-        if source not in (*SHIPPED, str(STANDARD)) and Path(source).suffix not in (".toml", *TRACES):
-            raise FaultError(f"its name has to end in .toml, {', '.join(TRACES)}, or be one of {', '.join(SHIPPED)}")
         rows = _rows_of_faults(content) if source.endswith(".toml") else read_rows(content)
         facts = comments(content)
         held = None if job is None else servers_of_nodes(job, facts)
@@ -143,7 +146,8 @@ def load_outages(source: str, job: Job | None = None, servers: int | None = None
             raise FaultError(
                 f"{servers} servers: its names are those of this job's servers; leave out how many they are"
             )
-        outages = _outages(source, _of_places(rows, job), facts | {"nodes": job.pipelines * job.depth})
+        what = "fault" if source.endswith(".toml") else unit_of(content)
+        outages = _outages(source, _of_places(rows, job, what), facts | {"nodes": job.pipelines * job.depth})
         return msgspec.structs.replace(outages, is_of_servers=True)
     except FaultError as error:
         raise FaultError(f"{source}: {error}") from error
@@ -175,10 +179,10 @@ def _rows_of_faults(content: bytes) -> list[TraceRow]:
     return [row for _, row in sorted(rows, key=lambda each: each[0])]
 
 
-def _of_places(rows: Sequence[TraceRow], job: Job) -> list[TraceRow]:
+def _of_places(rows: Sequence[TraceRow], job: Job, what: str) -> list[TraceRow]:
     """With numbers of places for servers, all there at the start, and all times in milliseconds."""
     numbered = [TraceRow(0, "0", ADD, tuple(map(str, range(job.pipelines * job.depth))))]
-    for line, time, change, servers in server_changes(rows, job):
+    for line, time, change, servers in server_changes(rows, job, what=what):
         names = tuple(str(server.pipeline * job.depth + server.stage) for server in servers)
         numbered.append(TraceRow(line, repr(time * MILLISECONDS["seconds"]), change, names))
     return numbered

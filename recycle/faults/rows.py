@@ -64,7 +64,7 @@ class TraceRow(NamedTuple):
 
     Attributes:
         line: its number in the file.
-        time: as it is written; milliseconds from its begin in traces of nodes.
+        time: milliseconds from the begin in traces of nodes, and in those of servers as it is written, or in seconds.
         change: ``remove`` or ``add``.
         names: of servers or nodes; none where nothing changes.
     """
@@ -105,20 +105,38 @@ def read_rows(content: bytes) -> list[TraceRow]:
     Raises:
         FaultError: a line cannot be read or makes no sense; the message has its number, and the remedy.
     """
-    if content.lstrip()[:1] in (b"[", b"{"):
-        return _of_events(content)
+    if unit_of(content) == "entry":
+        return _timed(_of_events(content))
     lines = _lines(content)
     if not lines:
         return []
-    header = lines[0][1]
+    number, header = lines[0]
+    if len(header) == 1 and (between := re.search(r"[;\t|]", header[0])):
+        raise FaultError(f"line {number}: there is {between[0]!r} between the columns: write commas")
     if header[0] == "node":
-        return _of_intervals(lines)
+        return _timed(_of_intervals(lines))
     if header[-1] == "live":
         return _of_counts(lines[1:], _unit(lines[0], header[0]))
     if header[0].count("-") == 2:
         return _of_dates(lines)
     rows = _of_changes(lines)
-    return rows if any(is_server(name) for row in rows for name in row.names) else _of_nodes(rows)
+    return rows if _are_of_servers(rows) else _of_nodes(rows)
+
+
+def _are_of_servers(rows: Sequence[TraceRow]) -> bool:
+    return any(is_server(name) for row in rows for name in row.names)
+
+
+def _timed(rows: Sequence[TraceRow]) -> list[TraceRow]:
+    """With times in seconds, where they are in milliseconds and of servers."""
+    if not _are_of_servers(rows):
+        return list(rows)
+    return [row._replace(time=repr(float(row.time) / MILLISECONDS["seconds"])) for row in rows]
+
+
+def unit_of(content: bytes) -> str:
+    """What a trace has one of for each change: a line, or an entry in JSON."""
+    return "entry" if content.lstrip()[:1] in (b"[", b"{") else "line"
 
 
 def is_server(name: str) -> bool:
@@ -355,6 +373,8 @@ def _node(number: int, name: str, what: str = "line") -> str:
         raise FaultError(f"{what} {number}: the name of the node is missing")
     if _LIST.search(name):
         raise FaultError(f"{what} {number}: {name} is a list: write each node's name, as scontrol show hostnames does")
+    if is_server(server := name.upper()) and server != name:
+        raise FaultError(f"{what} {number}: {name} is neither a server nor a node: write {server}, or another name")
     if len(name.split()) > 1:
         raise FaultError(f"{what} {number}: {name} has a space: write one node's name, without spaces")
     return name

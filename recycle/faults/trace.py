@@ -10,7 +10,7 @@ from recycle.errors import UserError
 from recycle.faults.duration import parse_duration
 from recycle.faults.errors import FaultError
 from recycle.faults.menu import Fault, Faults, Kind
-from recycle.faults.rows import ADD, PER_NODE, REMOVE, TraceRow, comments, is_server, natural, read_rows
+from recycle.faults.rows import ADD, PER_NODE, REMOVE, TraceRow, comments, is_server, natural, read_rows, unit_of
 from recycle.job import Job, Server
 
 STAGES, PEERS = f"stages{PER_NODE}", f"peers{PER_NODE}"
@@ -35,7 +35,7 @@ def decode_trace(content: bytes, job: Job, speed: float, dead: Collection[Server
     """
     rows = read_rows(content)
     if any(is_server(name) for row in rows for name in row.names):
-        changes = server_changes(rows, job, dead)
+        changes = server_changes(rows, job, dead, unit_of(content))
         return Faults(tuple(fault for each in changes for fault in _changes(each.change, each.servers, each.time)))
     if not (math.isfinite(speed) and speed > 0):
         raise FaultError(f"speed is {speed:g}: give a number above 0, for example 60 to replay an hour in a minute")
@@ -85,13 +85,16 @@ class ServerChange(NamedTuple):
     servers: tuple[Server, ...]
 
 
-def server_changes(rows: Iterable[TraceRow], job: Job, dead: Collection[Server] = ()) -> Iterator[ServerChange]:
+def server_changes(
+    rows: Iterable[TraceRow], job: Job, dead: Collection[Server] = (), what: str = "line"
+) -> Iterator[ServerChange]:
     """What a trace of a job's servers says, line by line.
 
     Args:
         rows: its lines.
         job: whose servers it names.
         dead: the servers that take no part from the start.
+        what: a line is in the file.
 
     Raises:
         FaultError: a line makes no sense; the message has its number.
@@ -107,11 +110,11 @@ def server_changes(rows: Iterable[TraceRow], job: Job, dead: Collection[Server] 
             servers = tuple(map(Server.parse, row.names))
             job.require_servers(servers)
         except UserError as error:
-            raise FaultError(f"line {row.line}: {error}") from error
+            raise FaultError(f"{what} {row.line}: {error}") from error
         for server in servers:
             if (server in absent) is (row.change == REMOVE):
                 state = "dead already; add it back first" if server in absent else "alive; remove it first"
-                raise FaultError(f"line {row.line}: {row.change} of {server}, which is {state}")
+                raise FaultError(f"{what} {row.line}: {row.change} of {server}, which is {state}")
             absent ^= {server}
         yield ServerChange(row.line, time, row.change, servers)
 

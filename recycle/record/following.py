@@ -1,5 +1,6 @@
 """Following a run that is going on: what its processes have written since one last looked."""
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,9 +15,12 @@ from recycle.record.recording import Alignment, Line
 PIECE = 1 << 20
 """Bytes of a file that one look reads, and the rest of the line in which they end."""
 
+BEGIN = 512
+"""Bytes by which a recording is known: the process that writes it is among them."""
+
 
 class OtherRunError(PlanFileError):
-    """The folder now has another run: it was begun anew there, or the folder is a link that leads elsewhere."""
+    """The folder now has another run, or none yet: one begins there, or the folder is a link that leads elsewhere."""
 
 
 class RecordingFollower:
@@ -36,6 +40,7 @@ class RecordingFollower:
         self._is_behind = False
         self._read: dict[Path, int] = {}
         self._identity: dict[Path, tuple[int, int]] = {}
+        self._begins: dict[Path, bytes] = {}
         self._alignments: dict[Path, Alignment] = defaultdict(Alignment)
         self._decoder = msgspec.json.Decoder(Line)
         self._kept: list[Line] = []
@@ -66,7 +71,7 @@ class RecordingFollower:
     def _piece(self) -> Sequence[Line]:
         failed: UserError | None = None
         self._is_behind = False
-        for file in sorted((self.folder / "events").glob("*.jsonl")):
+        for file in self._files():
             try:
                 self._kept += self._lines(file)
             except OtherRunError:
@@ -78,13 +83,30 @@ class RecordingFollower:
         lines, self._kept = self._kept, []
         return lines
 
+    def _files(self) -> list[Path]:
+        events = self.folder / "events"
+        try:
+            try:
+                files = sorted(each for each in events.iterdir() if each.suffix == ".jsonl")
+            except FileNotFoundError:
+                files = []
+                if self._read:
+                    self.folder.stat()
+        except OSError as error:
+            raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from error
+        gone = self._read.keys() - set(files)
+        if gone:
+            raise OtherRunError(f"{min(gone)}: is gone; another run begins here")
+        return files
+
     def _lines(self, file: Path) -> list[Line]:
         if not file.is_file():
             return []
         start = self._read.get(file, 0)
         try:
             with file.open("rb") as recording:
-                status = file.stat()
+                status = os.fstat(recording.fileno())
+                begin = recording.read(BEGIN)
                 recording.seek(start)
                 content = recording.read(PIECE)
                 if len(content) == PIECE:
@@ -92,7 +114,9 @@ class RecordingFollower:
         except OSError as error:
             raise UserError(f"{file}: cannot be read: {error.strerror}") from error
         identity = (status.st_dev, status.st_ino)
-        if status.st_size < start or self._identity.setdefault(file, identity) != identity:
+        known = self._begins.get(file, b"")
+        is_same = self._identity.setdefault(file, identity) == identity and begin.startswith(known)
+        if status.st_size < start or not is_same:
             raise OtherRunError(f"{file}: another run has begun here")
         whole = content[: content.rfind(b"\n") + 1]
         if not whole and len(content) > LONGEST_LINE:
@@ -106,6 +130,7 @@ class RecordingFollower:
             raise PlanFileError(f"{file}: behind byte {start}: {error}") from error
         # What is kept is noted as read, and not what was only tried.
         self._read[file] = start + len(whole)
+        self._begins[file] = begin[: self._read[file]]
         self._is_behind = self._is_behind or (bool(whole) and len(content) >= PIECE)
         self.heard = max(self.heard, status.st_mtime)
         return lines

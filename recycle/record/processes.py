@@ -33,15 +33,23 @@ class Processes:
         return (line for _, line in self._newest.values())
 
 
+def numbering() -> int | None:
+    """Which numbering of processes this process sees; None where the system does not tell."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return None
+
+
 def is_gone(process: ProcessLine, heard: float) -> bool:
-    """Whether a process of this machine has ended; of other machines nothing is known.
+    """Whether a process of this machine has ended; of other machines and containers nothing is known.
 
     Args:
         process: which.
         heard: when any process of the run has last written something, in seconds since 1970. Whatever began after that
             is another process, which has the number now.
     """
-    if process.host != socket.gethostname():
+    if process.host != socket.gethostname() or process.numbering not in (None, numbering()):
         return False
     try:
         os.kill(process.pid, 0)

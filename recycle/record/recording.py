@@ -62,6 +62,7 @@ class ProcessLine(msgspec.Struct, frozen=True, tag="process", tag_field="type", 
         host: the name of that.
         ahead: by how much the clock of its times is ahead of the launcher's, which all are read by.
         zero: when the clock of its times showed 0, in seconds since 1970; None if that is not known.
+        numbering: which numbering of processes its number is of, as a container has its own; None if that is not known.
     """
 
     name: str
@@ -69,6 +70,7 @@ class ProcessLine(msgspec.Struct, frozen=True, tag="process", tag_field="type", 
     host: str
     ahead: float = 0.0
     zero: float | None = None
+    numbering: int | None = None
 
 
 class SpanLine(msgspec.Struct, frozen=True, tag="span", tag_field="type", forbid_unknown_fields=True, gc=False):

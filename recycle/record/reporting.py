@@ -12,6 +12,7 @@ import msgspec
 
 from recycle.job import Server
 from recycle.record.best_effort import BestEffort, GrowingFile
+from recycle.record.processes import numbering
 from recycle.record.recorder import UNIT
 from recycle.record.recording import (
     FORMAT,
@@ -57,7 +58,8 @@ class EventFile:
         ahead: float = 0.0,
     ) -> None:
         head = RunLine(FORMAT, VERSION, title, UNIT, "measured")
-        process = ProcessLine(name, os.getpid(), socket.gethostname(), ahead, time.time() - time.monotonic())
+        zero = time.time() - time.monotonic()
+        process = ProcessLine(name, os.getpid(), socket.gethostname(), ahead, zero, numbering())
         output = BestEffort(f"the recording in {folder}", warn)
         self._file = GrowingFile(folder / f"{name}.jsonl", _encode([head, process]), output, b"\n")
         self._file.add(b"")

@@ -142,8 +142,9 @@ class StudyAnswer(msgspec.Struct, frozen=True):
         spares = max((each for each in self.choices if each.topic == SPARE), key=lambda each: each.saved)
         if spares.is_present:
             return "no spare server pays off"
-        number = "1 spare server pays" if spares.choice == "1" else f"{spares.choice} spare servers pay"
-        return f"{number} off and save {self.bill.text(spares.saved)}"
+        if spares.choice == "1":
+            return f"1 spare server pays off and saves {self.bill.text(spares.saved)}"
+        return f"{spares.choice} spare servers pay off and save {self.bill.text(spares.saved)}"
 
     def _others(self) -> str:
         """The best of the other shapes, batches and amounts of memory, each."""

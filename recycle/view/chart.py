@@ -226,7 +226,7 @@ def measured_period(windows: tuple[Window, ...]) -> float:
     ends: dict[int, list[float]] = {}
     for window in windows:
         ends.setdefault(window.stage, []).append(window.end)
-    steady = [(times[-1] - times[0]) / (len(times) - 1) for times in ends.values() if len(times) > 1]
+    steady = [(max(times) - min(times)) / (len(times) - 1) for times in ends.values() if len(times) > 1]
     return max(steady) if steady else max((window.end - window.start for window in windows), default=0.0)
 
 

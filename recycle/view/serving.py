@@ -42,6 +42,8 @@ _HEADERS = {
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; connect-src 'self'; script-src {}; "
 _POLICY += "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
+JSON = "application/json"
+
 Answer = Callable[[Mapping[str, str]], bytes]
 
 
@@ -50,7 +52,8 @@ class Route(NamedTuple):
 
     Attributes:
         kind: the content type of the answer.
-        answer: gives it for what the address asks; a UserError becomes an answer with its text as ``error``.
+        answer: gives it for what the address asks; a UserError, or one of the system, becomes a JSON answer with its
+            text as ``error``, and an error of HTTP elsewhere.
     """
 
     kind: str
@@ -100,34 +103,25 @@ class PageServer(ThreadingHTTPServer):
         """Where a browser finds the page."""
         return f"http://{self.address}:{self.server_port}{self._secret}/"
 
-    @property
-    def known(self) -> str:
-        """By which addresses a browser may ask for the page, without its secret."""
-        names = ("localhost", socket.gethostname().lower())
-        return (
-            f"{' or '.join(f'http://{name}:{self.server_port}/' for name in names)}, or the address that was printed."
-        )
-
     def route(self, path: str) -> str:
         """What a path asks for; empty where it does not begin as this server's do."""
         begin, rest = path[: len(self._secret)], path[len(self._secret) :]
         return rest if hmac.compare_digest(begin.encode(), self._secret.encode()) else ""
 
     def get_request(self) -> tuple[socket.socket, object]:
-        """See TCPServer; what cannot be accepted for want of descriptors is tried again after a moment."""
+        """See TCPServer; what cannot be accepted for want of descriptors takes another's place in a moment."""
         try:
             return super().get_request()
         except OSError:
+            self._make_room(len(self._since) - 1)
             time.sleep(REST)
             raise
 
     def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
         """See TCPServer; strangers who open connections take the place of one another."""
+        self._make_room(MOST - 1)
         with self._lock:
-            oldest = next(iter(self._since)) if len(self._since) >= MOST else None
             self._since[request] = time.monotonic()
-        if oldest is not None:
-            self._drop(oldest)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: socket.socket) -> None:  # type: ignore[override]
@@ -148,6 +142,13 @@ class PageServer(ThreadingHTTPServer):
         for each in late:
             self._drop(each)
 
+    def _make_room(self, most: int) -> None:
+        """Drop the oldest connection if there are more than so many."""
+        with self._lock:
+            oldest = next(iter(self._since)) if len(self._since) > max(most, 0) else None
+        if oldest is not None:
+            self._drop(oldest)
+
     def _drop(self, request: socket.socket) -> None:
         with self._lock:
             self._since.pop(request, None)
@@ -155,9 +156,14 @@ class PageServer(ThreadingHTTPServer):
             request.shutdown(socket.SHUT_RDWR)
 
     def is_meant(self, host: str) -> bool:
-        """Whether a request names this server: a page of somebody else's, whose name leads here, must read nothing."""
+        """Whether a request names this server: a page of somebody else's, whose name leads here, must read nothing.
+
+        Such a page does not know the secret, if there is one.
+        """
+        if self._secret:
+            return True
         try:
-            name = urlsplit(f"//{host}").hostname or ""
+            name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
             if name not in ("localhost", self.address, *self._names):
                 ipaddress.ip_address(name)
         except ValueError:
@@ -183,16 +189,22 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         if not self.server.is_meant(self.headers.get("Host", "")):
-            self.send_error(403, explain=f"This name is not known here. Open {self.server.known}")
+            self.send_error(403, explain=f"This name is not known here. Open {self.server.url}")
             return
         if self._is_foreign(path):
-            self.send_error(403)
+            self.send_error(403, explain="Another site asks for this. Open its address itself.")
             return
         asked = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         try:
             content = route.answer(asked)
-        except UserError as error:
-            content = msgspec.json.encode({"error": str(error)})
+        except (UserError, OSError) as error:
+            told = str(error)
+            if isinstance(error, OSError):
+                told = f"{error.filename}: cannot be read: {error.strerror}"
+            if route.kind != JSON:
+                self.send_error(400 if asked else 503, explain=told)
+                return
+            content = msgspec.json.encode({"error": told})
         if route.kind.startswith("text/html"):
             digests = [base64.b64encode(hashlib.sha256(each).digest()).decode() for each in _SCRIPT.findall(content)]
             self._policy = _POLICY.format(" ".join(f"'sha256-{each}'" for each in digests) or "'none'")

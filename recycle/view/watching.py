@@ -239,8 +239,8 @@ class WatchedRun:
         )
 
     def panel(self) -> Panel:
-        """The last iterations, laid out."""
-        job = self._job()
+        """The last iterations, laid out; nothing before there is a recording."""
+        job = self._job() if self._head else None
         spans = [*self._spans]
         line = Timeline(self.folder.name, "us", "measured", (), (), ())
         if self._head is not None and spans:

@@ -196,6 +196,10 @@ def test_who_fails_when_the_trace_ends_is_counted_as_such(tmp_path):
         ("node,start_days,end_days\ngpu{1..4},1,2\n", "line 2: gpu{1..4} is a list"),
         ("0,add,a;b\n", "line 1: a;b is a list"),
         ("0,add,a\n5,remove,gpu1 gpu2\n", "line 2: gpu1 gpu2 has a space"),
+        ("node,start_days,end_days\nw1_2,5,6\n", "line 2: w1_2 is neither a server nor a node: write W1_2"),
+        ("0,add,w0_0\n", "line 1: w0_0 is neither a server nor a node: write W0_0"),
+        ("node;start_days;end_days\nx;5;6\n", "line 1: there is ';' between the columns: write commas"),
+        ("hours\tlive\n0\t4\n", "line 1: there is '.t' between the columns: write commas"),
         ("node,start_days,end_days\nx,5,4\n", "line 2: its end 4 is before its start 5"),
         ("# nodes 8\n# nodes 9\nnode,start_days,end_days\nx,5,6\n", "line 2: # nodes 9: a line above says 8"),
         ("# servers 400\nnode,start_days,end_days\nx,5,6\n", "line 1: # servers 400 is not read: write # nodes N"),
@@ -294,3 +298,52 @@ def test_outages_of_servers_are_the_same_as_those_of_as_many_nodes(tmp_path_fact
     # Which node is which is known of those alone that the trace names.
     assert all(same(first, each) for each in others[:3])
     assert [each[1:] for each in others[3].entries] == [pytest.approx(each[1:], abs=1e-3) for each in first.entries]
+
+
+@pytest.mark.parametrize("begin", [0, 1720000000])
+def test_servers_are_named_in_every_form_that_names_nodes(tmp_path, begin):
+    outages = [("W0_0", 100, 200), ("W0_1", 300, 400), ("W0_0", 350, 500)]
+    changes = sorted([(s, "remove", name) for name, s, _ in outages] + [(e, "add", name) for name, _, e in outages])
+    first = 100 if begin else 0
+    lines = "".join(f"{time - first},{change},{name}\n" for time, change, name in changes)
+    intervals = "".join(f"{name},{begin + start},{end + begin}\n" for name, start, end in outages)
+    kinds = {"remove": "fault_start", "add": "fault_end"}
+    events = [
+        {"node_id": name, "event_time": (begin + time) / 86_400, "event_type": kinds[change]}
+        for time, change, name in changes
+    ]
+
+    def load(name, text):
+        (tmp_path / name).write_text(text)
+        return load_outages(str(tmp_path / name), JOB)
+
+    expected = load("changes.csv", lines)
+    assert [each.end - each.start for each in expected.entries] == [100, 100, 150]
+    for name, text in (
+        ("intervals.csv", f"node,start_seconds,end_seconds\n{intervals}"),
+        ("events.json", json.dumps(events)),
+    ):
+        found = load(name, text)
+        assert (found.nodes, found.is_of_servers) == (expected.nodes, True)
+        assert [each.node for each in found.entries] == [each.node for each in expected.entries]
+        for one, other in zip(found.entries, expected.entries, strict=True):
+            assert one[1:] == pytest.approx(other[1:], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.toml", '[[fault]]\nkind = "kill"\nserver = "W9_9"\nat = "5s"\n', "fault 1: server W9_9: this job has"),
+        ("a.json", '[{"node_id": "W9_9", "event_time": 1, "event_type": "fault_start"}]', "entry 1: server W9_9"),
+        ("a.csv", "node,start_days,end_days\nW9_9,1,2\n", "line 2: server W9_9"),
+    ],
+)
+def test_a_server_that_a_job_lacks_is_named_by_its_place_in_the_file(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(FaultError, match=message):
+        load_outages(str(tmp_path / name), JOB)
+
+
+def test_a_name_that_is_no_trace_is_answered_with_those_that_are():
+    with pytest.raises(FaultError, match=r"shared-gpu: its name .*, or be one of language-model-cluster, shared-gpus"):
+        load_outages("shared-gpu", JOB)

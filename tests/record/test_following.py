@@ -1,10 +1,12 @@
+import shutil
+
 import msgspec
 import pytest
 
 from harness.recordings import encode_lines
-from recycle.errors import PlanFileError
+from recycle.errors import PlanFileError, UserError
 from recycle.record import following
-from recycle.record.following import RecordingFollower
+from recycle.record.following import OtherRunError, RecordingFollower
 from recycle.record.reading import load_lines
 from recycle.record.recording import DeathLine, InstantLine, ProcessLine, RecoveryLine, RunLine, SpanLine
 
@@ -63,6 +65,44 @@ def test_a_recording_that_another_run_has_begun_anew_is_named(tmp_path, events):
     (events / "W0_0.jsonl").write_bytes(b"")
     with pytest.raises(PlanFileError, match="another run has begun here"):
         list(follower.look())
+
+
+@pytest.mark.parametrize(
+    "replace",
+    [
+        lambda events: shutil.rmtree(events),
+        lambda events: (events / "W0_0.jsonl").unlink(),
+        # A new file can have the old one's number, and be longer.
+        lambda events: (events / "W0_0.jsonl").write_bytes(encode_lines([HEAD, said("two"), said("two and more")])),
+    ],
+    ids=["no recordings", "a recording is gone", "a recording is overwritten"],
+)
+def test_a_run_that_begins_in_the_folder_of_another_is_noticed(tmp_path, events, replace):
+    follower = RecordingFollower(tmp_path)
+    append(events / "W0_0.jsonl", HEAD, said("one"))
+    append(events / "W0_1.jsonl", HEAD)
+    list(follower.look())
+    replace(events)
+    with pytest.raises(OtherRunError):
+        list(follower.look())
+
+
+@pytest.mark.parametrize("name", ["events", "."])
+def test_a_folder_that_cannot_be_read_for_one_look_is_named_and_loses_nothing(tmp_path, name):
+    run, away = tmp_path / "run", tmp_path / "away"
+    (run / "events").mkdir(parents=True)
+    follower = RecordingFollower(run)
+    append(run / "events" / "W0_0.jsonl", HEAD, said("one"))
+    assert len(list(follower.look())) == 2
+    (run / name).resolve().rename(away)
+    if name == "events":
+        (run / name).write_bytes(b"")
+    with pytest.raises(UserError, match=rf"{run}.*: cannot be read: "):
+        list(follower.look())
+    (run / "events").unlink(missing_ok=True)
+    away.rename((run / name).resolve())
+    append(run / "events" / "W0_0.jsonl", said("two"))
+    assert list(follower.look()) == [said("two")]
 
 
 def test_what_is_no_recording_is_named(tmp_path, events):

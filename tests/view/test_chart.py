@@ -6,7 +6,7 @@ from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Op
 from recycle.plan.memory import peak_memory
 from recycle.plan.normalise import canonical_dead, relabel_plan
-from recycle.view.chart import fate, make_chart
+from recycle.view.chart import Window, fate, make_chart, measured_period
 from recycle.view.subject import Subject
 from tests.view.samples import chart_of, measured, small
 
@@ -25,6 +25,13 @@ def test_figures_are_those_of_the_clock(worked):
             if not row.dead:
                 assert row.bubble == pytest.approx(clock.bubble(server))
                 assert row.peak == peak_memory(plan.job, server, plan.programs[server])
+
+
+def test_the_time_per_iteration_does_not_depend_on_how_a_recording_numbers_iterations():
+    for numbers in ((0, 1, 2), (0, 10**20, 2)):
+        ends = dict(zip(numbers, (10.0, 20.0, 30.0), strict=True))
+        windows = tuple(Window(0, number, 0.0, ends[number], ends[number]) for number in sorted(numbers))
+        assert measured_period(windows) == 10
 
 
 def test_every_window_of_a_plan_fits_into_its_period(worked):

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 from contextlib import suppress
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
@@ -57,6 +58,15 @@ def test_before_a_run_begins_it_has_no_loss(tmp_path):
     text = metrics_of(tmp_path / "nowhere")
     assert "recycle_iteration 0.0\n" in text
     assert "recycle_loss " not in text
+
+
+def test_while_a_recording_cannot_be_read_there_is_a_page_and_no_figures(server, tmp_path):
+    (tmp_path / "events" / "W9_9.jsonl").write_bytes(b"nothing\n")
+    assert read(server.url)[1].startswith("<!doctype html>")
+    assert "W9_9" in json.loads(read(f"{server.url}state")[1])["error"]
+    with pytest.raises(HTTPError, match="503") as caught:
+        read(f"{server.url}metrics")
+    assert "W9_9" in caught.value.read().decode()
 
 
 def test_a_stage_with_one_live_server_is_counted(tmp_path):

@@ -1,4 +1,5 @@
 import base64
+import errno
 import hashlib
 import http.client
 import json
@@ -20,9 +21,16 @@ def refuse(_):
     raise UserError("there is none")
 
 
+def fail(_):
+    raise PermissionError(errno.EACCES, "Permission denied", "run/plan.json")
+
+
 ROUTES = {
     "/": Route("text/plain", lambda asked: f"asked {asked.get('what', 'nothing')}".encode()),
     "/none": Route("application/json", refuse),
+    "/text": Route("text/plain", refuse),
+    "/refused": Route("application/json", fail),
+    "/refused/text": Route("text/plain", fail),
 }
 
 
@@ -48,7 +56,8 @@ def get(server, path, **headers):
 def test_an_address_is_answered_with_what_it_asks(server):
     assert get(server, "/?what=more") == (200, b"asked more")
     assert get(server, "/", Host=f"localhost:{server.server_port}") == (200, b"asked nothing")
-    assert get(server, "/", Host=f"{socket.gethostname()}:{server.server_port}")[0] == 200
+    for dot in ("", "."):
+        assert get(server, "/", Host=f"{socket.gethostname()}{dot}:{server.server_port}")[0] == 200
     assert get(server, "/elsewhere")[0] == 404
 
 
@@ -56,6 +65,18 @@ def test_what_a_user_should_know_is_an_answer(server):
     status, content = get(server, "/none")
     assert status == 200
     assert json.loads(content) == {"error": "there is none"}
+    # Where an answer is no JSON, what reads it is not given any.
+    for path, expected in (("/text", 503), ("/text?what=more", 400)):
+        status, content = get(server, path)
+        assert status == expected
+        assert b"there is none" in content
+
+
+def test_what_the_system_refuses_is_an_answer(server, capfd):
+    for status, content in (get(server, "/refused"), get(server, "/refused/text")):
+        assert status in (200, 503)
+        assert b"run/plan.json: cannot be read: Permission denied" in content
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("host", ["example.org", "example.org:80", "", "127.0.0.1.example.org", "[example"])
@@ -63,7 +84,7 @@ def test_a_page_of_somebody_else_reads_nothing(server, host):
     status, content = get(server, "/", Host=host)
     assert status == 403
     assert b"asked" not in content
-    assert b"Open http://localhost:" in content
+    assert f"Open {server.url}".encode() in content
 
 
 def test_a_port_that_is_taken_is_named(server):
@@ -86,6 +107,8 @@ def test_at_an_address_that_others_reach_only_who_has_all_of_it_can_look(open_se
     prefix = urlsplit(open_server.url).path.rstrip("/")
     assert len(prefix) > 16
     assert get(open_server, f"{prefix}/?what=more") == (200, b"asked more")
+    # A cluster has more names for a machine than it has itself.
+    assert get(open_server, f"{prefix}/?what=more", Host="login.cluster.example:80") == (200, b"asked more")
     for path in ("/", "//", f"{prefix[:-1]}/", f"{prefix}x/", f"/{'x' * (len(prefix) - 1)}/", prefix, "/%2e%2e/"):
         assert get(open_server, path)[0] == 404
 
@@ -125,6 +148,27 @@ def test_of_a_browser_that_goes_away_before_its_answer_nothing_is_said(capfd):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         gone.set()
     assert capfd.readouterr().err == ""
+
+
+def test_who_connects_and_says_nothing_keeps_nobody_out_where_descriptors_are_few(server, monkeypatch):
+    accept, room = server.socket.accept, 3
+
+    class FewDescriptors:
+        def accept(self):
+            if len(server._since) >= room:
+                raise OSError(errno.EMFILE, "too many open files")
+            return accept()
+
+        def __getattr__(self, name):
+            return getattr(listening, name)
+
+    listening, address = server.socket, ("127.0.0.1", server.server_port)
+    monkeypatch.setattr(server, "socket", FewDescriptors())
+    with ExitStack() as opened:
+        idle = [opened.enter_context(socket.create_connection(address)) for _ in range(room + 2)]
+        assert get(server, "/")[0] == 200
+        idle[0].settimeout(120)
+        assert idle[0].recv(1) == b""
 
 
 def test_who_connects_and_says_nothing_keeps_nobody_out(server, monkeypatch):

@@ -10,6 +10,7 @@ import pytest
 from harness.examples import paper_plan
 from recycle.errors import UserError
 from recycle.plan.document import save_plan
+from recycle.record.processes import numbering
 from recycle.record.reading import load_lines
 from recycle.record.recording import CopyLine, DeathLine, ProcessLine
 from recycle.record.totals import totals_of
@@ -175,6 +176,16 @@ def test_a_process_that_is_gone_is_dead_and_a_run_without_any_has_ended(planned,
     assert [each.state for each in state.servers[:3]] == ["ended", "ended", "live"]
 
 
+def test_of_a_process_of_another_container_it_is_not_said_that_it_has_ended(planned, whole):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    run, _ = watched(planned, {"launcher.jsonl": whole["launcher.jsonl"]}, 1)
+    for number, of in enumerate((numbering(), 17)):
+        line = ProcessLine(f"W0_{number}", ended.pid, socket.gethostname(), numbering=of)
+        append(planned / "events" / f"W0_{number}.jsonl", line)
+    assert [each.state for each in look(run).servers[:2]] == ["dead", "live"]
+
+
 def test_after_its_last_iteration_a_run_has_ended_with_its_servers_and_not_with_its_launcher(planned, whole):
     here = socket.gethostname()
     ended = subprocess.Popen([sys.executable, "-c", ""])
@@ -230,6 +241,26 @@ def test_a_link_that_leads_to_another_run_shows_that(tmp_path, whole):
     second = look(run)
     assert second.version > first.version
     assert second.step == look(WatchedRun(tmp_path / "two")).step < first.step
+
+
+@pytest.mark.parametrize("target", ["none yet", "nowhere"])
+def test_a_link_that_leads_to_no_run_shows_none_or_says_so(tmp_path, whole, target):
+    write(tmp_path / "one", whole, 1)
+    (tmp_path / "none yet").mkdir()
+    link = tmp_path / "run"
+    link.symlink_to("one")
+    run = WatchedRun(link)
+    first = look(run)
+    link.unlink()
+    link.symlink_to(target)
+    if target == "nowhere":
+        with pytest.raises(UserError, match=f"{link}: cannot be read"):
+            run.look()
+    else:
+        assert look(run).step == 0
+    link.unlink()
+    link.symlink_to("one")
+    assert look(run).step == first.step > 0
 
 
 def test_of_a_run_that_went_back_to_a_checkpoint_all_servers_are_drawn_from_there_on(tmp_path):

@@ -3,10 +3,12 @@
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from recycle.cli.console import make_console
 from recycle.cli.run.shown_run import shown, tell_where
+from recycle.errors import UserError
 from recycle.record.following import RecordingFollower
 
 LOOK = 0.2
@@ -59,8 +61,10 @@ def _show(folder: Path, woken: int, began: float) -> None:
     with shown(Run.read(folder), console, began) as watch:
         while True:
             is_over = _is_closed(woken)
-            for line in follower.look():
-                watch(line)
+            # What one look cannot read, the next one does.
+            with suppress(UserError):
+                for line in follower.look():
+                    watch(line)
             console.quiet = False
             if is_over:
                 break

@@ -105,7 +105,7 @@ const STILL = 15; // seconds of silence that are told
 
 function sayFigures(figures, state) {
   const { version, iterations, silent } = state;
-  renew(figures, [version, iterations, sayLive(state), silent > STILL], () => writeFigures(figures, state));
+  renew(figures, [version, iterations, sayLive(state)], () => writeFigures(figures, state));
 }
 
 function writeFigures(figures, state) {
@@ -140,10 +140,11 @@ function writeFigures(figures, state) {
   }
 }
 
-// How many servers are live, or were when the run ended.
-function sayLive({ servers, ended }) {
+// How many servers are live, or were when the run ended, or when it was last heard.
+function sayLive({ servers, ended, silent }) {
   const live = servers.filter((each) => each.state === (ended ? 'ended' : 'live')).length;
-  return `${live} of ${servers.length} ${ended ? 'live at the end' : 'live'}`;
+  const when = ended ? ' at the end' : silent > STILL ? ' when something was last written' : '';
+  return `${live} of ${servers.length} live${when}`;
 }
 
 function tell({ curves, servers, copies, news }, state) {
