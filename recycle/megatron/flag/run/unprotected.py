@@ -12,7 +12,7 @@ from megatron.core import parallel_state
 from recycle.control.membership.view import View
 from recycle.megatron.flag.run.schedule import ThisRank
 from recycle.megatron.flag.steps.gradients import WholeGradients
-from recycle.megatron.flag.steps.loss_reports import LossExchange
+from recycle.megatron.flag.steps.loss_reports import exchange_reports
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
@@ -43,13 +43,12 @@ class UnprotectedExecution:
     ) -> None:
         self.recorder = Recorder(here.server, clock=DeviceClock())
         self._plan = plan
-        self._server = server = here.server
+        server = here.server
         self._network: Network | None = None
-        self._losses: LossExchange | None = None
         if server in plan.programs:
             self._network = connect(store, View.of(plan), server, NetworkOptions(transport=transport), here.rank)
-        if plan.dead and server.stage == plan.job.depth - 1:
-            self._losses = LossExchange(parallel_state.get_data_parallel_group(), here.layout.pipelines)
+        self._pipelines = here.layout.pipelines
+        self._exchanges_reports = bool(plan.dead) and server.stage == plan.job.depth - 1
 
     def begin(self, stages: Sequence[MegatronStage]) -> None:
         """See Execution."""
@@ -71,4 +70,6 @@ class UnprotectedExecution:
             self._worker.bring(self._stages[-1].micro_batches)
             self._worker.run(step)
         results = self._stages[-1].take_results()
-        return list(results.values()) if self._losses is None else self._losses.exchange(results)
+        if not self._exchanges_reports:
+            return list(results.values())
+        return exchange_reports(results, parallel_state.get_data_parallel_group(), self._pipelines)
