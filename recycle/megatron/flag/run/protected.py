@@ -28,7 +28,6 @@ from recycle.megatron.flag.world.call_results import tell_all
 from recycle.megatron.flag.world.collectives import Collectives, hand_over, several
 from recycle.megatron.flag.world.live_world import only_the_living
 from recycle.megatron.flag.world.progress import IterationProgress
-from recycle.megatron.flag.world.rank_calls import RankCalls
 from recycle.megatron.flag.world.roles import Roles
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.stage import MegatronStage
@@ -97,7 +96,6 @@ class ProtectedExecution:
         server: see above.
         job: for its shape.
         recorder: what was executed.
-        rank_calls: what the ranks of the server do together.
         same_parameters: those of them with which it sums gradients.
         collectives: what all servers do together.
         progress: how far this server is.
@@ -125,7 +123,6 @@ class ProtectedExecution:
         self._ranks = ranks = RankCollectives(self._rank)
         layout, number = training.layout, self._rank.number
         self.collectives = Collectives(server, self.job, ranks, self.settle, self.recover, self._roles.go_on, layout)
-        self.rank_calls = RankCalls(server, ranks, self.collectives)
         same = [several(each) for each in (layout.same_layers(number), layout.same_experts(number))]
         self.same_parameters = SameParameters(*(ranks.carrier(each) if each else None for each in same))
         self._losses = LossTable(server, self.job, self.same_parameters.layers)
@@ -260,9 +257,8 @@ class ProtectedExecution:
             if len(group.servers) > 1:
                 hand_over(group, self.collectives.carrier(group.servers, several(group.numbers)))
             else:
-                carrier = self.rank_calls.of(group.numbers)
                 start = partial(self._ranks.start, OwnGroup(group.numbers, group.settings))
-                hand_over(group, carrier, start)
+                hand_over(group, self.collectives.own_carrier(group.numbers), start)
 
     def let_in(self) -> None:
         """Before an iteration, let those in who wait for it, and those out who were told to; all servers come here.
@@ -296,7 +292,7 @@ class ProtectedExecution:
         for stage in self._stages:
             stage.drop()
         with self._survivor.during("an evaluation"):
-            with self.rank_calls.inside():
+            with self.collectives.redoable():
                 self._ready.evaluate()
             self.share_losses(self.network)
             results: list[torch.Tensor] = []
@@ -397,7 +393,7 @@ class ProtectedExecution:
             living = only_the_living(view, self._protection.by_rank, self._groups, self.collectives)
             with survivor.during(f"a {kind}", writes=kind == SAVE):
                 self._ready.complete()
-                with living, self._roles.only_own(), self.rank_calls.inside():
+                with living, self._roles.only_own(), self.collectives.redoable():
                     act()
                 # When this returns, nobody has to do it again.
                 meet(self.network)

@@ -165,7 +165,7 @@ class StageSteps:
                 meet(execution.network)
                 self._begins = False
             execution.recorder.clear()
-            with execution.rank_calls.inside():
+            with execution.collectives.redoable():
                 self.versions.run(execution.progress.after(self.versions.newest).iteration)
             self._require_finite()
             if self._unsure:
