@@ -4,7 +4,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from recycle.megatron.flag.steps.loss_reports import exchange_reports
+from recycle.megatron.flag.run.unprotected import exchange_reports
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.launch.process.local import launch
 
