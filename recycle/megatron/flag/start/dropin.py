@@ -44,9 +44,9 @@ from recycle.megatron.flag.steps.shard_optimizers import keep_what_optimizers_ar
 from recycle.megatron.flag.steps.stage_steps import StageSteps, Stepping
 from recycle.megatron.flag.steps.step_outcome import StepOutcome
 from recycle.megatron.flag.steps.vote import Vote
-from recycle.megatron.flag.world.server_answers import meet_own_ranks
-from recycle.megatron.flag.world.stub_groups import make_stub_groups
+from recycle.megatron.flag.world.stub_groups import make_stub_groups, meet_own_ranks
 from recycle.megatron.shared.patching import replace
+from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.release import require_known_release
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.document import decode_plan, encode_plan
@@ -282,7 +282,7 @@ def make_groups(protection: Protection | None) -> list[ReplaceableGroup]:
         return make_replaceable_groups()
     server, rank = protection.place(int(os.environ["RANK"]))
     if rank.size == 1:
-        return make_stub_groups(server)
+        return make_stub_groups(server, RankCollectives(rank))
     return make_stub_groups(server, meet_own_ranks(Member(server, protection.life), rank, protection.endpoint))
 
 
