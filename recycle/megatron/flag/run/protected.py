@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
-from recycle.control.board.board import Board
 from recycle.control.host.agent import STOPPED
 from recycle.control.membership.messages import Opening
 from recycle.control.membership.view import Member, View
@@ -199,7 +198,7 @@ class ProtectedExecution:
                 opening = Opening.of(
                     View.of(training.plan, training.epoch), "checkpoint" if self._protection.resumes else "memory"
                 )
-                Board(endpoint.connect(), endpoint.token).verdicts.open(opening)
+                endpoint.board().verdicts.open(opening)
             self._hand_over()
         training.ending.listen(self._survivor.tell_to_leave)
         self._survivor.begin()

@@ -13,7 +13,6 @@ from typing import Any
 from torch.distributed import HashStore, Store
 from torch.utils.data import DataLoader
 
-from recycle.control.board.board import Board
 from recycle.control.board.note_board import NoteBoard
 from recycle.control.membership.view import Member
 from recycle.control.store.sealed_store import SealedStore
@@ -310,7 +309,7 @@ def notes_of(protection: Protection | None) -> Notes:
     if protection is None:
         return Notes(NoteBoard(SealedStore(job_store(), "")), say, returns=False)
     endpoint = protection.endpoint
-    return Notes(Board(endpoint.connect(), endpoint.token).notes, say, returns=protection.life > 0)
+    return Notes(endpoint.board().notes, say, returns=protection.life > 0)
 
 
 def share_plan(notes: Notes, arguments: Any, source: Callable[[], Source], survives: bool) -> Plan:

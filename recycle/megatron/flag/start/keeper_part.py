@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from recycle.control.board.board import Board
 from recycle.control.board.joinfile import JOIN_FILE, JoinFile, last_start, last_token
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.participant import participants_of
@@ -146,7 +145,7 @@ class KeeperPart:
         if not self._meeting.is_late:
             serve_from(setting, endpoint)
             return
-        board = Board(endpoint.connect(), endpoint.token)
+        board = endpoint.board()
         verdict = board.verdicts.last()
         members = () if verdict is None else verdict.view.members
         settle(setting, endpoint, server, {each.server for each in members if board.failures.death(each) is None})
@@ -154,7 +153,7 @@ class KeeperPart:
     def dismiss(self, endpoint: Endpoint) -> None:
         """At the end of this process: its host's keeper goes, unless others go on or can, or nobody can say."""
         with suppress(StoreLost):
-            board = Board(endpoint.connect(), endpoint.token)
+            board = endpoint.board()
             if board.verdicts.last() is None or is_over(board):
                 dismiss(endpoint.token)
             elif was_kept(board) is False and self._folder is not None and self._meeting.start.rank == 0:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from recycle.control.board.board import Board
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import ServerRank, View
@@ -230,7 +229,7 @@ def _is_gone(home: KeeperHome, endpoint: Endpoint) -> bool:
 def dismiss_after(endpoint: Endpoint) -> None:
     """At the end of a process that was started apart: its host's keeper goes, unless the run may go on from it."""
     with suppress(StoreLost):
-        if is_over(Board(endpoint.connect(), endpoint.token)):
+        if is_over(endpoint.board()):
             dismiss(endpoint.token)
 
 
