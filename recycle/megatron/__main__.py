@@ -68,8 +68,7 @@ def main(arguments: list[str]) -> int:
     # Torch warns whenever a wait for an alarm is over, which happens twice a second; it reads this when it is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from recycle.megatron.flag.command.exit_signal import exit_signal
-    from recycle.megatron.flag.start.protection import find_protection
-    from recycle.megatron.flag.start.record_folder import held
+    from recycle.megatron.flag.start.protection import find_protection, held
 
     asks = exit_signal(rest)
     allow_most()
