@@ -135,7 +135,7 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
             say_once(taken)
         if on:
             from recycle.megatron.flag.device.accelerator import tell_which_gpu
-            from recycle.megatron.flag.device.torch_adam import load_where_torch_steps
+            from recycle.megatron.flag.device.torch_optimizers import load_where_torch_steps
 
             tell_which_gpu()
             load_where_torch_steps()
