@@ -82,7 +82,7 @@ class ProtectedTraining(NamedTuple):
 
 
 class ProtectedExecution:
-    """Executes plans in one view after the other; an Execution with Evaluation, and Connectable.
+    """Executes plans in one view after the other; an Execution, and Connectable.
 
     Args:
         training: what is trained.
@@ -232,7 +232,7 @@ class ProtectedExecution:
         return self._reports()
 
     def evaluate(self) -> list[Any]:
-        """See Evaluation; the reports are as in training."""
+        """Look at one batch of held-out data by the plan; gives what the loss function reported, as in training."""
         self.collectives.totals = {}
         results = self.collectives.call("evaluation", self._evaluate, across=True)
         if results and self._is_last:
@@ -242,11 +242,11 @@ class ProtectedExecution:
 
     @property
     def arrives(self) -> bool:
-        """See Evaluation."""
+        """Whether this server is to come to others, who are about to begin an iteration; it is not there yet."""
         return (self._protection.life > 0 or self._protection.resumes) and self._network is None
 
     def settle(self) -> None:
-        """See Evaluation."""
+        """Make sure that the present version is what it will stay; all servers come here."""
         if self._steps is not None:
             self._steps.settle()
 
