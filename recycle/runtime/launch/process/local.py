@@ -13,7 +13,7 @@ from multiprocessing.context import ForkProcess
 import torch
 from torch.distributed import Store, TCPStore
 
-from recycle.control.host.agent import die_with
+from recycle.control.host.children import die_with
 from recycle.errors import RunFailed
 from recycle.runtime.launch.process.messages import (
     ErrorMessage,
