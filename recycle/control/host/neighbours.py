@@ -81,23 +81,18 @@ class Neighbours:
         self._host = host
         self._durations = durations
         self._direct = direct
+        self._undone = Watchlist[str](durations.silence)
+        self.forget()
+
+    def forget(self) -> None:
+        """Know nothing: it may be another store."""
         self._asked: tuple[str, ...] = ()
         self._beats: dict[str, Beat] = {}
         # Of what the store had. Of a host that is watched, only a stranger deletes the sign, or puts an older one back.
         self._rising = RisingCounts[str]()
         self._missing: frozenset[str] = frozenset()
-        self._undone = Watchlist[str](durations.silence)
         # The newest answers, however old, and where they came from.
         self._answers: dict[str, tuple[Heard, Address | None]] = {}
-        self._looks_at = self._tells_at = float("-inf")
-
-    def forget(self) -> None:
-        """Know nothing: it may be another store."""
-        self._asked = ()
-        self._beats.clear()
-        self._rising = RisingCounts[str]()
-        self._missing = frozenset()
-        self._answers.clear()
         self._looks_at = self._tells_at = float("-inf")
 
     def glance(self, board: Board, now: float, place: HostPlace) -> Glance | None:
