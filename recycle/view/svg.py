@@ -26,7 +26,6 @@ WIDEST = 9_000
 GROUP_GAP = 30
 MARGIN = 12
 MOST_PROBLEMS = 5
-FONT = "font-family='DejaVu Sans, Verdana, Arial, sans-serif'"
 BETWEEN = "  \u00b7  "
 """Between two facts of the head."""
 

@@ -68,7 +68,6 @@ class DropIn:
         groups: all process groups of this rank, if it can outlive others.
 
     Raises:
-        RunError: this release of Megatron is not known.
         UserError: the job cannot be run by a plan; on the first rank only, the others exit.
     """
 
@@ -79,7 +78,6 @@ class DropIn:
         protection: Protection | None = None,
         groups: Sequence[ReplaceableGroup] = (),
     ) -> None:
-        require_known_release()
         self._arguments = arguments
         notes = notes_of(protection)
         # Once: a catalogue stays open.
