@@ -15,12 +15,11 @@ from recycle.megatron.flag.command.flags import RECORD, RESUME, TOKEN, Flags
 from recycle.megatron.flag.start.same_command import require_same, write_settings
 from recycle.runtime.errors import RunError
 from recycle.runtime.keep.fetching import ask_all
-from recycle.runtime.launch.meet.keepers import KeeperSetting, KeeperSlot, dismiss, serve_from, settle
+from recycle.runtime.launch.meet.keepers import KeeperSetting, KeeperSlot, client_of, dismiss, serve_from, settle
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
 from recycle.runtime.launch.process.outcome import is_over, was_kept
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.saying import say
-from recycle.state.client import KeeperClient
 from recycle.state.directory import KeeperDirectory
 from recycle.state.errors import KeeperLost
 from recycle.state.keeper import LINGER
@@ -180,8 +179,7 @@ def _tell_next_start(folder: Path, endpoint: Endpoint, nonce: str, words: Sequen
 
 def _require_whole(directory: KeeperDirectory, stages: set[int], ranks: int, endpoint: Endpoint) -> None:
     """Refuse to go on from keepers that have no version of all stages."""
-    token, address = endpoint.token, endpoint.address
-    clients = [KeeperClient(each.reach(address), token, each.name(address)) for each in directory.homes]
+    clients = [client_of(each, endpoint) for each in directory.homes]
     copies = [copy for found in ask_all(clients) if not isinstance(found, KeeperLost) for copy in found]
     whole = find_whole(each for each in copies if each.part.ranks == ranks)
     if not set.intersection(*(set(whole.get(stage, ())) for stage in stages)):
