@@ -161,7 +161,7 @@ class RelayConnection:
         try:
             if self._socket is None:
                 self._socket = self._door.connect(SLOW)
-                self._hang_up = close_with(self, self._socket)
+                self._hang_up = close_with(self, self._socket.close)
             self._socket.settimeout(timeout + SLOW)
             message = self._encoder.encode(request)
             self._socket.sendall(len(message).to_bytes(HEAD) + message)
