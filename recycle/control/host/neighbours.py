@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from recycle.control.board.board import Board
 from recycle.control.board.heartbeat_board import Beat, Glance
-from recycle.control.host.direct_heartbeats import DirectHeartbeatSender, Heard, clock_number, clock_seconds
+from recycle.control.host.direct_heartbeats import DirectHeartbeatSocket, Heard, clock_number, clock_seconds
 from recycle.control.host.heartbeats import RisingCounts, Watchlist
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.messages import Address
@@ -77,7 +77,7 @@ class Neighbours:
         direct: how hosts hear each other directly; None where they do not.
     """
 
-    def __init__(self, host: str, durations: Durations, direct: DirectHeartbeatSender | None) -> None:
+    def __init__(self, host: str, durations: Durations, direct: DirectHeartbeatSocket | None) -> None:
         self._host = host
         self._durations = durations
         self._direct = direct
