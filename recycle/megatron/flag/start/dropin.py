@@ -13,7 +13,7 @@ from typing import Any
 from torch.distributed import HashStore, Store
 from torch.utils.data import DataLoader
 
-from recycle.control.board.note_board import NoteBoard
+from recycle.control.board.parts import NoteBoard
 from recycle.control.membership.view import Member
 from recycle.control.store.sealed_store import SealedStore
 from recycle.control.store.tcp_store import TorchStore
