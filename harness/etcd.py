@@ -21,7 +21,7 @@ import msgspec
 from harness.hosts import Host
 from harness.ports import free_port
 from harness.processes import family, send_signal
-from recycle.control.host.agent import die_with
+from recycle.control.host.children import die_with
 from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_gateway import Gateway

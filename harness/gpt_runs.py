@@ -37,7 +37,7 @@ from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.launch.process.local import Process
+from recycle.runtime.launch.process.local import LocalProcess
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.tokens import TokenTotal
@@ -102,7 +102,7 @@ def flat(parameters: Iterable[torch.Tensor]) -> list[float]:
 
 
 def gather(
-    servers: Sequence[Server], body: Callable[[Process], Result | None], tensor_parallel: int = 1
+    servers: Sequence[Server], body: Callable[[LocalProcess], Result | None], tensor_parallel: int = 1
 ) -> dict[Server, Result]:
     found = results_of(len(servers) * tensor_parallel, body, Result | None)
     return {servers[rank // tensor_parallel]: result for rank, result in found.items() if result is not None}
@@ -113,7 +113,7 @@ def train_by_plan(plan: Plan, steps: int, options: ModelOptions = OPTIONS) -> di
     view = View.of(plan)
     job = plan.job
 
-    def body(member: Process) -> Result:
+    def body(member: LocalProcess) -> Result:
         run_on_cpu()
         server = view.servers[member.rank]
         store = member.store()
@@ -218,7 +218,7 @@ def train_by_stock(
     servers = [Server(pipeline, stage) for stage in range(job.depth) for pipeline in range(job.pipelines)]
     failed = tuple(plan.dead) if plan else ()
 
-    def body(member: Process) -> Result | None:
+    def body(member: LocalProcess) -> Result | None:
         run_on_cpu()
         server = servers[member.rank // tensor_parallel]
         store = member.store()

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from harness.processes import PROCESSES, children, is_running, send_signal
-from recycle.control.host.agent import die_with
+from recycle.control.host.children import die_with
 
 TOOLS = ("ip", "tc", "unshare", "nsenter")
 CONFIGURATION = Path("/etc/netns")

@@ -116,6 +116,10 @@ class Door(NamedTuple):
         """See Endpoint."""
         return MortalStore(self.mortal, self.endpoint.port)
 
+    def board(self, _: float = 30.0) -> Board:
+        """See Endpoint."""
+        return Board(self.connect(), self.endpoint.token)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.endpoint, name)
 
@@ -307,7 +311,7 @@ class StandInRun:
         listener = listen()
         self._store = serve(listener)
         self.endpoint = Endpoint(LOOPBACK, self._store.port, os.urandom(8).hex())
-        self._board = Board(self.endpoint.connect(), self.endpoint.token)
+        self._board = self.endpoint.board()
         self._lives: dict[Server, Life] = {}
         self._threads = set(threading.enumerate())
 
@@ -380,7 +384,7 @@ class StandInRun:
         self._lives[server] = Life(self, life)
 
     def _board_of_thread(self) -> Board:
-        return Board(self.endpoint.connect(), self.endpoint.token)
+        return self.endpoint.board()
 
     def _await_whole(self) -> None:
         def is_whole() -> bool:

@@ -9,12 +9,29 @@ from torch.distributed import HashStore, Store
 
 from harness.stand_in import Library
 from harness.stand_in_transport import ends_over
-from recycle.runtime.launch.process.local import Process as Rank
 from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import Network
 
 PATIENCE = timedelta(seconds=600)
+
+
+class Rank(Protocol):
+    """A process of a run, or what stands for one.
+
+    Attributes:
+        rank: its number, from 0.
+        count: how many processes there are.
+    """
+
+    rank: int
+    count: int
+
+    def store(self) -> Store:
+        """A connection to the store where all processes find each other."""
+
+    def report(self, content: bytes) -> None:
+        """Send something to whoever watches the run."""
 
 
 class Launch(Protocol):
@@ -44,7 +61,7 @@ class _Failed(BaseException):
 
 
 class ThreadRank:
-    """A rank; see ``recycle.runtime.launch.process.local.Process``."""
+    """A Rank."""
 
     def __init__(self, rank: int, count: int, store: Store, receive: Callable[[int, bytes], None]) -> None:
         self.rank = rank

@@ -9,7 +9,7 @@ from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.gpt.training import Watch
 from recycle.record.reporting import Event, FileReporter
-from recycle.runtime.launch.process.local import Process, launch
+from recycle.runtime.launch.process.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions
 
@@ -28,7 +28,7 @@ def train_unprotected(run: Run, watch: Watch) -> None:
     text = load_text(run.text, run.model)
     run.folder.mkdir(parents=True, exist_ok=True)
 
-    def work(process: Process) -> None:
+    def work(process: LocalProcess) -> None:
         server, rank = view.servers[process.rank], ServerRank(0, 1)
         device = prepare_device(run, server, rank)
         reporter = FileReporter(run.events, str(server), f"{run.plan.job.name}, trained", process.report)

@@ -68,8 +68,7 @@ def main(arguments: list[str]) -> int:
     # Torch warns whenever a wait for an alarm is over, which happens twice a second; it reads this when it is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from recycle.megatron.flag.command.exit_signal import exit_signal
-    from recycle.megatron.flag.start.protection import find_protection
-    from recycle.megatron.flag.start.record_folder import held
+    from recycle.megatron.flag.start.protection import find_protection, held
 
     asks = exit_signal(rest)
     allow_most()
@@ -136,7 +135,7 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
             say_once(taken)
         if on:
             from recycle.megatron.flag.device.accelerator import tell_which_gpu
-            from recycle.megatron.flag.device.torch_adam import load_where_torch_steps
+            from recycle.megatron.flag.device.torch_optimizers import load_where_torch_steps
 
             tell_which_gpu()
             load_where_torch_steps()

@@ -155,6 +155,12 @@ class Chart(msgspec.Struct, frozen=True):
         for group in self.groups:
             yield from group.rows
 
+    @property
+    def ops(self) -> list[Op]:
+        """Those of which a box is drawn, in their order."""
+        seen = {span.instruction.op for row in self.rows() for span in row.spans if span.end > span.start}
+        return [op for op in Op if op in seen]
+
 
 def make_chart(subject: Subject, timeline: Timeline, grouping: Grouping = "stage") -> Chart:
     """Lay out a subject.

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from recycle.errors import UserError
-from recycle.plan.instruction import Op
 from recycle.view.amounts import brief_time
 from recycle.view.chart import Chart, fate, share
 from recycle.view.panel import Panel
@@ -92,10 +91,9 @@ def draw_figure(chart: Chart, form: str) -> bytes:
         "\n".join([_plain(chart.title), _plain(facts), *(f"ILLEGAL: {_plain(each)}" for each in chart.problems[:3])]),
         fontsize=9,
     )
-    used = {span.instruction.op for row in rows for span in row.spans if span.end > span.start}
-    for op in (each for each in Op if each in used):
+    for op in chart.ops:
         axes.bar(0, 0, color=FILL[op], label=f"{op.value}: {MEANING[op]}")
-    if used:
+    if chart.ops:
         figure.legend(loc="outside lower center", ncols=5, fontsize=7, frameon=False)
     content = BytesIO()
     # Of letters that its font lacks it warns, and draws boxes.

@@ -26,7 +26,6 @@ WIDEST = 9_000
 GROUP_GAP = 30
 MARGIN = 12
 MOST_PROBLEMS = 5
-FONT = "font-family='DejaVu Sans, Verdana, Arial, sans-serif'"
 BETWEEN = "  \u00b7  "
 """Between two facts of the head."""
 
@@ -381,9 +380,8 @@ def _boundaries(canvas: Canvas, chart: Chart, places: list[tuple[RowGroup, float
 
 def _legend(canvas: Canvas, chart: Chart, y: float, width: float) -> float:
     x = 12.0
-    used = {span.instruction.op for row in chart.rows() for span in row.spans if span.end > span.start}
     entries: list[tuple[Op | int, str]] = [
-        (op, f"{op.value} {MEANING[op]}" if op.is_compute else MEANING[op]) for op in Op if op in used
+        (op, f"{op.value} {MEANING[op]}" if op.is_compute else MEANING[op]) for op in chart.ops
     ]
     entries += [(home, f"work of pipeline {home}, re-routed") for home in _rerouted_homes(chart)[: len(HOME)]]
     for kind, text in entries:

@@ -347,10 +347,8 @@ def _facts(chart: Chart) -> str:
 
 def _legend(chart: Chart, scale: Scale, colours: Colours) -> Text:
     color = colours != "none"
-    used = {span.instruction.op for row in chart.rows() for span in row.spans if span.end > span.start}
-    ops: Sequence[Op] = [op for op in Op if op in used]
     legend = Text()
-    for op in ops:
+    for op in chart.ops:
         name = op.value if color or op.value.startswith(LETTER[op]) else f"{LETTER[op]} {op.value}"
         legend.append(f" {name} ", style=_paint(op, colours))
         legend.append(" ")

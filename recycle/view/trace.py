@@ -86,11 +86,20 @@ def lanes(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
     """Give every span the first lane that is free when it starts: slices of one lane never overlap."""
     free: list[float] = []
     for span in sorted(spans, key=lambda each: (each.start, each.end)):
-        lane = next((place for place, time in enumerate(free) if time <= span.start), len(free))
-        if lane == len(free):
-            free.append(span.end)
-        free[lane] = span.end
-        yield lane, span
+        yield _take_lane(free, span.start, span.end), span
+
+
+def _take_lane(free: list[float], start: float, end: float) -> int:
+    """The first lane that is free at a time, from when on it is not until another one.
+
+    Args:
+        free: from when on each lane is; a new one is added where none is.
+        start: the time.
+        end: the other one.
+    """
+    lane = next((place for place, time in enumerate(free) if time <= start), len(free))
+    free[lane : lane + 1] = [end]
+    return lane
 
 
 def _events(part: Part, number: int) -> Iterator[Event]:
@@ -146,11 +155,10 @@ def _lengths(part: Part, process: int, lane: int, name: str, times: Mapping[int,
     """A slice for each number, from the first of its times to the last; on as many lanes as overlap."""
     free: list[float] = []
     for start, end, number in sorted((min(each), max(each), number) for number, each in times.items()):
-        place = next((place for place, time in enumerate(free) if time <= start), len(free))
-        if place == len(free):
-            free.append(end)
+        known = len(free)
+        place = _take_lane(free, start, end)
+        if place == known:
             yield _thread(process, lane + place, name)
-        free[place] = end
         shared = {"ph": "X", "cat": name, "pid": process, "tid": lane + place, "args": {"number": number}}
         yield {"name": f"{name} {number}", **part.lasts(start, end), **shared}
 

@@ -11,7 +11,7 @@ class Owner:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.itself = self
-        close_with(self, connection)
+        close_with(self, connection.close)
 
 
 def test_a_connection_is_closed_with_who_holds_it_even_in_a_ring():
@@ -30,7 +30,7 @@ def test_it_is_closed_once():
     here, there = socket.socketpair()
     with there:
         owner = Owner(here)
-        close = close_with(owner, here)
+        close = close_with(owner, here.close)
         close()
         assert here.fileno() == -1
         assert not close.alive

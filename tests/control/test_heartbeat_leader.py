@@ -56,7 +56,7 @@ class Wires:
 
 
 class WiredSender:
-    """A DirectHeartbeatSender over wires."""
+    """A DirectHeartbeatSocket over wires."""
 
     def __init__(self, host: "Host", wires: Wires, *, spares: bool) -> None:
         self.heartbeats = DirectHeartbeats(host.name, TOKEN, DURATIONS.silence, spares=spares)

@@ -11,8 +11,7 @@ import msgspec
 from recycle.control.board import keys
 from recycle.control.board.failure_board import FailureBoard
 from recycle.control.board.heartbeat_board import BeatBoard
-from recycle.control.board.note_board import NoteBoard
-from recycle.control.board.parts import BoardPart, EndBoard, LinkBoard
+from recycle.control.board.parts import BoardPart, EndBoard, LinkBoard, NoteBoard
 from recycle.control.membership.messages import Death, Description, JoinRequest, MoveOrder, Opening, Pace, Verdict
 from recycle.control.membership.participant import Participant, participants_of
 from recycle.control.membership.view import Member, ServerRank, View

@@ -1,7 +1,7 @@
-"""The small parts of the board: where the members of a run are, and who has reached its end."""
+"""The small parts of the board: where the members of a run are, who has reached its end, and notes from its start."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import msgspec
@@ -139,3 +139,34 @@ class EndBoard(BoardPart):
             # What this member has said may have been taken away, and the others wait for it.
             self._sealed.write_once(self._said, True)
         return False
+
+
+class NoteBoard(BoardPart):
+    """What the first process tells all others at the start, and every one that comes back needs.
+
+    All members know these notes, so each can put back what a stranger has taken away.
+
+    A note may be large. So members look only whether one is wanted.
+    """
+
+    def tell(self, name: str, content: bytes) -> None:
+        """Write a note."""
+        self._sealed.write(keys.note(name), content)
+
+    def read(self, name: str, timeout: float = 0.0) -> bytes | None:
+        """A note, as soon as it is there; None if it is not after some seconds, for which the connection is busy."""
+        return self._sealed.read(keys.note(name), bytes, timeout)
+
+    def ask(self) -> None:
+        """Have members put their notes back."""
+        self._sealed.write(keys.WANTED, True)
+
+    def put_back(self, notes: Mapping[str, bytes]) -> None:
+        """Write the notes that are missing, as somebody has asked.
+
+        Args:
+            notes: all that this member knows, by name.
+        """
+        if notes:
+            self._sealed.write_all_once({keys.note(name): content for name, content in notes.items()})
+            self._sealed.plain.delete(keys.WANTED)

@@ -8,13 +8,15 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import NamedTuple
 
 from recycle.control.board.board import Board
+from recycle.control.host.children import fork_below, ignore_signals
 from recycle.control.host.direct_heartbeats import DirectHeartbeats, DirectHeartbeatSocket
 from recycle.control.host.heartbeat_leader import HeartbeatLeader
 from recycle.control.host.lifeline import Lifeline, exit_status
@@ -47,7 +49,6 @@ NO_EPOCH = -2
 AT_ONCE = 0.02
 """Seconds after the limit of a host's silence, until it is looked once more."""
 
-_SET_PARENT_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
 
 
@@ -98,7 +99,7 @@ def run_agent(
     """
     lifeline = Lifeline()
     others = _adopted()
-    worker = _fork(body, lifeline)
+    worker = fork_below(partial(_work, body, lifeline))
     began(worker)
     agent = _Agent(Participant(member, rank), connect, token, durations, access)
     exited = os.pidfd_open(worker)
@@ -128,32 +129,19 @@ def run_agent(
     return final
 
 
-def _fork(body: Callable[[], int], lifeline: Lifeline) -> int:
-    parent = os.getpid()
-    worker = os.fork()
-    if worker:
-        return worker
-    status = 1
-    try:
-        die_with(parent)
+def _work(body: Callable[[], int], lifeline: Lifeline) -> int:
+    with _traced():
         lifeline.hold()
-        status = body()
+        return body()
+
+
+@contextmanager
+def _traced() -> Iterator[None]:
+    try:
+        yield
     except BaseException:
         traceback.print_exc()
-    finally:
-        # Not the usual way out: destroying process groups whose other ends are gone can take seconds.
-        os._exit(status)
-
-
-def die_with(parent: int) -> None:
-    """From now on, this process is killed when the one that forked it dies; at once if it is dead already.
-
-    Args:
-        parent: that one.
-    """
-    ctypes.CDLL(None, use_errno=True).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
+        raise
 
 
 def _adopted() -> set[int]:
@@ -361,7 +349,7 @@ class _Agent:
         if self._access is not None:
             relay = self._access.relay
             if relay is not None:
-                self._fork_relay(relay)
+                self._relay = fork_below(partial(self._serve_relay, relay))
             # Where it cannot be hailed, it tells the store.
             with suppress(OSError):
                 spares = relay is not None
@@ -369,23 +357,13 @@ class _Agent:
                 direct = DirectHeartbeatSocket(heartbeats, self._access.address, self._durations.beat)
         return HeartbeatLeader(self._host, host_name(), self._durations, self._giver.rank.size, direct)
 
-    def _fork_relay(self, relay: Callable[[], None]) -> None:
-        """Start it in a process that ends with this one, or after the worker."""
-        parent = os.getpid()
-        self._relay = os.fork()
-        if self._relay:
-            return
-        try:
-            die_with(parent)
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_IGN)
+    def _serve_relay(self, relay: Callable[[], None]) -> None:
+        """In a process that ends with this one, or after the worker."""
+        with _traced():
+            ignore_signals()
             # Where it stayed open here, nobody else could speak for the host.
             self._host.close()
             relay()
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
 
     def _reach(self) -> Board:
         if self._board is None:

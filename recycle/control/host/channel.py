@@ -46,7 +46,7 @@ class SealedChannel:
         self._name = name
         self._other = other
         # Another process that has it as well goes on with it.
-        close_with(self, guest.connection)
+        close_with(self, guest.connection.close)
 
     def close(self) -> None:
         """Let go of it; whatever waits in it fails."""

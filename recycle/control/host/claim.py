@@ -11,10 +11,11 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import msgspec
 
-from recycle.control.host.agent import die_with
+from recycle.control.host.children import fork_below, ignore_signals
 from recycle.control.host.waiting_notice import WaitingNotice
 from recycle.control.membership.errors import ControlError, StoreLost, StoreSilent
 from recycle.control.store.etcd_cluster import MARK, EtcdCluster
@@ -79,7 +80,7 @@ class HeldClaim:
         claim = _take(cluster, own, silence, returns=returns)
         self.returned = claim.scope != own.scope
         self.cluster = msgspec.structs.replace(cluster, scope=claim.scope)
-        self._process = _renew_below(cluster, claim)
+        self._process = fork_below(partial(_renew, cluster, claim))
 
     def release(self, *, over: bool = True) -> None:
         """At the end of this process: renew the claim no more.
@@ -200,21 +201,8 @@ def _taken(cluster: EtcdCluster) -> ControlError:
     )
 
 
-def _renew_below(cluster: EtcdCluster, claim: Claim) -> int:
-    own = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        die_with(own)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        _renew(cluster, claim)
-    finally:
-        os._exit(0)
-
-
 def _renew(cluster: EtcdCluster, claim: Claim) -> None:
+    ignore_signals()
     store: EtcdStore | None = None
     while True:
         stored, claim = msgspec.json.encode(claim), msgspec.structs.replace(claim, renewed=claim.renewed + 1)

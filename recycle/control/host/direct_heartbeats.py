@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -111,7 +111,7 @@ class DirectHeartbeats:
             return max(self._newest, self._epoch)
 
     def aim(self, targets: Mapping[str, Address], epoch: int) -> None:
-        """DirectHeartbeat some hosts from now on.
+        """Hail some hosts from now on.
 
         Args:
             targets: their addresses; what was heard from others is forgotten.
@@ -181,29 +181,20 @@ class DirectHeartbeats:
         )
 
 
-class DirectHeartbeatSender(Protocol):
-    """How hails reach other hosts, in every beat, whatever the one that speaks for this host waits for.
-
-    Attributes:
-        heartbeats: what is heard.
-        address: where they reach this one.
-    """
-
-    heartbeats: DirectHeartbeats
-    address: Address
-
-    def close(self) -> None:
-        """Hear and answer nobody any more."""
-
-
 class DirectHeartbeatSocket:
     """Direct heartbeats over UDP, at any free port, from a thread, so that hosts hear each other while the store hangs.
+
+    Hails reach other hosts in every beat, whatever the one that speaks for this host waits for.
 
     Args:
         heartbeats: what is heard.
         host: the address of this machine at which others reach it.
         beat: seconds between two hails.
         clock: that does not go back, in seconds.
+
+    Attributes:
+        heartbeats: as above.
+        address: where others reach this host.
 
     Raises:
         OSError: the address is none of this machine's.
@@ -223,7 +214,7 @@ class DirectHeartbeatSocket:
         self._thread.start()
 
     def close(self) -> None:
-        """See DirectHeartbeatSender."""
+        """Hear and answer nobody any more."""
         self._stopped = True
         with suppress(OSError):
             self._socket.sendto(b"", self.address)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from recycle.control.board.board import Board
-from recycle.control.host.direct_heartbeats import DirectHeartbeatSender
+from recycle.control.host.direct_heartbeats import DirectHeartbeatSocket
 from recycle.control.host.heartbeats import Watchlist
 from recycle.control.host.neighbours import HostPlace, Neighbours, ring, watched
 from recycle.control.host.signs import HostSocket, Sign
@@ -47,7 +47,7 @@ class HeartbeatLeader:
         host: str,
         durations: Durations,
         ranks: int = 1,
-        direct: DirectHeartbeatSender | None = None,
+        direct: DirectHeartbeatSocket | None = None,
     ) -> None:
         self._socket = socket
         self._host = host

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from recycle.control.board.board import Board
 from recycle.control.board.heartbeat_board import Beat, Glance
-from recycle.control.host.direct_heartbeats import DirectHeartbeatSender, Heard, clock_number, clock_seconds
+from recycle.control.host.direct_heartbeats import DirectHeartbeatSocket, Heard, clock_number, clock_seconds
 from recycle.control.host.heartbeats import RisingCounts, Watchlist
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.messages import Address
@@ -77,27 +77,22 @@ class Neighbours:
         direct: how hosts hear each other directly; None where they do not.
     """
 
-    def __init__(self, host: str, durations: Durations, direct: DirectHeartbeatSender | None) -> None:
+    def __init__(self, host: str, durations: Durations, direct: DirectHeartbeatSocket | None) -> None:
         self._host = host
         self._durations = durations
         self._direct = direct
+        self._undone = Watchlist[str](durations.silence)
+        self.forget()
+
+    def forget(self) -> None:
+        """Know nothing: it may be another store."""
         self._asked: tuple[str, ...] = ()
         self._beats: dict[str, Beat] = {}
         # Of what the store had. Of a host that is watched, only a stranger deletes the sign, or puts an older one back.
         self._rising = RisingCounts[str]()
         self._missing: frozenset[str] = frozenset()
-        self._undone = Watchlist[str](durations.silence)
         # The newest answers, however old, and where they came from.
         self._answers: dict[str, tuple[Heard, Address | None]] = {}
-        self._looks_at = self._tells_at = float("-inf")
-
-    def forget(self) -> None:
-        """Know nothing: it may be another store."""
-        self._asked = ()
-        self._beats.clear()
-        self._rising = RisingCounts[str]()
-        self._missing = frozenset()
-        self._answers.clear()
         self._looks_at = self._tells_at = float("-inf")
 
     def glance(self, board: Board, now: float, place: HostPlace) -> Glance | None:

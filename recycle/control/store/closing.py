@@ -1,19 +1,13 @@
 """Connections that are closed when nobody has any more what holds them."""
 
-from typing import Protocol, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 from weakref import finalize
 
 _T = TypeVar("_T")
 
 
-class Closable(Protocol):
-    """A connection."""
-
-    def close(self) -> None:
-        """End it."""
-
-
-def close_with(owner: _T, connection: Closable) -> "finalize[[], _T]":
+def close_with(owner: _T, close: Callable[[], object]) -> "finalize[[], _T]":
     """Close a connection when its owner is gone, or when the result is called.
 
     Not by ``__del__``: of objects that hold each other, as an error does all that its calls knew, Python ends any
@@ -21,9 +15,9 @@ def close_with(owner: _T, connection: Closable) -> "finalize[[], _T]":
 
     Args:
         owner: what nobody else has the connection of.
-        connection: which must not refer to its owner.
+        close: closes the connection, which must not refer to its owner.
     """
-    closing = finalize(owner, connection.close)
+    closing = finalize(owner, close)
     # Threads that still wait at the end of the process end with it.
     closing.atexit = False
     return closing

@@ -185,7 +185,7 @@ class Gateway:
         """Wait so long for the next answers."""
         if self._connection is None:
             self._connection = self._connect(seconds)
-            self._hang_up = close_with(self, self._connection)
+            self._hang_up = close_with(self, self._connection.close)
         elif self._connection.sock is not None and self._connection.timeout != seconds:
             self._connection.timeout = seconds
             self._connection.sock.settimeout(seconds)
@@ -265,7 +265,7 @@ class Watch:
         self.member = member
         self._connection = connection
         self._heard = b""
-        close_with(self, connection)
+        close_with(self, connection.close)
 
     def news(self, timeout: float) -> list[Json]:
         """What was set since this was asked last, after something was or a time in seconds is over.

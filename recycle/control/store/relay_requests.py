@@ -10,7 +10,7 @@ from recycle.control.store.store import Entries, Store
 
 Text = Annotated[str, msgspec.Meta(max_length=1000)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
-Result = None | int | bytes | list[bytes | None] | Entries
+Result = None | bool | int | bytes | list[bytes | None] | Entries
 
 HEAD = 4
 """Bytes before each message: its length."""
@@ -130,7 +130,7 @@ class WaitEntry(msgspec.Struct, frozen=True, tag="wait_entry"):
     def wait(self, store: Store, seconds: float) -> tuple[bool, Result]:
         """See WaitKey."""
         found = store.wait_entry(self.log, self.after, seconds)
-        return found, int(found)
+        return found, found
 
 
 Single = ReadLog | CompareSet | Add | Delete | Open

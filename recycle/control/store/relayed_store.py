@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import TypeVar, cast
 from weakref import finalize
 
 import msgspec
@@ -22,7 +23,6 @@ from recycle.control.store.relay_requests import (
     Open,
     ReadLog,
     Request,
-    Result,
     Set,
     WaitEntry,
     WaitKey,
@@ -34,6 +34,8 @@ AGAIN = 1.0
 
 SLOW = 15.0
 """Seconds without an answer after which a relay is stopped, and not the store that it asks."""
+
+_T = TypeVar("_T")
 
 
 class RelayedStore(Store):
@@ -66,36 +68,26 @@ class RelayedStore(Store):
 
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """See Store."""
-        found = self._ask(Get(tuple(keys)), lambda store: store.get_many(keys))
-        assert isinstance(found, list)
-        return found
+        return self._ask(Get(tuple(keys)), lambda store: store.get_many(keys))
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """See Store."""
         request = CompareSet(key, expected, desired)
-        found = self._ask(request, request.ask)
-        assert isinstance(found, bytes)
-        return found
+        return self._ask(request, lambda store: store.compare_set(key, expected, desired))
 
     def wait(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
         found = self._ask(WaitKey(key, timeout), lambda store: store.wait(key, timeout), timeout)
-        assert found is None or isinstance(found, bytes)
         # The time may have been over before the relay has looked.
         return self.get(key) if found is None else found
 
     def hear(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
-        found = self._ask(WaitKey(key, timeout, is_bell=True), lambda store: store.hear(key, timeout), timeout)
-        assert found is None or isinstance(found, bytes)
-        return found
+        return self._ask(WaitKey(key, timeout, is_bell=True), lambda store: store.hear(key, timeout), timeout)
 
     def add(self, key: str, amount: int) -> int:
         """See Store."""
-        request = Add(key, amount)
-        found = self._ask(request, request.ask)
-        assert isinstance(found, int)
-        return found
+        return self._ask(Add(key, amount), lambda store: store.add(key, amount))
 
     def append(self, log: str, *entries: bytes) -> None:
         """See Store."""
@@ -103,20 +95,15 @@ class RelayedStore(Store):
 
     def entries(self, log: str, after: int) -> Entries:
         """See Store."""
-        request = ReadLog(log, after)
-        found = self._ask(request, request.ask)
-        assert isinstance(found, Entries)
-        return found
+        return self._ask(ReadLog(log, after), lambda store: store.entries(log, after))
 
     def wait_entry(self, log: str, after: int, timeout: float) -> bool:
         """See Store."""
-        found = self._ask(WaitEntry(log, after, timeout), lambda store: store.wait_entry(log, after, timeout), timeout)
-        return bool(found)
+        return self._ask(WaitEntry(log, after, timeout), lambda store: store.wait_entry(log, after, timeout), timeout)
 
     def delete(self, key: str) -> None:
         """See Store."""
-        request = Delete(key)
-        self._ask(request, request.ask)
+        self._ask(Delete(key), lambda store: store.delete(key))
 
     def delete_all(self, outlived: Callable[[str], bool]) -> None:
         """See Store."""
@@ -126,8 +113,8 @@ class RelayedStore(Store):
         """See Store."""
         return RelayedStore(self._door, self._connect)
 
-    def _ask(self, request: Request, itself: Callable[[Store], Result], timeout: float = 0.0) -> Result:
-        """Ask the relay; where there is none, the store itself."""
+    def _ask(self, request: Request, itself: Callable[[Store], _T], timeout: float = 0.0) -> _T:
+        """Ask the relay, which gets the same from the store; where there is none, the store itself."""
         answer = self._relay.ask(request, timeout)
         if answer is None:
             return self._directly(itself)
@@ -136,9 +123,9 @@ class RelayedStore(Store):
             raise (StoreErased if answer.erased else StoreLost)(answer.lost)
         if answer.refusal:
             raise ControlError(answer.refusal)
-        return answer.result
+        return cast("_T", answer.result)
 
-    def _directly(self, ask: Callable[[Store], Result]) -> Result:
+    def _directly(self, ask: Callable[[Store], _T]) -> _T:
         if self._own is None:
             self._own = self._connect()
         return ask(self._own)
@@ -174,7 +161,7 @@ class RelayConnection:
         try:
             if self._socket is None:
                 self._socket = self._door.connect(SLOW)
-                self._hang_up = close_with(self, self._socket)
+                self._hang_up = close_with(self, self._socket.close)
             self._socket.settimeout(timeout + SLOW)
             message = self._encoder.encode(request)
             self._socket.sendall(len(message).to_bytes(HEAD) + message)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 
-from recycle.control.board.board import Board
 from recycle.control.board.joinfile import JOIN_FILE, JoinFile
 from recycle.control.board.run_folder import shared
 from recycle.control.membership.addresses import look_up
@@ -124,7 +123,7 @@ def join_run(run: Run, server: Server | None, planning: Planning, address: str |
     text = load_text(run.text, run.model)
     endpoint = Endpoint(door.host, door.port, door.token, host, door.prefix, door.cluster)
     try:
-        board = Board(endpoint.connect(3.0), door.token)
+        board = endpoint.board(3.0)
         description, verdict = board.description(), board.verdicts.last()
     except StoreLost as error:
         raise ControlError(f"{path}: {error}; no run is going on here") from error

@@ -13,10 +13,9 @@ from recycle.megatron.gpt.server import GptServer
 from recycle.record.reporting import Reporter
 from recycle.runtime.keep.keeping import Keeping
 from recycle.runtime.keep.saving import Desk, Saving, Target
-from recycle.runtime.launch.meet.keepers import KeeperFinder, KeeperSetting, KeeperSlot, dismiss
+from recycle.runtime.launch.meet.keepers import KeeperFinder, KeeperSetting, KeeperSlot, client_of, dismiss
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
 from recycle.runtime.net.endpoint import Endpoint
-from recycle.state.client import KeeperClient
 from recycle.state.directory import KeeperDirectory
 from recycle.state.ladder import MOST
 from recycle.state.redundancy import piece_size
@@ -168,12 +167,10 @@ def find_desks(endpoint: Endpoint) -> Sequence[Desk]:
     Raises:
         StoreLost: there is no store.
     """
-    token, address = endpoint.token, endpoint.address
-    directory = KeeperDirectory.read(endpoint.connect(), token)
+    directory = KeeperDirectory.read(endpoint.connect(), endpoint.token)
     homes = () if directory is None else directory.homes
     desks = []
     for home in homes:
-        client = KeeperClient(home.reach(address), token, home.name(address))
         keepers = tuple((each.name(home.address), each.reach(home.address)) for each in homes)
-        desks.append(Desk(client, keepers, home.name(home.address)))
+        desks.append(Desk(client_of(home, endpoint), keepers, home.name(home.address)))
     return desks

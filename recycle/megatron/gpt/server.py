@@ -157,7 +157,7 @@ class GptServer:
         due = step == run.iterations or (saving is None and run.is_due(step))
         looks = run.evaluate_every > 0 and (step % run.evaluate_every == 0 or step == run.iterations)
         if due or save or looks or settle:
-            self.training.settle()
+            self.training.worker.settle()
         if step and (due or save):
             self.checkpoints.save(step, self._connected)
         elif saving is not None:
@@ -165,7 +165,7 @@ class GptServer:
         if step == run.iterations and self.training.update.speculation is not None and self._leads:
             self._reporter.tell(InstantLine("norm", now(), str(self._server), _summary(self.training.update)))
         if looks:
-            losses = list(self.training.evaluate())
+            losses = list(self.training.worker.evaluate())
             self._reporter.tell(EvaluationLine(str(self._server), step, losses, self._epoch))
 
     def iterate(self, step: int) -> None:
@@ -174,9 +174,9 @@ class GptServer:
         self.recorder.clear()
         while self.training.newest < step:
             # All servers took back the last step before this view, because no gradient was fit for it.
-            self.training.run(self.training.newest)
+            self.training.worker.run(self.training.newest)
         try:
-            self.training.run(step)
+            self.training.worker.run(step)
             self._held.let_go()
         finally:
             if self.training.newest > step:
@@ -185,7 +185,7 @@ class GptServer:
                 self._tell_of(step, time.monotonic() - start)
 
     def _tell_of(self, step: int, seconds: float) -> None:
-        report = self.training.report
+        report = self.training.worker.report
         line = IterationLine(
             str(self._server), step, seconds, list(report.losses), report.peak_memory, self._epoch, now()
         )

@@ -1,6 +1,7 @@
 """Megatron without CUDA: the names it calls unconditionally, pointed at the CPU, for processes that compute there."""
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -13,20 +14,17 @@ from recycle.runtime.device import spare_cuda
 
 FACTORIES = ("zeros", "ones", "empty", "full", "tensor", "arange", "zeros_like", "ones_like", "empty_like", "rand")
 
-applied: list[str] = []
 
-
+@cache
 def run_on_cpu() -> tuple[str, ...]:
     """Make Megatron run on this machine's CPU, once; say what was done for it."""
-    if applied:
-        return tuple(applied)
     _import_uncompiled()
     from megatron.core.tensor_parallel import random
 
     # A GPU that is there all the same is left alone: torch saves checkpoints with its help, once it finds one.
     replace(torch.cuda, "is_available", lambda: False)
     # Buffers are made on "the current device".
-    replace(torch.cuda, "current_device", _current_device)
+    replace(torch.cuda, "current_device", lambda: torch.device("cpu"))
     # Counters and scales are made with device="cuda".
     for name in FACTORIES:
         replace(torch, name, _on_cpu(getattr(torch, name)))
@@ -35,24 +33,21 @@ def run_on_cpu() -> tuple[str, ...]:
     replace(torch.cuda, "set_rng_state", lambda state, device="cuda": torch.set_rng_state(state))
     # torch.manual_seed would also note who has called it, for when a GPU is used.
     replace(torch.cuda, "manual_seed", torch.default_generator.manual_seed)
-    replace(random, "_get_cuda_rng_state", _get_rng_state)
-    replace(random, "_set_cuda_rng_state", _set_rng_state)
+    replace(random, "_get_cuda_rng_state", lambda *_, **__: torch.get_rng_state())
+    replace(random, "_set_cuda_rng_state", lambda new_state, *_, **__: torch.set_rng_state(new_state))
     # Gradient norms ask tensors for their type and expect a CUDA one.
     replace(torch.Tensor, "type", _type)
-    replace(torch.Tensor, "cuda", _stay)
-    applied.extend(
-        [
-            "torch.cuda.is_available says no",
-            "torch.cuda.current_device gives the CPU",
-            f"{', '.join(FACTORIES)} take device='cuda' for the CPU",
-            "CUDA random states are the CPU generator's",
-            "Tensor.type() names CPU tensors as Megatron expects CUDA tensors to be named",
-            "Tensor.cuda() leaves a tensor where it is",
-            "functions that Megatron would compile are called as they are",
-            "modules that cannot be imported without Triton have no kernels",
-        ]
+    replace(torch.Tensor, "cuda", lambda tensor, *_, **__: tensor)
+    return (
+        "torch.cuda.is_available says no",
+        "torch.cuda.current_device gives the CPU",
+        f"{', '.join(FACTORIES)} take device='cuda' for the CPU",
+        "CUDA random states are the CPU generator's",
+        "Tensor.type() names CPU tensors as Megatron expects CUDA tensors to be named",
+        "Tensor.cuda() leaves a tensor where it is",
+        "functions that Megatron would compile are called as they are",
+        "modules that cannot be imported without Triton have no kernels",
     )
-    return tuple(applied)
 
 
 def import_megatron() -> None:
@@ -81,10 +76,6 @@ def _import_uncompiled() -> None:
     import_module("torch._dynamo")
 
 
-def _current_device() -> torch.device:
-    return torch.device("cpu")
-
-
 def _leave_uncompiled(function: Any = None, **_: Any) -> Any:
     return function or _leave_uncompiled
 
@@ -99,14 +90,6 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def _get_rng_state(device: Any = "cuda", clone: bool = False, graph_safe: bool = False) -> torch.Tensor:
-    return torch.get_rng_state()
-
-
-def _set_rng_state(new_state: torch.Tensor, device: Any = -1, graph_safe: bool = False) -> None:
-    torch.set_rng_state(new_state)
-
-
 _original_type = torch.Tensor.type
 
 
@@ -114,7 +97,3 @@ def _type(self: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
     if arguments or keywords:
         return _original_type(self, *arguments, **keywords)
     return _original_type(self).replace("torch.", "torch.cuda.", 1)
-
-
-def _stay(self: torch.Tensor, *arguments: Any, **keywords: Any) -> torch.Tensor:
-    return self

@@ -152,10 +152,7 @@ def _parts(kept: Any) -> Iterator[torch.Tensor]:
 
 
 def _emptied(context: Any) -> list[Any]:
-    entries = []
-    while not context.empty():
-        entries.append(context.get())
-    return entries
+    return [context.get() for _ in range(context.qsize())]
 
 
 def _biases(module: Any, products: int) -> Iterator[Sequence[torch.nn.Parameter]]:

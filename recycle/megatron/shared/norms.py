@@ -4,6 +4,7 @@ Megatron refuses that, though a norm of a part of a sequence is the part of the 
 its parameters, of whose gradients each rank has a part.
 """
 
+from functools import cache
 from typing import Any
 
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
@@ -11,24 +12,19 @@ from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from recycle.megatron.shared.patching import replace
 
 
-class NormHook:
-    """What makes Megatron's norms of torch's; kept so that it is replaced once."""
-
-    original: Any = None
-
-
+@cache
 def take_parts_of_sequences() -> None:
     """From now on, torch's norms are made with sequence parallelism as well; nothing if that was done before."""
-    if NormHook.original is None:
-        NormHook.original = replace(WrappedTorchNorm, "__new__", _make_norm)
+    original = WrappedTorchNorm.__new__
 
+    def make_norm(cls: type, config: Any, *arguments: Any, **keywords: Any) -> Any:
+        split, config.sequence_parallel = config.sequence_parallel, False
+        try:
+            norm = original(cls, config, *arguments, **keywords)
+        finally:
+            config.sequence_parallel = split
+        for parameter in norm.parameters():
+            parameter.sequence_parallel = split
+        return norm
 
-def _make_norm(cls: type, config: Any, *arguments: Any, **keywords: Any) -> Any:
-    split, config.sequence_parallel = config.sequence_parallel, False
-    try:
-        norm = NormHook.original(cls, config, *arguments, **keywords)
-    finally:
-        config.sequence_parallel = split
-    for parameter in norm.parameters():
-        parameter.sequence_parallel = split
-    return norm
+    replace(WrappedTorchNorm, "__new__", make_norm)

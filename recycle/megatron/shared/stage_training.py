@@ -15,7 +15,7 @@ from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
-from recycle.runtime.execute.worker import IterationReport, Worker
+from recycle.runtime.execute.worker import Worker
 from recycle.runtime.net.network import Group, Network
 from recycle.runtime.net.peers import chunk_peers, peers_of_last
 from recycle.runtime.recover.restore import gather
@@ -216,22 +216,11 @@ class StageTraining:
             self._tie.copy_from_first()
             self.update.main.copy_here()
 
-    def run(self, step: int) -> IterationReport:
-        """Make an iteration; see Worker."""
-        return self._connected.run(step)
-
     @property
-    def report(self) -> IterationReport:
-        """Of the last iteration; see Worker."""
-        return self._connected.report
-
-    def settle(self) -> None:
-        """Make sure that the last step is right; see Worker."""
-        self._connected.settle()
-
-    def evaluate(self) -> Sequence[float]:
-        """The losses on held-out data, on the last stage; see Worker."""
-        return self._connected.evaluate()
+    def worker(self) -> Worker:
+        """What makes iterations in the present view."""
+        assert self._worker is not None, "it is in no view"
+        return self._worker
 
     @property
     def job(self) -> Job:
@@ -242,11 +231,6 @@ class StageTraining:
     @property
     def _stages(self) -> list[MegatronStage]:
         return list(self.stages.values())
-
-    @property
-    def _connected(self) -> Worker:
-        assert self._worker is not None, "it is in no view"
-        return self._worker
 
     def _take_tokens(self) -> int:
         return self._stages[-1].take_tokens()

@@ -135,10 +135,14 @@ def outline_of(state: Mapping[str, torch.Tensor], shards: KeptShards) -> ShardOu
     return ShardOutline(tuple(parameters[: sum(shards.layers)]), tuple(shards.layers), shards.count)
 
 
+def below(prefix: str, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The part of a state whose names begin so, by what follows that."""
+    return {name.removeprefix(prefix): each for name, each in state.items() if name.startswith(prefix)}
+
+
 def shard_of(state: Mapping[str, torch.Tensor], shard: int) -> Mapping[str, torch.Tensor]:
     """What a version has of a shard, by the names that the shard's pieces have."""
-    prefix = f"{SHARD}/{shard}/"
-    return {name.removeprefix(prefix): each for name, each in state.items() if name.startswith(prefix)}
+    return below(f"{SHARD}/{shard}/", state)
 
 
 def held_by_all(state: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:

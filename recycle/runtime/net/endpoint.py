@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
+from recycle.control.board.board import Board
 from recycle.control.host.agent import HostAccess
 from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.membership.doors import HostDoor
@@ -52,6 +53,17 @@ class Endpoint(NamedTuple):
         if self.cluster is not None:
             return RelayedStore(self._door(), self._opener(self.cluster))
         return TorchStore(self.host, self.port, patience, self.prefix)
+
+    def board(self, patience: float = 30.0) -> Board:
+        """What members write in the store, over a connection of its own.
+
+        Args:
+            patience: see ``connect``.
+
+        Raises:
+            StoreLost: the store does not answer.
+        """
+        return Board(self.connect(patience), self.token)
 
     def connect_alone(self) -> Store:
         """The same through no relay: for who has to tell of a host whatever becomes of its other processes.

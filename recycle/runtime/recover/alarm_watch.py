@@ -196,7 +196,7 @@ class AlarmWatch:
         while not self._stopped:
             try:
                 if board is None:
-                    board = Board(self._endpoint.connect(self._durations.silence), self._endpoint.token)
+                    board = self._endpoint.board(self._durations.silence)
                     self.probe.require(board)
                     # It may be another store, where nothing is known of what was read before.
                     self._asked, self._joins, self._visited = (-1, 0), (), -1

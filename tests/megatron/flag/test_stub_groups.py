@@ -4,18 +4,18 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore
 
-from recycle.control.membership.view import Member, ServerRank
+from recycle.control.membership.view import SOLE, Member, ServerRank
 from recycle.control.store.tcp_store import listen, serve
 from recycle.job import Server
-from recycle.megatron.flag.world.server_answers import meet_own_ranks
-from recycle.megatron.flag.world.stub_groups import make_stub_groups
+from recycle.megatron.flag.world.stub_groups import make_stub_groups, meet_own_ranks
+from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.endpoint import Endpoint
 
 
 def test_groups_of_others_who_are_not_there_answer_at_once():
     def body(process):
-        groups = make_stub_groups(Server(1, 0))
+        groups = make_stub_groups(Server(1, 0), RankCollectives(SOLE))
         dist.init_process_group("gloo", store=HashStore(), rank=2, world_size=4)
         pair, _, alone = dist.new_group([2, 3]), dist.new_group([0, 1]), dist.new_group([2])
         assert [group.size() for group in groups] == [4, 2]

@@ -34,7 +34,7 @@ def test_a_gpu_that_is_there_is_left_alone(tmp_path, monkeypatch):
     """With a GPU in sight, torch saves by its streams; without CUDA in torch, as here, that raises."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     # Another test may have had this process run on the CPU already, and not under this GPU.
-    monkeypatch.setattr("recycle.megatron.shared.cpu.applied", [])
+    run_on_cpu.cache_clear()
 
     def body(member):
         run_on_cpu()

@@ -1,6 +1,7 @@
 """After each life of a server, what comes next."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,7 +34,8 @@ class Run:
         return self.store.clone()
 
     def lives(self, ranks=1):
-        return RestartLoop(self, ranks, 0.01, lambda: False)
+        endpoint = SimpleNamespace(board=lambda: Board(self.connect(), self.token))
+        return RestartLoop(endpoint, ranks, 0.01, lambda: False)
 
 
 class Served:

@@ -26,7 +26,7 @@ FIRST, SECOND = (JoinRequest(str(Member(Server(pipeline, 0), 1)), 0) for pipelin
 
 def watch_of(store, looked=lambda _: None, alarmed=lambda _: None, **others):
     """A watch of a run whose store this is."""
-    door = SimpleNamespace(connect=lambda _: store.clone(), token="token")
+    door = SimpleNamespace(board=lambda _: Board(store.clone(), "token"))
     return AlarmWatch(door, Durations(beat=0.05), looked, alarmed, **others)
 
 

@@ -59,11 +59,7 @@ BALANCE = Advice("what it counts is summed over pipelines, whose orders differ",
 LAYER_WISE = Advice("peers have the state of different layers, so a dead one's is lost", "use --optimizer adam or sgd")
 MOVED = Advice("it follows the micro-batches of a rank, and a plan moves them", "leave it out")
 COMMUNICATORS = Advice("each view makes its own communicators between servers, without torch", "leave it out")
-
-OUTSIDE = Advice(
-    "each view makes its own communicators between servers, without torch",
-    "name groups inside a server only: tp, ep, cp",
-)
+OUTSIDE = COMMUNICATORS._replace(remedy="name groups inside a server only: tp, ep, cp")
 DRAWN = Advice("its random numbers depend on which server draws them", "leave it out")
 OWN_PART = "each rank keeps its own part, and no live rank has that of a dead one"
 
@@ -71,9 +67,8 @@ RULES = (
     Rule(("moe_router_load_balancing_type",), ("aux_loss", "seq_aux_loss", "sinkhorn", "none"), BALANCE),
     _off("moe_router_enable_expert_bias", BALANCE),
     Rule(("moe_input_jitter_eps", "moe_router_force_biased"), (), DRAWN),
-    _off("moe_router_force_load_balancing", DRAWN),
+    Rule(("moe_router_force_load_balancing", "fim_data"), (False,), DRAWN),
     _off("overlap_moe_expert_parallel_comm", Advice("a plan orders micro-batches itself", "turn it off")),
-    _off("fim_data", DRAWN),
     Rule(("non_persistent_ckpt_type",), ("global",), Advice(OWN_PART, "use global")),
     Rule(("save_wgrads_interval", "save_dgrads_interval"), (), Advice(OWN_PART, "leave it out")),
     Rule(
@@ -89,17 +84,21 @@ RULES = (
     _off("log_straggler", Advice("it compares all ranks, and dead ones do not answer", "leave it out")),
     Rule(("mtp_num_layers",), (0,), Advice("the losses of multi-token prediction are not counted", "leave it out")),
     Rule(("fp4",), (), Advice("gradients are rounded at random, by where they are computed", "train with --bf16")),
-    _off(
-        "use_megatron_fsdp", Advice("parameters are sharded over peers, so no peer has a whole stage", "leave it out")
+    Rule(
+        ("use_megatron_fsdp", "use_torch_fsdp2"),
+        (False,),
+        Advice("parameters are sharded over peers, so no peer has a whole stage", "leave it out"),
     ),
-    _off("use_torch_fsdp2", Advice("parameters are sharded over peers, so no peer has a whole stage", "leave it out")),
     _off(
         "tp_comm_overlap",
         Advice("all ranks of the job set it up together, and a server that comes back could not", "leave it out"),
     ),
     _off("variable_seq_lengths", Advice("receives are posted before it is known what is sent", "turn it off")),
-    _off("defer_embedding_wgrad_compute", Advice("a plan orders weight gradients itself", "turn it off")),
-    _off("delay_wgrad_compute", Advice("a plan orders weight gradients itself", "turn it off")),
+    Rule(
+        ("defer_embedding_wgrad_compute", "delay_wgrad_compute", "overlap_dispatch_backward_with_experts_wgrad"),
+        (False,),
+        Advice("a plan orders weight gradients itself", "turn it off"),
+    ),
     _off(
         "fine_grained_activation_offloading", Advice("activations are counted where they were computed", "turn it off")
     ),
@@ -108,9 +107,7 @@ RULES = (
     _off("perform_rl_step", Advice("only pretraining is supported", "turn it off")),
     _off("inprocess_restart", Advice("it restarts ranks on its own when one fails", "turn it off")),
     _off("use_legacy_models", Advice("only the models of megatron.core are supported", "leave it out")),
-    _off("enable_cuda_graph", GRAPHS),
-    _off("external_cuda_graph", GRAPHS),
-    _off("optimizer_cuda_graph", GRAPHS),
+    Rule(("enable_cuda_graph", "external_cuda_graph", "optimizer_cuda_graph"), (False,), GRAPHS),
     Rule(("cuda_graph_impl",), ("none",), GRAPHS),
     Rule(
         ("step_batch_size_schedule",),
@@ -125,9 +122,6 @@ RULES = (
         Advice("where experts get more, Megatron runs its schedule again", "leave it out"),
     ),
     _off("moe_paged_stash", Advice("pages are given back in the order of Megatron's own schedule", "leave it out")),
-    _off(
-        "overlap_dispatch_backward_with_experts_wgrad", Advice("a plan orders weight gradients itself", "turn it off")
-    ),
     Rule(
         ("gpu_sniff_test_interval",),
         (),
@@ -193,8 +187,7 @@ OVER_NCCL = (
             "use --timing-log-level 1",
         ),
     ),
-    _off("use_sharp", COMMUNICATORS),
-    _off("nccl_ub", COMMUNICATORS),
+    Rule(("use_sharp", "nccl_ub"), (False,), COMMUNICATORS),
 )
 """What NCCL needs."""
 

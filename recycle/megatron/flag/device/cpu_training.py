@@ -82,7 +82,7 @@ def train_on_cpu() -> tuple[str, ...]:
             if hasattr(owner, name):
                 replace(owner, name, _without_script(getattr(owner, name)))
     replace(writer, "async_loop", staticmethod(write_on_cpu))
-    from recycle.megatron.flag.device.torch_adam import load_with_torch_adam
+    from recycle.megatron.flag.device.torch_optimizers import load_with_torch_adam
 
     load_with_torch_adam()
     from recycle.megatron.shared.norms import take_parts_of_sequences

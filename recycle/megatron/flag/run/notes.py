@@ -6,7 +6,7 @@ In a run that outlives its ranks, every rank that comes back reads it too, and m
 import time
 from collections.abc import Callable, Mapping
 
-from recycle.control.board.note_board import NoteBoard
+from recycle.control.board.parts import NoteBoard
 from recycle.control.host.waiting_notice import WaitingNotice
 from recycle.runtime.errors import RunError
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
-from recycle.control.board.board import Board
 from recycle.control.host.agent import STOPPED
 from recycle.control.membership.messages import Opening
 from recycle.control.membership.view import Member, View
@@ -28,7 +27,6 @@ from recycle.megatron.flag.world.call_results import tell_all
 from recycle.megatron.flag.world.collectives import Collectives, hand_over, several
 from recycle.megatron.flag.world.live_world import only_the_living
 from recycle.megatron.flag.world.progress import IterationProgress
-from recycle.megatron.flag.world.rank_calls import RankCalls
 from recycle.megatron.flag.world.roles import Roles
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.stage import MegatronStage
@@ -84,7 +82,7 @@ class ProtectedTraining(NamedTuple):
 
 
 class ProtectedExecution:
-    """Executes plans in one view after the other; an Execution with Evaluation, and Connectable.
+    """Executes plans in one view after the other; an Execution, and Connectable.
 
     Args:
         training: what is trained.
@@ -97,7 +95,6 @@ class ProtectedExecution:
         server: see above.
         job: for its shape.
         recorder: what was executed.
-        rank_calls: what the ranks of the server do together.
         same_parameters: those of them with which it sums gradients.
         collectives: what all servers do together.
         progress: how far this server is.
@@ -125,7 +122,6 @@ class ProtectedExecution:
         self._ranks = ranks = RankCollectives(self._rank)
         layout, number = training.layout, self._rank.number
         self.collectives = Collectives(server, self.job, ranks, self.settle, self.recover, self._roles.go_on, layout)
-        self.rank_calls = RankCalls(server, ranks, self.collectives)
         same = [several(each) for each in (layout.same_layers(number), layout.same_experts(number))]
         self.same_parameters = SameParameters(*(ranks.carrier(each) if each else None for each in same))
         self._losses = LossTable(server, self.job, self.same_parameters.layers)
@@ -202,7 +198,7 @@ class ProtectedExecution:
                 opening = Opening.of(
                     View.of(training.plan, training.epoch), "checkpoint" if self._protection.resumes else "memory"
                 )
-                Board(endpoint.connect(), endpoint.token).verdicts.open(opening)
+                endpoint.board().verdicts.open(opening)
             self._hand_over()
         training.ending.listen(self._survivor.tell_to_leave)
         self._survivor.begin()
@@ -236,7 +232,7 @@ class ProtectedExecution:
         return self._reports()
 
     def evaluate(self) -> list[Any]:
-        """See Evaluation; the reports are as in training."""
+        """Look at one batch of held-out data by the plan; gives what the loss function reported, as in training."""
         self.collectives.totals = {}
         results = self.collectives.call("evaluation", self._evaluate, across=True)
         if results and self._is_last:
@@ -246,11 +242,11 @@ class ProtectedExecution:
 
     @property
     def arrives(self) -> bool:
-        """See Evaluation."""
+        """Whether this server is to come to others, who are about to begin an iteration; it is not there yet."""
         return (self._protection.life > 0 or self._protection.resumes) and self._network is None
 
     def settle(self) -> None:
-        """See Evaluation."""
+        """Make sure that the present version is what it will stay; all servers come here."""
         if self._steps is not None:
             self._steps.settle()
 
@@ -260,9 +256,8 @@ class ProtectedExecution:
             if len(group.servers) > 1:
                 hand_over(group, self.collectives.carrier(group.servers, several(group.numbers)))
             else:
-                carrier = self.rank_calls.of(group.numbers)
                 start = partial(self._ranks.start, OwnGroup(group.numbers, group.settings))
-                hand_over(group, carrier, start)
+                hand_over(group, self.collectives.own_carrier(group.numbers), start)
 
     def let_in(self) -> None:
         """Before an iteration, let those in who wait for it, and those out who were told to; all servers come here.
@@ -296,7 +291,7 @@ class ProtectedExecution:
         for stage in self._stages:
             stage.drop()
         with self._survivor.during("an evaluation"):
-            with self.rank_calls.inside():
+            with self.collectives.redoable():
                 self._ready.evaluate()
             self.share_losses(self.network)
             results: list[torch.Tensor] = []
@@ -397,7 +392,7 @@ class ProtectedExecution:
             living = only_the_living(view, self._protection.by_rank, self._groups, self.collectives)
             with survivor.during(f"a {kind}", writes=kind == SAVE):
                 self._ready.complete()
-                with living, self._roles.only_own(), self.rank_calls.inside():
+                with living, self._roles.only_own(), self.collectives.redoable():
                     act()
                 # When this returns, nobody has to do it again.
                 meet(self.network)

@@ -13,6 +13,7 @@ from recycle.job import Job, Server
 from recycle.megatron.flag.command.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.flag.data.script_data import ScriptData
 from recycle.megatron.flag.device.requirements import each_of, iterator_of, require_micro_batches, require_supported
+from recycle.megatron.flag.run.protected import ProtectedExecution
 from recycle.megatron.flag.steps.gradients import take_overlaps_over
 from recycle.megatron.shared.stage import ForwardStep, MegatronStage, timed
 from recycle.megatron.shared.world import Place
@@ -36,20 +37,6 @@ class Execution(Protocol):
         Returns:
             What the loss function reported, for the training code; empty but on the last stage.
         """
-
-
-class Evaluation(Protocol):
-    """How a server evaluates the model by a plan."""
-
-    @property
-    def arrives(self) -> bool:
-        """Whether this server is to come to others, who are about to begin an iteration; it is not there yet."""
-
-    def settle(self) -> None:
-        """Make sure that the present version is what it will stay; all servers come here."""
-
-    def evaluate(self) -> list[Any]:
-        """Look at one batch; returns what the loss function reported, as in training."""
 
 
 class ScheduleCall(NamedTuple):
@@ -93,7 +80,7 @@ class PlanSchedule:
         steps: Callable[[], int],
         seed: int,
         execution: Execution,
-        evaluation: Evaluation | None = None,
+        evaluation: ProtectedExecution | None = None,
     ) -> None:
         self._plan = plan
         self._server = server

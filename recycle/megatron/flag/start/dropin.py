@@ -13,8 +13,7 @@ from typing import Any
 from torch.distributed import HashStore, Store
 from torch.utils.data import DataLoader
 
-from recycle.control.board.board import Board
-from recycle.control.board.note_board import NoteBoard
+from recycle.control.board.parts import NoteBoard
 from recycle.control.membership.view import Member
 from recycle.control.store.sealed_store import SealedStore
 from recycle.control.store.tcp_store import TorchStore
@@ -44,9 +43,9 @@ from recycle.megatron.flag.steps.shard_optimizers import keep_what_optimizers_ar
 from recycle.megatron.flag.steps.stage_steps import StageSteps, Stepping
 from recycle.megatron.flag.steps.step_outcome import StepOutcome
 from recycle.megatron.flag.steps.vote import Vote
-from recycle.megatron.flag.world.server_answers import meet_own_ranks
-from recycle.megatron.flag.world.stub_groups import make_stub_groups
+from recycle.megatron.flag.world.stub_groups import make_stub_groups, meet_own_ranks
 from recycle.megatron.shared.patching import replace
+from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.release import require_known_release
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.document import decode_plan, encode_plan
@@ -69,7 +68,6 @@ class DropIn:
         groups: all process groups of this rank, if it can outlive others.
 
     Raises:
-        RunError: this release of Megatron is not known.
         UserError: the job cannot be run by a plan; on the first rank only, the others exit.
     """
 
@@ -80,7 +78,6 @@ class DropIn:
         protection: Protection | None = None,
         groups: Sequence[ReplaceableGroup] = (),
     ) -> None:
-        require_known_release()
         self._arguments = arguments
         notes = notes_of(protection)
         # Once: a catalogue stays open.
@@ -282,7 +279,7 @@ def make_groups(protection: Protection | None) -> list[ReplaceableGroup]:
         return make_replaceable_groups()
     server, rank = protection.place(int(os.environ["RANK"]))
     if rank.size == 1:
-        return make_stub_groups(server)
+        return make_stub_groups(server, RankCollectives(rank))
     return make_stub_groups(server, meet_own_ranks(Member(server, protection.life), rank, protection.endpoint))
 
 
@@ -310,7 +307,7 @@ def notes_of(protection: Protection | None) -> Notes:
     if protection is None:
         return Notes(NoteBoard(SealedStore(job_store(), "")), say, returns=False)
     endpoint = protection.endpoint
-    return Notes(Board(endpoint.connect(), endpoint.token).notes, say, returns=protection.life > 0)
+    return Notes(endpoint.board().notes, say, returns=protection.life > 0)
 
 
 def share_plan(notes: Notes, arguments: Any, source: Callable[[], Source], survives: bool) -> Plan:

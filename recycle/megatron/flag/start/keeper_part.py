@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from recycle.control.board.board import Board
 from recycle.control.board.joinfile import JOIN_FILE, JoinFile, last_start, last_token
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.participant import participants_of
@@ -16,12 +15,11 @@ from recycle.megatron.flag.command.flags import RECORD, RESUME, TOKEN, Flags
 from recycle.megatron.flag.start.same_command import require_same, write_settings
 from recycle.runtime.errors import RunError
 from recycle.runtime.keep.fetching import ask_all
-from recycle.runtime.launch.meet.keepers import KeeperSetting, KeeperSlot, dismiss, serve_from, settle
+from recycle.runtime.launch.meet.keepers import KeeperSetting, KeeperSlot, client_of, dismiss, serve_from, settle
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
 from recycle.runtime.launch.process.outcome import is_over, was_kept
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.saying import say
-from recycle.state.client import KeeperClient
 from recycle.state.directory import KeeperDirectory
 from recycle.state.errors import KeeperLost
 from recycle.state.keeper import LINGER
@@ -146,7 +144,7 @@ class KeeperPart:
         if not self._meeting.is_late:
             serve_from(setting, endpoint)
             return
-        board = Board(endpoint.connect(), endpoint.token)
+        board = endpoint.board()
         verdict = board.verdicts.last()
         members = () if verdict is None else verdict.view.members
         settle(setting, endpoint, server, {each.server for each in members if board.failures.death(each) is None})
@@ -154,7 +152,7 @@ class KeeperPart:
     def dismiss(self, endpoint: Endpoint) -> None:
         """At the end of this process: its host's keeper goes, unless others go on or can, or nobody can say."""
         with suppress(StoreLost):
-            board = Board(endpoint.connect(), endpoint.token)
+            board = endpoint.board()
             if board.verdicts.last() is None or is_over(board):
                 dismiss(endpoint.token)
             elif was_kept(board) is False and self._folder is not None and self._meeting.start.rank == 0:
@@ -181,8 +179,7 @@ def _tell_next_start(folder: Path, endpoint: Endpoint, nonce: str, words: Sequen
 
 def _require_whole(directory: KeeperDirectory, stages: set[int], ranks: int, endpoint: Endpoint) -> None:
     """Refuse to go on from keepers that have no version of all stages."""
-    token, address = endpoint.token, endpoint.address
-    clients = [KeeperClient(each.reach(address), token, each.name(address)) for each in directory.homes]
+    clients = [client_of(each, endpoint) for each in directory.homes]
     copies = [copy for found in ask_all(clients) if not isinstance(found, KeeperLost) for copy in found]
     whole = find_whole(each for each in copies if each.part.ranks == ranks)
     if not set.intersection(*(set(whole.get(stage, ())) for stage in stages)):

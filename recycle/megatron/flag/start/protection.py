@@ -11,8 +11,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
+from recycle.control.board import run_folder
 from recycle.control.host.agent import STOPPED, run_agent
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.errors import StoreLost
@@ -22,10 +24,9 @@ from recycle.errors import UserError
 from recycle.job import Server
 from recycle.megatron.flag.command.command_line import read_command_line
 from recycle.megatron.flag.command.exit_signal import taken
-from recycle.megatron.flag.command.flags import REFUSED, STORE, TOKEN, TRUST, Flags
+from recycle.megatron.flag.command.flags import RECORD, REFUSED, STORE, TOKEN, TRUST, Flags
 from recycle.megatron.flag.command.server_ranks import PIPELINES_LAST, lost_stages, servers_of, unprotected
 from recycle.megatron.flag.start.keeper_part import KeeperPart, find_last_start, require_token
-from recycle.megatron.flag.start.record_folder import held
 from recycle.megatron.flag.start.same_command import require_same_in_run
 from recycle.runtime.errors import RunError, lost_before_view
 from recycle.runtime.launch.meet.claiming import LeftEarly, claimed, part
@@ -281,6 +282,23 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
             keeping = None if redundancy is None else KeeperPart(flags, redundancy, meeting, endpoint.token, words)
         servers, ranks = servers_of(line.shape, line.pipelines_last), line.server_ranks.size
         return Protection(servers, endpoint, hosted, meeting, keys.pop_all(), ranks=ranks, keeping=keeping)
+
+
+def held(folder: Path | None, *, begins: bool) -> AbstractContextManager[None]:
+    """Have the folder of a run's recordings, for as long as this process or one that it forks is there.
+
+    It belongs to one run that is alive, as that of ``recycle train`` does.
+
+    Args:
+        folder: which; None where nothing is recorded.
+        begins: whether this process begins the run. Any other one takes part, once it has begun.
+
+    Raises:
+        ControlError: another run is alive in it, or it cannot be written; when it is entered.
+    """
+    if folder is None:
+        return nullcontext()
+    return run_folder.taken(folder, RECORD) if begins else run_folder.shared(folder)
 
 
 def _secret(flags: Flags, start: Start, environment: Mapping[str, str]) -> str:

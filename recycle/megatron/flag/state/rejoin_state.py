@@ -13,7 +13,7 @@ import torch
 
 from recycle.megatron.flag.world.progress import VERSIONS
 from recycle.runtime.join.handover import pack, unpack
-from recycle.runtime.keep.layout import FIRST
+from recycle.runtime.keep.layout import FIRST, below
 from recycle.runtime.net.network import Network
 from recycle.runtime.step.trainee import Versioned
 
@@ -116,7 +116,7 @@ class RejoinState:
     def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
         """See Versioned; a server that has gone on with its training code takes over model and optimizer alone."""
         arrives = self._arrive is not None
-        parts = {kind: named(state, kind) for kind in self._parts}
+        parts = {kind: below(kind, state) for kind in self._parts}
         if REMEMBERED in state and arrives:
             parts[CODE] = unpack(step, state[REMEMBERED])
         for kind, part in self._parts.items():
@@ -127,8 +127,3 @@ class RejoinState:
             return
         self._arrive(step)
         self._arrive = None
-
-
-def named(state: Mapping[str, torch.Tensor], kind: str) -> dict[str, torch.Tensor]:
-    """The part of a state whose names begin so, by what follows that."""
-    return {name.removeprefix(kind): each for name, each in state.items() if name.startswith(kind)}

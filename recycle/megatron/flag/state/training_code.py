@@ -15,10 +15,10 @@ from megatron.core.rerun_state_machine import get_rerun_state_machine
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 
 from recycle.megatron.flag.data.script_data import Bookmark, ScriptData
-from recycle.megatron.flag.state.rejoin_state import named
 from recycle.megatron.flag.steps.auxiliary_losses import reported, take_over
 from recycle.runtime.device import own_device
 from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.keep.layout import below
 
 COUNTERS = ("consumed_train_samples", "consumed_valid_samples", "skipped_train_samples")
 """Megatron's arguments that change while training goes on."""
@@ -148,9 +148,9 @@ class TrainingCode:
         self.scheduler.load_state_dict(progress.scheduler)
         self.scheduler.step(0)
         self._data.open_at(progress.bookmarks)
-        totals = {name: each.to(own_device()) for name, each in named(state, TOTAL).items()}
+        totals = {name: each.to(own_device()) for name, each in below(TOTAL, state).items()}
         self._brought = {**progress.counts, **totals}
-        take_over(named(state, REPORTED))
+        take_over(below(REPORTED, state))
         for number, scaler in enumerate(self._scalers):
             if (found := state.get(f"{SCALE}{number}")) is not None:
                 scaler.load_state_dict({**progress.scales[number], SCALE: found})
@@ -161,7 +161,7 @@ class TrainingCode:
         # torch reads a generator's state from where its memory begins, and what came over lies in the middle of some.
         torch.set_rng_state(state[f"{RANDOM}torch"].clone())
         torch.cuda.set_rng_state(state[f"{RANDOM}cuda"].clone())
-        get_cuda_rng_tracker().set_states({name: each.clone() for name, each in named(state, TRACKER).items()})
+        get_cuda_rng_tracker().set_states({name: each.clone() for name, each in below(TRACKER, state).items()})
 
     def log(self, training_log: Callable[..., Any]) -> Callable[..., Any]:
         """Megatron's ``training_log``, whose sums since the last line that it printed come back with a server."""

@@ -10,7 +10,6 @@ from megatron.core import parallel_state
 from megatron.core.distributed.finalize_model_grads import (
     _allreduce_non_tensor_model_parallel_grads as sum_over_tensor_ranks,
 )
-from megatron.core.process_groups_config import ProcessGroupCollection
 from torch.distributed import ReduceOp
 
 from recycle.holding import placed
@@ -67,41 +66,6 @@ class FinalizedGradients:
     def step(self, chunk: int, *, last: bool) -> Redo:
         """Nothing: the training code steps its optimizer when the schedule returns."""
         return Redo.NOTHING
-
-
-class WholeGradients(FinalizedGradients):
-    """Megatron finalizes its gradients itself, which takes every server; those without work have added nothing.
-
-    Args:
-        stages: of the server, rising.
-
-    Attributes:
-        force_all_reduce: what the training code asks for in this iteration.
-    """
-
-    def __init__(self, stages: Sequence[MegatronStage]) -> None:
-        self.force_all_reduce = False
-        self._stages = stages
-
-    def start_reduction(self, chunk: int) -> None:
-        """Nothing: gradients of all chunks are finalized together."""
-
-    def reduce(self, chunk: int, *, last: bool) -> None:
-        """See StageUpdate: Megatron does it for all chunks of a server together."""
-        if last:
-            self.finalize()
-
-    def finalize(self) -> None:
-        """Give every server of the stage the gradient of the whole batch."""
-        config = self._stages[-1].config
-        if config.finalize_model_grads_func is None:
-            return
-        config.finalize_model_grads_func(
-            [stage.model for stage in self._stages],
-            self._stages[-1].tokens if config.calculate_per_token_loss else None,
-            pg_collection=ProcessGroupCollection.use_mpu_process_groups(),
-            force_all_reduce=self.force_all_reduce,
-        )
 
 
 class SameParameters(NamedTuple):

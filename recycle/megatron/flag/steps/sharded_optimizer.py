@@ -29,6 +29,7 @@ from recycle.megatron.flag.steps.shard_optimizers import ROUND, ShardOptimizers,
 from recycle.megatron.flag.world.collectives import Collectives
 from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.errors import ViewBroken
+from recycle.runtime.keep.layout import below
 from recycle.runtime.net.network import Network, Share
 from recycle.runtime.recover.restore import gather
 from recycle.runtime.step.shared_sums import find_holders
@@ -244,8 +245,7 @@ class ShardedOptimizer:
     def take(self, shard: int, state: Mapping[str, torch.Tensor]) -> None:
         """See Sharded."""
         for number, part in enumerate(self._parts):
-            own = f"{number}/"
-            part.take(shard, {name.removeprefix(own): each for name, each in state.items() if name.startswith(own)})
+            part.take(shard, below(f"{number}/", state))
 
     def pieces(self, shard: int) -> Mapping[str, torch.Tensor]:
         """See KeptShards; without a content where another server owns it."""

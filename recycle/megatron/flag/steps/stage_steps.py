@@ -128,7 +128,7 @@ class StageSteps:
 
     def evaluate(self) -> None:
         """See Steps."""
-        self.versions.evaluate()
+        self.versions.worker.evaluate()
 
     def settle(self) -> None:
         """See Steps."""
@@ -165,8 +165,8 @@ class StageSteps:
                 meet(execution.network)
                 self._begins = False
             execution.recorder.clear()
-            with execution.rank_calls.inside():
-                self.versions.run(execution.progress.after(self.versions.newest).iteration)
+            with execution.collectives.redoable():
+                self.versions.worker.run(execution.progress.after(self.versions.newest).iteration)
             self._require_finite()
             if self._unsure:
                 # Those who took a stage up make sure of a version wherever their training code looks at one, and that
@@ -182,7 +182,7 @@ class StageSteps:
         Raises:
             ViewBroken: somebody is gone.
         """
-        self.versions.settle()
+        self.versions.worker.settle()
         self._require_finite()
         meet(self._execution.network)
         self._settled = self.versions.newest

@@ -224,7 +224,7 @@ class Vote:
         self._reruns.begin(self._execution.epoch)
         self._execution.recorder.clear()
         self._connected.bring(asked.micro_batches)
-        with self._execution.rank_calls.inside():
+        with self._execution.collectives.redoable():
             self._connected.run(asked.iteration)
         if self.shards is not None:
             self.shards.know()

@@ -72,7 +72,7 @@ class Collectives:
     Attributes:
         totals: sums over the servers of a stage that are known already, by what this server puts in, in bytes; each is
             taken once, in the order in which they are here.
-        inside: whether this server is at what a failure ends, and what is made again; see RankCalls.
+        inside: whether this server is at what a failure ends, and what is redone whole; see ``redoable``.
     """
 
     def __init__(
@@ -211,6 +211,27 @@ class Collectives:
     def carrier(self, servers: tuple[Server, ...], numbers: Numbers) -> Carrier:
         """The calls of a group; arguments as above."""
         return Carrier(partial(self.gather, servers, numbers), partial(self.reduce, servers, numbers))
+
+    @contextmanager
+    def redoable(self) -> Iterator[None]:
+        """Within the block, a schedule computes or a checkpoint is saved: a failure ends that, and all is redone."""
+        self.inside = True
+        try:
+            yield
+        finally:
+            self.inside = False
+
+    def own_carrier(self, numbers: Numbers) -> Carrier:
+        """The calls of a group of some ranks of this server.
+
+        Around what is redone whole there is nothing that would be redone, so there they are carried through failures
+        like those of any other group.
+        """
+        inside, around = self._ranks.carrier(numbers), self.carrier((self._server,), several(numbers))
+        return Carrier(
+            lambda tensor: (inside if self.inside else around).gather(tensor),
+            lambda tensor, how: (inside if self.inside else around).reduce(tensor, how),
+        )
 
     def kind(self, servers: tuple[Server, ...]) -> str:
         """Groups that are each other's peers are of one kind: pipelines say the same."""

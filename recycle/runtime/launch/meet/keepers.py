@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from recycle.control.board.board import Board
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import ServerRank, View
@@ -217,11 +216,20 @@ def settle(setting: KeeperSetting, endpoint: Endpoint, server: Server, alive: Co
     slot.channel = hold(token, 0)
 
 
+def client_of(home: KeeperHome, endpoint: Endpoint) -> KeeperClient:
+    """What asks a host's keeper from here.
+
+    Args:
+        home: of the keeper.
+        endpoint: of the run's store, and this host.
+    """
+    return KeeperClient(home.reach(endpoint.address), endpoint.token, home.name(endpoint.address))
+
+
 def _is_gone(home: KeeperHome, endpoint: Endpoint) -> bool:
     """Whether a keeper cannot be reached; what it has is needed, if it can."""
     try:
-        client = KeeperClient(home.reach(endpoint.address), endpoint.token, home.name(endpoint.address))
-        client.find_port()
+        client_of(home, endpoint).find_port()
     except KeeperLost:
         return True
     return False
@@ -230,7 +238,7 @@ def _is_gone(home: KeeperHome, endpoint: Endpoint) -> bool:
 def dismiss_after(endpoint: Endpoint) -> None:
     """At the end of a process that was started apart: its host's keeper goes, unless the run may go on from it."""
     with suppress(StoreLost):
-        if is_over(Board(endpoint.connect(), endpoint.token)):
+        if is_over(endpoint.board()):
             dismiss(endpoint.token)
 
 
@@ -322,10 +330,5 @@ class KeeperFinder:
         own = directory.keepers_of(self._server)
         others = [each for each in directory.homes if each not in own]
         near = next((each.name(address) for each in directory.homes if each.address == address), "")
-        return KnownKeepers(
-            [*map(self._reach, own)], directory.redundancy, [*map(self._reach, others)], near, self._every
-        )
-
-    def _reach(self, home: KeeperHome) -> KeeperClient:
-        endpoint = self._endpoint
-        return KeeperClient(home.reach(endpoint.address), endpoint.token, home.name(endpoint.address))
+        ours, theirs = ([client_of(each, self._endpoint) for each in homes] for homes in (own, others))
+        return KnownKeepers(ours, directory.redundancy, theirs, near, self._every)

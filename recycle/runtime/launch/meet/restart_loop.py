@@ -5,7 +5,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from uuid import uuid4
 
-from recycle.control.board.board import Board
 from recycle.control.host.agent import DONE, FENCED, STOPPED
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.view import Member, ServerRank
@@ -60,7 +59,7 @@ class RestartLoop:
             RunError: it is alive elsewhere.
             StoreLost: there is no store.
         """
-        board, deadline, said = self._board(), time.monotonic() + patience, False
+        board, deadline, said = self._endpoint.board(), time.monotonic() + patience, False
         if is_late:
             board.verdicts.last()
         while (begun := board.verdicts.begun()) is not None and server in begun.view.servers:
@@ -82,27 +81,24 @@ class RestartLoop:
     def may_follow(self) -> bool:
         """Whether the run goes on, so that another life makes sense."""
         with suppress(StoreLost):
-            return not self._told_to_end() and was_kept(self._board()) is None
+            return not self._told_to_end() and was_kept(self._endpoint.board()) is None
         return False
 
     def after_crash(self, member: Member) -> Member | None:
         """The life after one that has crashed here; None without a store."""
         with suppress(StoreLost):
-            return self._board().joining.next_life(member)
+            return self._endpoint.board().joining.next_life(member)
         return None
 
     def after_others(self, member: Member) -> Member | None:
         """The life after one that another rank has ended, once that rank is started again; None if it never is."""
         with suppress(StoreLost):
-            board = self._board()
+            board = self._endpoint.board()
             while self._ranks > 1 and not self._told_to_end() and was_kept(board) is None:
                 if (life := board.joining.decided_life(member)) is not None:
                     return life
                 time.sleep(self._beat)
         return None
-
-    def _board(self) -> Board:
-        return Board(self._endpoint.connect(), self._endpoint.token)
 
 
 def serve_again(

@@ -3,7 +3,6 @@
 import socket
 from pathlib import Path
 
-from recycle.control.board.board import Board
 from recycle.control.board.joinfile import JOIN_FILE, JoinFile, digest_of
 from recycle.control.membership.messages import differs
 from recycle.runtime.errors import RunError
@@ -41,7 +40,7 @@ def require_same(fingerprint: dict[str, str], endpoint: Endpoint) -> None:
     Raises:
         RunError: they differ.
     """
-    description = Board(endpoint.connect(), endpoint.token).description()
+    description = endpoint.board().description()
     assert description is not None, "who admits has described the run"
     difference = differs(fingerprint, description.fingerprint)
     if difference:

@@ -3,8 +3,9 @@
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 
-from recycle.control.host.agent import die_with
+from recycle.control.host.children import fork_below
 from recycle.control.membership.view import ServerRank
 from recycle.errors import EndedBySignal
 from recycle.runtime.launch.process.signals import EndSignals, tell_to_leave
@@ -37,20 +38,15 @@ def serve_all_ranks(count: int, serve: Callable[[ServerRank, Began], int]) -> in
 
 
 def _serve_all(count: int, serve: Callable[[ServerRank, Began], int], below: list[int]) -> int:
+    def serve_other(number: int) -> int:
+        # A terminal's Ctrl-C reaches all processes, and the first one passes it on.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        below.clear()
+        return serve(ServerRank(number, count), below.append)
+
     others: list[int] = []
-    first = os.getpid()
     for number in range(1, count):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                die_with(first)
-                # A terminal's Ctrl-C reaches all processes, and the first one passes it on.
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
-                below.clear()
-                status = serve(ServerRank(number, count), below.append)
-            finally:
-                os._exit(status)
+        pid = fork_below(partial(serve_other, number))
         others.append(pid)
         below.append(pid)
     status = serve(ServerRank(0, count), below.append)

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from recycle.control.host.children import ignore_signals
 from recycle.runtime.keep.scribe import DiskScribe
-from recycle.runtime.launch.process.signals import ignore_signals
 from recycle.runtime.launch.process.title import set_title
 from recycle.state import keeper
 

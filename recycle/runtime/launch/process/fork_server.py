@@ -17,11 +17,10 @@ from typing import Literal
 
 import msgspec
 
-from recycle.control.host.agent import die_with
+from recycle.control.host.children import die_with, fork_below, ignore_signals
 from recycle.control.store.tcp_store import listen, serve
 from recycle.errors import RunFailed, UserError
 from recycle.runtime.launch.process.detached import detach_keeper
-from recycle.runtime.launch.process.signals import ignore_signals
 from recycle.runtime.launch.process.title import set_title
 from recycle.state import keeper
 
@@ -84,24 +83,19 @@ class ForkServer:
         own: Sequence[int] = (),
     ) -> None:
         ours, theirs = multiprocessing.Pipe()
+
+        def serve_forks() -> None:
+            # The garbage of the parent stays: what of it has had threads would wait for them, which are not here.
+            gc.freeze()
+            ours.close()
+            for each in own:
+                os.close(each)
+            ignore_signals()
+            set_title("fork server")
+            _Host(host, start, theirs, door).run()
+
         self._channel = ours
-        launcher = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            status = 1
-            try:
-                # The garbage of the parent stays: what of it has had threads would wait for them, which are not here.
-                gc.freeze()
-                ours.close()
-                for each in own:
-                    os.close(each)
-                die_with(launcher)
-                ignore_signals()
-                set_title("fork server")
-                _Host(host, start, theirs, door).run()
-                status = 0
-            finally:
-                os._exit(status)
+        self.pid = fork_below(serve_forks)
         theirs.close()
 
     def serve_store(self, port: int = 0) -> None:

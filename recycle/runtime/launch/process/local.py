@@ -9,12 +9,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
-from typing import Protocol
 
 import torch
 from torch.distributed import Store, TCPStore
 
-from recycle.control.host.agent import die_with
+from recycle.control.host.children import die_with
 from recycle.errors import RunFailed
 from recycle.runtime.launch.process.messages import (
     ErrorMessage,
@@ -40,24 +39,6 @@ class ProcessFailed(RunFailed):
     def __init__(self, message: str, detail: str = "") -> None:
         super().__init__(message)
         self.detail = detail
-
-
-class Process(Protocol):
-    """One of the processes of a run, however they were started.
-
-    Attributes:
-        rank: its number, from 0.
-        count: how many processes there are.
-    """
-
-    rank: int
-    count: int
-
-    def store(self) -> Store:
-        """A connection to the store where all processes find each other."""
-
-    def report(self, content: bytes) -> None:
-        """Send something to whoever watches the run."""
 
 
 class LocalProcess:

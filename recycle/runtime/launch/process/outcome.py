@@ -51,7 +51,7 @@ def goes_on(endpoint: Endpoint) -> bool:
         endpoint: of the run's store.
     """
     with suppress(StoreLost):
-        return was_kept(Board(endpoint.connect(), endpoint.token)) is None
+        return was_kept(endpoint.board()) is None
     return False
 
 
@@ -66,7 +66,7 @@ def ranks_at_end(endpoint: Endpoint, servers: Sequence[Server]) -> Collection[in
         Their ranks.
     """
     with suppress(StoreLost):
-        verdict = Board(endpoint.connect(), endpoint.token).verdicts.last()
+        verdict = endpoint.board().verdicts.last()
         if verdict is not None:
             return [rank for rank, server in enumerate(servers) if server in verdict.view.servers]
     return range(len(servers))
@@ -115,7 +115,7 @@ def end_with_run(endpoint: Endpoint, status: int, beat: float, told_to_end: Call
     if status in (DONE, STOPPED):
         return status
     with suppress(StoreLost):
-        board = Board(endpoint.connect(), endpoint.token)
+        board = endpoint.board()
         while not told_to_end() and (kept := was_kept(board)) is not False:
             if kept:
                 return DONE

@@ -96,9 +96,3 @@ def be_told_to_leave(leave: Callable[[str], None], but: int | None = None) -> No
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     if but != signal.SIGTERM:
         signal.signal(signal.SIGTERM, lambda number, _: leave(signal.Signals(number).name))
-
-
-def ignore_signals() -> None:
-    """Between the process that the user has started and the workers, nobody ends before them."""
-    for number in TAKEN:
-        signal.signal(number, signal.SIG_IGN)

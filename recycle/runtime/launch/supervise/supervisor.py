@@ -226,7 +226,7 @@ class Supervisor:
         self._news.remark(text, participant.member.server)
 
     def _connect(self) -> Board:
-        return Board(self._setting.endpoint(self._port, self._token).connect(), self._token)
+        return self._setting.endpoint(self._port, self._token).board()
 
     def _open_board(self) -> None:
         setting = self._setting

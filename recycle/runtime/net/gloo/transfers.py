@@ -28,9 +28,20 @@ class Waits:
     """
 
     def __init__(self) -> None:
-        self._abort = Abort()
         self._waited_for: Work | None = None
         self._given_up = False
+        library = ctypes.CDLL(torch._C.__file__)  # noqa: SLF001 - the library that has it is among those it needs
+        try:
+            self._aborts = {
+                ctypes.addressof(ctypes.c_char.in_dll(library, _VTABLE.format(kind))) + _TABLE_HEAD: getattr(
+                    library, _ABORT.format(kind)
+                )
+                for kind in _KINDS
+            }
+        except (AttributeError, ValueError) as error:
+            raise RunError(
+                f"torch {torch.__version__} cannot give up what it transfers ({error}): use torch {' or '.join(TRIED)}"
+            ) from error
 
     def wait(self, work: Work, timeout: timedelta) -> None:
         """Wait for a transfer.
@@ -52,33 +63,11 @@ class Waits:
         if work is not None:
             self._abort(work)
 
-
-class Abort:
-    """Makes the wait for a transfer of gloo's end with ``False``, now or as soon as it begins.
-
-    Raises:
-        RunError: this torch has other names for that.
-    """
-
-    def __init__(self) -> None:
-        library = ctypes.CDLL(torch._C.__file__)  # noqa: SLF001 - the library that has it is among those it needs
-        try:
-            self._functions = {
-                ctypes.addressof(ctypes.c_char.in_dll(library, _VTABLE.format(kind))) + _TABLE_HEAD: getattr(
-                    library, _ABORT.format(kind)
-                )
-                for kind in _KINDS
-            }
-        except (AttributeError, ValueError) as error:
-            raise RunError(
-                f"torch {torch.__version__} cannot give up what it transfers ({error}): use torch {' or '.join(TRIED)}"
-            ) from error
-
-    def __call__(self, work: Work) -> None:
-        """Abort a send or a receive."""
+    def _abort(self, work: Work) -> None:
+        """Make the wait for a send or a receive end with ``False``, now or as soon as it begins."""
         # Python's object holds the address of C++'s right behind its head, and that begins with its table of functions.
         address = ctypes.c_void_p.from_address(id(work) + object.__basicsize__).value
         assert address is not None
-        function = self._functions.get(ctypes.c_void_p.from_address(address).value or 0)
+        function = self._aborts.get(ctypes.c_void_p.from_address(address).value or 0)
         assert function is not None, f"{work} is no transfer of gloo's in this release of torch"
         function(ctypes.c_void_p(address))

@@ -4,7 +4,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from recycle.megatron.flag.steps.loss_reports import LossExchange
+from recycle.megatron.flag.run.unprotected import exchange_reports
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.launch.process.local import launch
 
@@ -26,10 +26,9 @@ def test_reports_go_to_the_homes_of_their_micro_batches():
     def body(member):
         store = dist.PrefixStore("world", member.store())
         dist.init_process_group("gloo", store=store, rank=member.rank, world_size=member.count)
-        home = LossExchange(dist.group.WORLD)
         for step in range(2):
             results = {MicroBatch(step, *each): VALUES[each] for each in computed[member.rank]}
-            found = home.exchange(results)
+            found = exchange_reports(results, dist.group.WORLD)
             assert len(found) == 2
             for number, report in enumerate(found):
                 expected = VALUES[member.rank, number]

@@ -1,0 +1,47 @@
+"""Processes that are forked from another one, and do not outlive it."""
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+
+_SET_PARENT_DEATH_SIGNAL = 1
+
+
+def fork_below(body: Callable[[], int | None]) -> int:
+    """Run something in a process that is killed when this one dies; this one must have no other threads.
+
+    Args:
+        body: gives the exit status, none for 0. Where it raises, that is 1, and nobody is told why.
+
+    Returns:
+        The number of the process.
+    """
+    own = os.getpid()
+    process = os.fork()
+    if process:
+        return process
+    status = 1
+    try:
+        die_with(own)
+        status = body() or 0
+    finally:
+        # Not the usual way out: destroying process groups whose other ends are gone can take seconds.
+        os._exit(status)
+
+
+def die_with(parent: int) -> None:
+    """From now on, this process is killed when the one that forked it dies; at once if it is dead already.
+
+    Args:
+        parent: that one.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ignore_signals() -> None:
+    """Between the process that the user has started and the workers, nobody ends before them."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
