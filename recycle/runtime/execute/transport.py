@@ -20,7 +20,7 @@ import torch
 
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.recorder import Recorder
-from recycle.runtime.errors import ViewBroken
+from recycle.runtime.errors import InterruptedTransport, ViewBroken
 from recycle.runtime.execute.stage import PipelineStage
 from recycle.runtime.net.network import Network, Transfer
 from recycle.runtime.net.transfer_key import Carried, TransferKey
@@ -73,13 +73,25 @@ class Transport:
         self._outgoing: deque[Outgoing] = deque()
 
     def begin(self, program: Sequence[Instruction]) -> None:
-        """Post the first receives of an iteration; none that was interrupted has left a transfer."""
-        # What that carries may be mixed up with this one's; a new view has a new transport.
-        assert not [*self._incoming, *self._outgoing], "transfers of an interrupted iteration are in flight"
+        """Post the first receives of an iteration.
+
+        Raises:
+            InterruptedTransport: transfers of an earlier iteration are still in flight.
+        """
+        if self.in_flight:
+            raise InterruptedTransport(
+                f"{self.in_flight} transfers of an interrupted iteration are in flight: "
+                "what they carry may be mixed up with this one's; make a new transport in a new epoch"
+            )
         self._receives = [each for each in program if each.op.is_receive]
         self._place = {each: place for place, each in enumerate(self._receives)}
         self._posted = 0
         self._post_until(self._ahead)
+
+    @property
+    def in_flight(self) -> int:
+        """How many transfers have an owner here."""
+        return len(self._incoming) + len(self._outgoing)
 
     def expect(self, instruction: Instruction) -> None:
         """The turn of a receive has come: it, and those close behind it, are posted."""

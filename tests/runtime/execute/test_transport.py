@@ -6,6 +6,7 @@ import torch
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.recorder import Recorder
+from recycle.runtime.errors import InterruptedTransport
 from recycle.runtime.execute.transport import Transport
 from recycle.runtime.net.transfer_key import Carried, TransferKey
 
@@ -122,16 +123,16 @@ def test_a_send_is_owned_until_waited_for_and_only_too_many_wait():
     for each in range(3):
         transfers.send(Instruction(Op.SEND_F, 1, 0, each, Server(0, 0)), torch.zeros(2))
     assert [work.waited for *_, work in link.sent] == [1, 0, 0]
-    assert len(transfers._outgoing) == 2
+    assert transfers.in_flight == 2
     transfers.finish()
     assert [work.waited for *_, work in link.sent] == [1, 1, 1]
-    assert not transfers._outgoing
+    assert transfers.in_flight == 0
 
 
 def test_what_an_interrupted_iteration_left_is_refused():
     transfers = transport(Link())
     transfers.begin(PROGRAM)
-    with pytest.raises(AssertionError, match="transfers of an interrupted iteration are in flight"):
+    with pytest.raises(InterruptedTransport, match=r"4 transfers .* make a new transport in a new epoch"):
         transfers.begin(PROGRAM)
 
 
