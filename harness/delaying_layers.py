@@ -109,14 +109,13 @@ class DelayingLinear(torch.nn.Linear):
         inputs: how wide they are.
         outputs: how wide they are.
         fused: whether it adds weight gradients to ``main_grad``.
-        elsewhere: whether the gradient of the bias comes in the backward pass.
     """
 
-    def __init__(self, inputs: int, outputs: int, *, fused: bool = False, elsewhere: bool = False) -> None:
+    def __init__(self, inputs: int, outputs: int, *, fused: bool = False) -> None:
         super().__init__(inputs, outputs)
         self.wgrad_store = Store()
         self.fuse_wgrad_accumulation = fused
-        self.how = How(fused, elsewhere)
+        self.how = How(fused)
 
     def forward(self, source: torch.Tensor) -> torch.Tensor:
         return apply(source, self.weight, self.bias, self.wgrad_store, self.how)

@@ -136,6 +136,11 @@ def recorded(folder: Path) -> list[Line]:
     return [msgspec.json.decode(text, type=Line) for file in files for text in file.splitlines()]
 
 
+def count_iterations(folder: Path, server: str = "*") -> int:
+    """How many a server of a run, or all of them together, have made."""
+    return sum(each.read_bytes().count(b'"type":"iteration"') for each in folder.glob(f"events/{server}.jsonl"))
+
+
 def losses(folder: Path) -> dict[int, list[float]]:
     """Of a run, by step; an iteration that was made again counts as it was made last."""
     found: dict[int, tuple[int, list[float]]] = {}

@@ -73,12 +73,6 @@ def test_processes_that_are_started_by_hand_are_given_all_that_they_need(page):
         assert [name for name in VARIABLES if name not in known] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_to_other_pages_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), target
-
-
 @pytest.mark.parametrize(("page", "file"), [("slurm", "job.sbatch"), ("kubernetes", "kubernetes.yaml")])
 def test_the_files_to_copy_are_those_of_the_pages(page, file):
     block = FENCE.findall((FOLDER / f"{page}.md").read_text())[0]

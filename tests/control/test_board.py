@@ -213,11 +213,6 @@ def test_an_alarm_and_a_joiner_end_the_wait_for_a_call(store: Store, board: Boar
     assert board.failures.wait_call(3, 0.01) == (False, None)
 
 
-def test_a_store_that_comes_back_empty_takes_the_epoch_of_the_run(board: Board) -> None:
-    assert board.verdicts.propose(verdict(7, 3)) == verdict(7, 3)
-    assert board.verdicts.propose(verdict(7, 4)) == verdict(7, 3)
-
-
 def test_what_was_heard_of_when_a_verdict_was_stored_is_not_stored_again(board: Board) -> None:
     told = replace(verdict(3), unheard=(Death(str(A), "died", "agent", 0.0),))
     assert board.verdicts.propose(told) == verdict(3)

@@ -1,6 +1,9 @@
+"""A member's machine of a small job, and what it is told."""
+
 import msgspec
 import pytest
 
+from harness.examples import paper_job
 from recycle.control.membership.events import (
     Accuse,
     BuildFailed,
@@ -31,8 +34,65 @@ from recycle.control.membership.events import (
 )
 from recycle.control.membership.machine import Machine, State
 from recycle.control.membership.messages import NOTHING, Death, Opening, Report, Verdict
-from recycle.control.membership.view import Member, ServerRank
-from tests.control.told import DEATH, FIRST, NEW, SECOND, A, B, C, D, Told, in_state, report, verdict
+from recycle.control.membership.view import SOLE, Member, ServerRank
+
+JOB = paper_job(pipelines=2, stages=2)
+A, B, C, D = (Member.parse(name) for name in ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#0"))
+NEW = Member.parse("W1_1#1")
+FIRST = Verdict(0, tuple(map(str, (A, B, C, D))), 5)
+SECOND = Verdict(1, tuple(map(str, (A, B, C))), 5)
+DEATH = Death(str(D), "was killed", "agent", 1.0)
+
+
+def verdict(epoch: int, *members: Member, step: int = 5, stop: str = "") -> Verdict:
+    return Verdict(epoch, tuple(map(str, members)), step, stop=stop)
+
+
+def report(member: Member, newest: int = 5, oldest: int = 5, epoch: int = 0, checkpoint: int | None = None) -> Report:
+    return Report(str(member), epoch, newest, oldest, checkpoint)
+
+
+class Told:
+    """A machine, and events with ids of their own."""
+
+    def __init__(self, me: Member = A, rank: ServerRank = SOLE) -> None:
+        self.machine = Machine(me, JOB, rank)
+        self.rank = rank
+        self.count = 0
+
+    def __call__(self, kind: type[Event], *content: object) -> tuple:
+        self.count += 1
+        return self.machine.handle(kind(f"{self.count}", *content))
+
+    def halts(self, epoch: int, newest: int = 5, oldest: int = 5, checkpoint: int | None = None) -> tuple:
+        mine = Report(str(self.machine.me), epoch, newest, oldest, checkpoint, rank=self.rank.number)
+        return self(Halted, mine)
+
+    @property
+    def state(self) -> State:
+        return self.machine.state
+
+
+def in_state(state: State, me: Member = A) -> Told:
+    told = Told(me)
+    if state is State.JOINING:
+        return told
+    told(Decided, FIRST)
+    if state is State.REBUILDING:
+        return told
+    told(Built, 0)
+    if state is State.UNPROTECTED:
+        told(StoreGone)
+    elif state is State.FENCED:
+        told(Decided, verdict(1, *sorted({A, B, C, D} - {me})))
+    elif state is not State.TRAINING:
+        told(Noticed, 0, "cause")
+        if state is State.STOPPED:
+            told(StoreGone)
+        elif state is State.GATHERING:
+            told.halts(0)
+    assert told.state is state
+    return told
 
 
 def starting(me: Member = A) -> Told:
@@ -54,14 +114,6 @@ def test_a_run_begins_when_all_have_announced_themselves() -> None:
     assert not told.machine.starts
 
 
-def test_a_run_begins_without_who_died_and_nobody_is_alarmed() -> None:
-    told = starting(B)
-    leader = Death(str(A), "was killed", "agent", 1.0)
-    assert told(Reported, report(C, epoch=-1)) == told(Reported, report(D, epoch=-1)) == ()
-    begun = Verdict(0, tuple(map(str, (B, C, D))), 5, deaths=(leader,))
-    assert told(Died, leader) == (Propose(begun),)
-
-
 def test_who_is_late_at_the_start_is_declared_dead_and_a_lost_stage_is_the_end() -> None:
     told = starting()
     told(Reported, report(C, epoch=-1))
@@ -69,31 +121,6 @@ def test_who_is_late_at_the_start_is_declared_dead_and_a_lost_stage_is_the_end()
     assert told(Died, Death(str(B), "did not come", "answer", 1.0)) == ()
     (proposed,) = told(Died, Death(str(D), "did not come", "answer", 1.0))
     assert proposed.verdict.stop.startswith("no live server of stage 1 is left")
-
-
-def test_a_lost_stage_is_waited_for_where_keepers_have_it() -> None:
-    told = Told(A)
-    told(Decided, FIRST)
-    told(Built, 0)
-    for member in (B, D):
-        told(Died, Death(str(member), "was killed", "agent", 1.0))
-    told.halts(0, 6, 5, kept=((6,), (5, 6)))
-    assert told(Reported, report(C, 6, 5)) == (WaitForJoiners((1,)),)
-    back = Report(str(Member(B.server, 1)), 0, NOTHING, NOTHING)
-    (proposed,) = told(JoinReady, back)
-    assert (proposed.verdict.step, proposed.verdict.restore) == (6, "memory")
-    assert proposed.verdict.lacking == (back.member,)
-
-
-def test_a_run_begins_from_the_checkpoint_where_nobody_holds_anything_yet() -> None:
-    told = Told()
-    told(Opened, Opening(3, FIRST.members, "checkpoint"))
-    told.halts(2, NOTHING, NOTHING, 4)
-    for member in (B, C):
-        told(Reported, report(member, NOTHING, NOTHING, 2, checkpoint=4))
-    assert told(Reported, report(D, NOTHING, NOTHING, 2, checkpoint=4)) == (
-        Propose(Verdict(3, FIRST.members, 4, "checkpoint")),
-    )
 
 
 def test_who_is_not_among_the_first_joins() -> None:
@@ -119,20 +146,6 @@ def test_a_failure_is_survived() -> None:
     assert told(Decided, proposal.verdict) == (Rebuild(proposal.verdict),)
     assert told(Built, 1) == (Resume(1, 5),)
     assert told.state is State.TRAINING
-
-
-def test_an_alarm_is_raised_once_and_answered_once() -> None:
-    told = in_state(State.TRAINING)
-    assert told(Noticed, 0, "an error") == (RaiseAlarm(0, "an error"),)
-    assert told(Noticed, 0, "the alarm") == ()
-    assert told(Died, DEATH) == ()
-
-
-def test_an_event_that_is_told_twice_counts_once() -> None:
-    machine = in_state(State.TRAINING).machine
-    event = Noticed("alarm/0", 0, "cause")
-    assert machine.handle(event) != ()
-    assert machine.handle(event) == ()
 
 
 @pytest.mark.parametrize("epoch", [-1, 1])
@@ -167,19 +180,6 @@ def test_who_is_declared_dead_exits(state: State) -> None:
     assert told(Died, DEATH) == (Exit("W1_1#0 was declared dead: it was killed"),)
 
 
-def test_only_the_first_who_lives_proposes() -> None:
-    second = in_state(State.HALTING, B)
-    second.halts(0)
-    second(Reported, report(A))
-    second(Reported, report(C))
-    assert second(Died, DEATH) == ()
-    assert second.machine.leader == A
-    (proposal,) = second(Died, Death(str(A), "was killed", "agent", 1.0))
-    assert isinstance(proposal, Propose)
-    assert proposal.verdict.members == ("W0_1#0", "W1_0#0")
-    assert second.machine.leader == B
-
-
 def test_a_leader_that_decides_nothing_is_not_waited_for() -> None:
     second = in_state(State.GATHERING, B)
     for member in (A, C, D):
@@ -197,13 +197,6 @@ def test_a_stage_that_nobody_takes_up_in_time_is_the_end() -> None:
     (proposal,) = told(Unreplaced, 0)
     assert isinstance(proposal, Propose)
     assert proposal.verdict.stop.startswith("no live server of stage 1 is left")
-
-
-def test_who_does_not_answer_an_alarm_is_accused() -> None:
-    told = in_state(State.GATHERING)
-    told(Reported, report(B))
-    assert told(Overdue, 0, B) == ()
-    assert told(Overdue, 0, C) == (Accuse(C),)
 
 
 def test_in_a_pause_nobody_is_overdue_until_there_is_an_alarm() -> None:
@@ -234,17 +227,6 @@ def test_a_joiner_prepares_in_every_epoch_until_it_is_admitted() -> None:
     admitted = verdict(2, A, B, C, NEW)
     assert told(Decided, admitted) == (Rebuild(admitted),)
     assert told(Built, 2) == (Resume(2, 5),)
-
-
-def test_who_is_ready_is_admitted() -> None:
-    told = in_state(State.GATHERING)
-    told(Reported, report(B))
-    told(Reported, report(C))
-    told(JoinReady, report(NEW, NOTHING, NOTHING))
-    (proposal,) = told(Died, DEATH)
-    assert isinstance(proposal, Propose)
-    assert proposal.verdict.joined == ("W1_1#1",)
-    assert proposal.verdict.members == ("W0_0#0", "W0_1#0", "W1_0#0", "W1_1#1")
 
 
 def lose_a_stage(checkpoint: int | None) -> tuple[Told, tuple]:
@@ -278,12 +260,6 @@ def test_with_a_checkpoint_a_lost_stage_waits_for_new_servers() -> None:
             )
         ),
     )
-
-
-def test_a_joiner_is_told_when_the_run_stops() -> None:
-    told = Told(NEW)
-    told(Decided, FIRST)
-    assert told(Decided, last := verdict(1, A, C, stop="why")) == (Stop("why", last),)
 
 
 def test_without_the_store_training_goes_on_until_a_failure() -> None:
@@ -339,12 +315,3 @@ def test_the_first_rank_of_a_server_proposes_when_all_ranks_have_reported() -> N
     assert answers[-1] == (Propose(verdict(1, A, B, C, D)),)
     assert [other(Reported, each) for each in reports] == [()] * 8
     assert other(Overdue, 0, B) == ()
-
-
-def test_a_rank_that_does_not_answer_costs_its_own_server() -> None:
-    told = Told(A, ServerRank(0, 2))
-    told(Decided, FIRST)
-    told(Built, 0)
-    told(Noticed, 0, "cause")
-    told.halts(0)
-    assert told(Overdue, 0, A) == (Accuse(A),)

@@ -11,7 +11,6 @@ from recycle.control.membership.messages import (
     LARGEST_MESSAGE,
     NOTHING,
     Death,
-    JoinRequest,
     Report,
     Verdict,
     differs,
@@ -23,12 +22,6 @@ from recycle.job import Server
 
 TOKEN = "a" * 64
 REPORT = Report("W1_2#0", 3, 7, 6, None)
-
-
-def test_a_sealed_message_is_read_back() -> None:
-    verdict = Verdict(2, ("W0_0#0", "W0_1#3"), 5, "checkpoint", (Death("W1_1#0", "died", "agent", 1.5),), ("W0_1#3",))
-    for message in (REPORT, verdict, JoinRequest("W1_2#1", 4)):
-        assert unseal(TOKEN, "key", seal(TOKEN, "key", message), type(message)) == message
 
 
 @given(st.data())

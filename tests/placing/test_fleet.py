@@ -1,6 +1,5 @@
 from itertools import combinations
 
-import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
@@ -72,10 +71,3 @@ def test_too_few_servers_or_micro_batches_form_no_fleet():
     assert choose_fleet(templates, 3, 6, filled_and_drained, failures=1) is None
     assert choose_fleet(templates, 4, 1, filled_and_drained, failures=1) is None
     assert choose_fleet(templates, 4, 2, filled_and_drained, failures=1) is not None
-
-
-@pytest.mark.parametrize("live", range(12, 25))
-def test_no_server_more_makes_a_fleet_slower(live):
-    templates = make_templates(even_model(96, optimizer=3), 24, 6)
-    periods = [choose_fleet(templates, servers, 36, filled_and_drained, 1).period for servers in (live - 1, live)]
-    assert periods[1] <= periods[0]

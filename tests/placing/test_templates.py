@@ -19,14 +19,6 @@ def test_every_template_is_the_best_of_all_cuts(model, micro_batches):
             assert template.runs[0] == min(possible)[1][0]
 
 
-def test_memory_decides_how_few_servers_hold_the_model():
-    # The first of two servers keeps two micro-batches: 4 layers x (2 + 3) = 20.
-    model = even_model(8, memory=20, held=1, state=3)
-    assert make_templates(model, 8, 6).least == 2
-    assert make_templates(even_model(8, memory=19, held=1, state=3), 8, 6).least == 3
-    assert make_templates(even_model(8, memory=3, held=1, state=3), 8, 6).least == 0
-
-
 def test_layers_that_do_not_divide_are_cut_as_evenly_as_they_can_be():
     templates = make_templates(even_model(96, optimizer=3), 64, 8)
     assert sorted(templates.by_servers) == list(range(1, 65))

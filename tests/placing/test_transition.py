@@ -46,13 +46,6 @@ def test_no_assignment_of_the_places_copies_less(model, data):
     assert found.gained == {server: missing(run, server) for server, run in zip(taken, runs, strict=True)}
 
 
-def test_servers_that_keep_their_layers_copy_nothing():
-    held = {Server(d, s): range(4 * s, 4 * s + 4) for d in range(2) for s in range(2)}
-    found = take(fleet_of(((0, 4), (4, 8)), ((0, 4), (4, 8))), held)
-    assert set(found.gained.values()) == {0}
-    assert {name: {each.pipeline for each in crew} for name, crew in found.crews.items()} == {0: {0}, 1: {1}}
-
-
 def test_a_pipeline_borrows_a_server_and_one_that_is_too_short_is_given_up():
     thirds = ((0, 3), (3, 6), (6, 8))
     held = {Server(d, s): range(*run) for d in range(2) for s, run in enumerate(thirds)}

@@ -15,7 +15,6 @@ from recycle.jobfile import encode_job, load_job
 from recycle.placement import PlacedPipeline, PlacedServer
 from recycle.plan.checker import check_plan
 from recycle.plan.document import decode_plan, encode_plan
-from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.anneal.search import search
 from recycle.planner.catalogue import make_catalogue
@@ -97,18 +96,6 @@ def test_the_baseline_is_that_of_the_slowest_pipeline():
     stage = Stage(4, 6, 4, 2, 2, 2, 0, 8)
     alone = make_plan(Job(1, 4, (stage, stage), (0,)), (), Mode(), QUICK).baseline
     assert make_plan(job, (), Mode(), QUICK).baseline >= alone
-
-
-def test_a_dead_server_leaves_each_of_its_chunks_to_who_holds_it():
-    job = unequal_job()
-    plan = make_plan(job, [Server(0, 0)], Mode(), QUICK)
-    hosts = {
-        (each.stage, server)
-        for server, program in plan.programs.items()
-        for each in program
-        if each.op is Op.F and each.home == 0
-    }
-    assert hosts == {(0, Server(1, 0)), (1, Server(1, 1)), (2, Server(0, 1)), (3, Server(0, 1))}
 
 
 def test_a_chunk_without_a_live_server_is_named():

@@ -44,12 +44,6 @@ def test_a_server_is_kept_by_its_host_first_and_one_that_came_later_as_its_peers
     assert [DIRECTORY.stages_at(place) for place in range(3)] == [{0, 1}, {0, 1}, {1}]
 
 
-def test_what_is_survived_counts_live_peers():
-    assert [DIRECTORY.survival(lost) for lost in (1, 3)] == [1, 0]
-    # Stage 0 and its copies are on the first two hosts; stage 1 is on the last two, and so are copies of W0_1's part.
-    assert DIRECTORY.survival(2) == 1 / 3
-
-
 @given(st.data())
 def test_what_parity_survives_is_that_of_enumeration(data):
     redundancy = data.draw(st.sampled_from([Redundancy(1, 2), Redundancy(2, 3), Redundancy(3, 4), Redundancy(2, 4)]))

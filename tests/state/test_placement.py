@@ -53,12 +53,6 @@ def test_a_thousand_hosts_are_counted_at_once():
     assert survival(1000, place_copies(own(1000), 2), 4) > survival_bound(1000, 2, 4)
 
 
-def test_live_peers_on_other_hosts_count():
-    """Without a copy, four hosts with the two peers of two stages each survive what takes no pair of them."""
-    assert survival(4, [{0, 1}, {2, 3}], 2) == pytest.approx(4 / 6)
-    assert survival(4, [{0, 1, 2}, {2, 3, 0}], 2) == 1.0
-
-
 @given(st.integers(1, 40), st.integers(1, 5))
 def test_groups_and_a_ring_of_the_rest(hosts, copies):
     if copies > hosts:

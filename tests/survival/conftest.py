@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.forked import TRAINER
-from harness.started import TRAIN, Started
+from harness.started import TRAIN, Started, by_hand
 from recycle.runtime.launch.supervise import watches
 
 # What torch says of lost connections is what these tests are about: it would only fill the logs.
@@ -41,6 +41,18 @@ def start():
     for each in started:
         each.kill()
         sys.stdout.write(f"{' '.join(each.words)}\n{each.output}\n")
+
+
+@pytest.fixture
+def start_each(start):
+    """Start a process of a run on each of some hosts, and wait until they train."""
+
+    def start_each(words, hosts, master="host1"):
+        ranks = [start(words, host, by_hand(rank, len(hosts), master, 29500)) for rank, host in enumerate(hosts)]
+        ranks[0].wait_for("iteration 5/")
+        return ranks
+
+    return start_each
 
 
 @pytest.fixture

@@ -1,14 +1,12 @@
 """Runs whose store is etcd with a member on each host: any host may die or be cut off, the first one included."""
 
-from pathlib import Path
-
 import pytest
 
 from harness.etcd import EtcdMember, etcd
 from harness.etcd import missing as etcd_missing
 from harness.forked import TRAINER
 from harness.hosts import hosts, missing
-from harness.started import TRAIN, Started, by_hand, losses, newest_view, small_run, wait_until
+from harness.started import TRAIN, Started, count_iterations, losses, newest_view, small_run, wait_until
 
 WHY_NOT = missing() or etcd_missing()
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(300)]
@@ -33,18 +31,11 @@ def undisturbed(shared_runs):
 
 
 @pytest.fixture
-def served(start, tmp_path):
+def served(start_each, tmp_path):
     """Three hosts, each with a member and a server, and the run's processes on them."""
     with hosts(3) as three, etcd(3, hosts=three) as cluster:
         arguments = words(tmp_path, "--store", cluster.url, "--checkpoint-every", "5")
-        ranks = [start(arguments, host, by_hand(rank, 3, "host1", 29500)) for rank, host in enumerate(three)]
-        ranks[0].wait_for("iteration 5/")
-        yield three, ranks, tmp_path / "run"
-
-
-def iterations(run: Path, server: str) -> int:
-    path = run / "events" / f"{server}.jsonl"
-    return path.read_bytes().count(b'"type":"iteration"') if path.exists() else 0
+        yield three, start_each(arguments, three), tmp_path / "run"
 
 
 def test_a_run_goes_on_when_its_first_host_dies_with_a_member_of_etcd(served, undisturbed):
@@ -61,11 +52,10 @@ def test_a_run_goes_on_when_its_first_host_dies_with_a_member_of_etcd(served, un
     assert losses(run) == undisturbed
 
 
-def test_what_all_members_have_lost_is_written_again_and_the_first_host_may_die_after_that(start, tmp_path):
+def test_what_all_members_have_lost_is_written_again_and_the_first_host_may_die_after_that(start_each, tmp_path):
     with hosts(3) as three, etcd(3, hosts=three) as cluster:
         arguments = words(tmp_path, "--store", cluster.url, iterations=100_000)
-        ranks = [start(arguments, host, by_hand(rank, 3, "host1", 29500)) for rank, host in enumerate(three)]
-        ranks[0].wait_for("iteration 5/")
+        start_each(arguments, three)
         for act in (EtcdMember.kill, EtcdMember.start_anew):
             for member in cluster.members:
                 act(member)
@@ -75,5 +65,5 @@ def test_what_all_members_have_lost_is_written_again_and_the_first_host_may_die_
         assert list(run.glob("checkpoints/step-*"))
         three[0].crash()
         wait_until(lambda: newest_view(run).servers == ["W1_0", "W2_0"])
-        made = iterations(run, "W1_0")
-        wait_until(lambda: iterations(run, "W1_0") > made + 2)
+        made = count_iterations(run, "W1_0")
+        wait_until(lambda: count_iterations(run, "W1_0") > made + 2)

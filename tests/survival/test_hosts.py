@@ -4,6 +4,8 @@ import re
 import signal
 import socket
 import subprocess
+import sys
+import time
 
 import pytest
 
@@ -11,7 +13,8 @@ from harness.forked import TRAINER
 from harness.hosts import hosts, missing
 from harness.processes import family, is_running, send_signal
 from harness.sockets import listening
-from harness.started import TRAIN, Started, by_hand, losses, small_run, torchrun, wait_until
+from harness.started import TRAIN, Started, count_iterations, losses, small_run, torchrun, wait_until
+from recycle.control.membership.durations import Durations
 from recycle.runtime.launch.meet.secret import SECRET
 
 WHY_NOT = missing()
@@ -62,60 +65,55 @@ def test_a_run_of_torchrun_over_three_hosts_outlives_one_of_them(three, start, t
     assert losses(tmp_path / "run") == undisturbed
 
 
-def test_a_run_whose_variables_are_set_by_hand_outlives_a_host(three, start, tmp_path):
+def test_a_run_whose_variables_are_set_by_hand_outlives_a_host(three, start_each, tmp_path):
     """And their secret by the user."""
     first, second, _ = three
     secret = tmp_path / "secret"
     secret.write_text("5" * 64)
     arguments = [*TRAIN, *words(tmp_path, stages=1), "--token-file", str(secret)]
-    ranks = [
-        start(arguments, host, by_hand(rank, 2, first.address, 29500)) for rank, host in enumerate((first, second))
-    ]
-    ranks[0].wait_for("iteration 5/")
+    ranks = start_each(arguments, [first, second], first.address)
     second.crash()
     assert ranks[0].ended() == 0, ranks[0].output
     assert f"iteration {ITERATIONS}/{ITERATIONS}" in ranks[0].output
     assert not (tmp_path / "run" / SECRET).exists()
 
 
-def test_whatever_listens_takes_a_port_that_a_firewall_can_name(three, start, tmp_path):
+def test_whatever_listens_takes_a_port_that_a_firewall_can_name(three, start_each, tmp_path):
     """The kernel gives it, to gloo too."""
     for host in three[:2]:
         limit = host.command("sysctl", "-w", "net.ipv4.ip_local_port_range=20000 20999")
         subprocess.run(limit, check=True, capture_output=True)
     arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=20_000), "--keep-in-memory", "copies=2"]
-    ranks = [start(arguments, host, by_hand(rank, 2, "host1", 29500)) for rank, host in enumerate(three[:2])]
-    ranks[0].wait_for("iteration 5/")
+    ranks = start_each(arguments, three[:2])
     own = [each for rank in ranks for each in family(rank.process.pid)]
     ports = [each.address[1] for each in listening(own) if each.family != socket.AF_UNIX]
     assert len(ports) > 4
     assert set(ports) - {29500} <= set(range(20_000, 21_000)), ports
 
 
-def test_a_host_that_is_cut_off_writes_nothing_and_ends_when_it_hears_that_the_others_go_on(three, start, tmp_path):
+def test_a_host_that_is_cut_off_writes_nothing_and_ends_when_it_hears_that_the_others_go_on(
+    three, start_each, tmp_path
+):
     arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=20_000), "--checkpoint-every", "1"]
-    ranks = [start(arguments, host, by_hand(rank, 2, "host1", 29500)) for rank, host in enumerate(three[:2])]
-    ranks[0].wait_for("iteration 5/")
+    ranks = start_each(arguments, three[:2])
     three[1].pull_plug()
     ranks[0].wait_for("W1_0 died: has given no sign of life for")
     ranks[0].wait_for(": 1 of 2 servers")
-    isolated = tmp_path / "run" / "events" / "W1_0.jsonl"
-    before = isolated.read_bytes().count(b'"type":"iteration"')
+    before = count_iterations(tmp_path / "run", "W1_0")
     three[1].push_plug()
     # Its worker ends, and what was started there waits for the end of the run.
     wait_until(lambda: "recycle: W1_0" not in titles(three[1]))
-    assert isolated.read_bytes().count(b'"type":"iteration"') == before
+    assert count_iterations(tmp_path / "run", "W1_0") == before
     assert ranks[1].process.poll() is None
     tell_to_end(three[0])
     assert ranks[0].ended() == 128 + signal.SIGTERM, ranks[0].output
 
 
 @pytest.mark.long
-def test_the_loss_of_a_first_host_that_closes_no_connection_ends_the_run_with_a_line(three, start, tmp_path):
+def test_the_loss_of_a_first_host_that_closes_no_connection_ends_the_run_with_a_line(three, start_each, tmp_path):
     """The kernel itself would go on sending for a quarter of an hour."""
     arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=20_000)]
-    ranks = [start(arguments, host, by_hand(rank, 2, "host1", 29500)) for rank, host in enumerate(three[:2])]
-    ranks[0].wait_for("iteration 5/")
+    ranks = start_each(arguments, three[:2])
     three[0].pull_plug()
     three[0].crash()
     assert ranks[1].ended() == 1, ranks[1].output
@@ -134,10 +132,9 @@ def tell_to_end(host):
     subprocess.run(host.command("pkill", "-TERM", "-f", "harness.scripts.train"), check=True)
 
 
-def test_a_host_that_is_told_to_end_leaves_between_two_iterations(three, start, tmp_path):
+def test_a_host_that_is_told_to_end_leaves_between_two_iterations(three, start_each, tmp_path):
     arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=20_000)]
-    ranks = [start(arguments, host, by_hand(rank, 2, "host1", 29500)) for rank, host in enumerate(three[:2])]
-    ranks[0].wait_for("iteration 5/")
+    ranks = start_each(arguments, three[:2])
     assert {"recycle: W1_0", "recycle: agent of W1_0"} <= titles(three[1])
     subprocess.run(three[1].command("pkill", "-TERM", "-f", "recycle: agent of W1_0"), check=True)
     assert ranks[1].ended() == 128 + signal.SIGTERM, ranks[1].output
@@ -176,3 +173,31 @@ def test_the_second_signal_ends_a_run_at_once(start, tmp_path):
     assert run.ended() == 128 + signal.SIGTERM, run.output
     assert "recycle: SIGTERM: ended at once" in run.output
     wait_until(lambda: not any(map(is_running, below)))
+
+
+ANSWERS = "The host answers directly, and counts as alive"
+
+
+def test_a_host_whose_signs_are_undone_is_not_dead_and_its_death_is_noticed_as_soon_as_without(
+    three, start, start_each, tmp_path
+):
+    """A stranger at the store undoes each sign of life that a host gives there."""
+    durations = Durations()
+    arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=200_000)]
+    ranks = start_each(arguments, three[:2])
+    freezer = start([sys.executable, "-m", "harness.scripts.freezer", "host1", "29500"], three[2])
+    freezer.wait_for("2 hosts are frozen")
+    for rank in ranks:
+        rank.wait_for(ANSWERS, 10 * durations.silence)
+    time.sleep(3 * durations.silence)
+    said = ranks[0].output + ranks[1].output
+    assert "died" not in said, said
+    assert said.count(ANSWERS) == 2, said
+    three[1].crash()
+    ranks[0].wait_for("W1_0 died: has given no sign of life for ")
+    # Else it would first have to answer an alarm, which takes as long.
+    seconds = re.search(r"W1_0 died: has given no sign of life for (\S+) s", ranks[0].output)[1]
+    assert float(seconds) < durations.answer
+    ranks[0].wait_for(": 1 of 2 servers")
+    tell_to_end(three[0])
+    assert ranks[0].ended() == 128 + signal.SIGTERM, ranks[0].output

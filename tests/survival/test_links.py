@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from harness.hosts import hosts, missing
-from harness.started import TRAIN, by_hand, losses, small_run, wait_until
+from harness.started import TRAIN, losses, small_run, wait_until
 
 WHY_NOT = missing()
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(400)]
@@ -16,13 +16,11 @@ LEFT_OUT = "W2_0 is left out: no data comes through between host2 (W1_0) and hos
 
 
 @pytest.fixture
-def three(start, tmp_path):
+def three(start_each, tmp_path):
     """Hosts with a server each, and the run's processes on them, which have begun to train."""
     words = [*TRAIN, *small_run(tmp_path / "run", 3, 1, 20_000, "--restarts", "0")]
     with hosts(3) as found:
-        ranks = [start(words, host, by_hand(rank, 3, "host1", 29500)) for rank, host in enumerate(found)]
-        ranks[0].wait_for("iteration 5/")
-        yield found, ranks
+        yield found, start_each(words, found)
 
 
 LISTENS = """

@@ -7,7 +7,6 @@ from xml.etree import ElementTree as Xml
 import msgspec
 import pytest
 
-from harness.recordings import encode_recording
 from recycle.record.reading import load_recording
 from recycle.record.recording import InstantLine
 from recycle.record.timeline import Outage
@@ -45,12 +44,6 @@ def test_the_time_line_has_one_outage_two_views_and_a_pause_per_survivor(subject
     assert len(line.recoveries) == 22
     assert {each.server for each in line.recoveries} == {str(span.server) for span in line.spans} - {str(VICTIM)}
     assert line.iterations == 4
-
-
-def test_what_is_loaded_is_saved(subject, tmp_path):
-    path = tmp_path / "run.jsonl"
-    path.write_bytes(encode_recording(subject.timeline))
-    assert load_recording(path) == subject.timeline
 
 
 def test_the_lives_of_a_server_share_its_row(chart):

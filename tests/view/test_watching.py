@@ -135,13 +135,6 @@ def test_where_the_state_is_follows_from_who_is_live_and_what_hosts_have(planned
     assert run.state().copies[2].text == "on 2 live servers; after iteration 4 in memory of here"
 
 
-def test_a_run_that_goes_on_in_its_folder_has_new_processes(planned, whole):
-    run, _ = watched(planned, {"launcher.jsonl": whole["launcher.jsonl"]}, 1)
-    for pid in (17, 18):
-        append(planned / "events" / "W0_0.jsonl", ProcessLine("W0_0", pid, "here"))
-    assert look(run).servers[0].pid == 18
-
-
 def test_what_left_is_no_failure_and_how_far_the_run_has_to_go_is_known(planned, whole):
     run, _ = watched(planned, whole, 1)
     gone = DeathLine("W0_0", 0, 140_000.0, "leaves: SIGTERM", "itself", 3)

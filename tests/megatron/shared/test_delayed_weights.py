@@ -48,16 +48,6 @@ def test_weight_gradients_add_up_in_any_order(order):
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_bias_gets_its_gradient_once_wherever_that_comes_from(elsewhere):
-    model = make(DelayingLinear, elsewhere=elsewhere)
-    modules, left = leave(model)
-    assert all((each.grad is not None) == elsewhere for each in (model[0].bias, model[2].bias))
-    for each in left:
-        modules.compute(each)
-    torch.testing.assert_close([each.grad for each in model.parameters()], expected())
-
-
-@pytest.mark.parametrize("elsewhere", [False, True])
 def test_each_of_several_products_in_a_module_has_its_own_bias(elsewhere):
     torch.manual_seed(0)
     model = DelayingLayers(elsewhere)
@@ -114,12 +104,6 @@ def test_no_layer_that_adds_up_itself_is_told_of_the_first_micro_batch():
         False: False,
         True: True,
     }
-
-
-def test_of_a_rounded_tensor_its_parts_are_held():
-    whole = SimpleNamespace(get_data_tensors=lambda: (torch.zeros(3), None, torch.zeros(2, dtype=torch.uint8)))
-    left = Delayed(None, [([whole, torch.zeros(1)], None)])
-    assert [each.nbytes for each in left.tensors] == [12, 2, 4]
 
 
 def test_what_experts_leave_is_held_by_expert():
