@@ -92,7 +92,7 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         """How many micro-batches a server can hold before it must release the first."""
         return (self.limit - self.taken_at_input_gradient) // self.held
 
-    def room(self, micro_batches: int) -> int:
+    def needs(self, micro_batches: int) -> int:
         """The least limit with which a server can hold so many micro-batches, and go on."""
         return micro_batches * self.held + self.taken_at_input_gradient
 
@@ -147,7 +147,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not isinstance(self.layout, msgspec.UnsetType):
             if self.placement is not msgspec.UNSET:
                 raise JobError("placement: pipelines of their own have placements of their own; leave it out")
-            require_layout(self.layout, self.pipelines, self.micro_batches, len(self.stages), self.room)
+            require_layout(self.layout, self.pipelines, self.micro_batches, len(self.stages), self.needs)
         for number, stage in enumerate(self.stages):
             for field in ("forward", "input_gradient", "weight_gradient", "optimizer", "reduction"):
                 _at_least(getattr(stage, field), 0, f"{field} of stage {number}", "a cost cannot be negative")
@@ -161,7 +161,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             taken = f"taken_at_input_gradient of stage {number}"
             _at_least(stage.taken_at_input_gradient, 0, taken, "an instruction cannot take less than nothing")
             _at_least(stage.state, 0, f"state of stage {number}", "a state cannot take less than nothing")
-            least = stage.room(1)
+            least = stage.needs(1)
             if stage.state and stage.limit < least:
                 raise JobError(
                     f"limit of stage {number} is {stage.limit + stage.state}: its state takes {stage.state} of it, and "
@@ -199,14 +199,14 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"limit of server {place} of a pipeline is {' and '.join(map(str, sorted(limits)))}: its chunks "
                     f"{list(chunks)} share one memory, so give all of them the same limit"
                 )
-            least = self.room(chunks)
+            least = self.needs(chunks)
             if least > min(limits):
                 raise JobError(
                     f"limit of server {place} of a pipeline is {min(limits)}: not one micro-batch fits, because its "
                     f"chunks {list(chunks)} hold {least} of each; the least limit that works is {least}"
                 )
 
-    def room(self, chunks: Sequence[int], micro_batches: int = 1) -> int:
+    def needs(self, chunks: Sequence[int], micro_batches: int = 1) -> int:
         """The least limit with which a server of some chunks can hold so many micro-batches, and go on.
 
         It runs the I of one chunk at a time, and W at once if it has to.
@@ -283,8 +283,8 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def capacity(self, place: int) -> int:
         """How many micro-batches a server at a place of its pipeline can hold before it must release the first."""
         chunks = self.chunks[place]
-        none = self.room(chunks, 0)
-        return (self.limit(place) - none) // (self.room(chunks) - none)
+        none = self.needs(chunks, 0)
+        return (self.limit(place) - none) // (self.needs(chunks) - none)
 
     @property
     def baseline_name(self) -> str:

@@ -36,7 +36,7 @@ def spread(job: Job, home: Servers, live: Collection[int], held: Sequence[Collec
     count = len(job.stages)
 
     def time(place: int, chunks: range) -> float:
-        if room(job, home[place], chunks) < job.room(chunks):
+        if room(job, home[place], chunks) < job.needs(chunks):
             return math.inf
         return sum(home[place].time(job.stages[chunk].work) for chunk in chunks)
 

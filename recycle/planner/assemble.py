@@ -72,7 +72,7 @@ def unlimited_baseline(job: Job) -> int:
     """
     if not job.even:
         return baseline_period(job)
-    wanted = max(job.room(chunks, job.depth) for chunks in job.chunks)
+    wanted = max(job.needs(chunks, job.depth) for chunks in job.chunks)
     stages = tuple(msgspec.structs.replace(stage, limit=max(stage.limit, wanted)) for stage in job.stages)
     return baseline_period(msgspec.structs.replace(job, stages=stages))
 
@@ -139,4 +139,4 @@ def _joined(job: Job, place: int, chunks: range) -> Stage:
     # Their backward passes come one after another.
     fields["taken_at_input_gradient"] = max(job.stages[chunk].taken_at_input_gradient for chunk in chunks)
     # Chunks of unequal size may leave neighbours more than the server was given: one micro-batch fits all the same.
-    return Stage(**fields, limit=max(job.limit(place), job.room(chunks)))
+    return Stage(**fields, limit=max(job.limit(place), job.needs(chunks)))

@@ -220,7 +220,7 @@ def _memory(job: Job, dead: DeadServers, mode: Mode, now: int) -> list[Remedy]:
 def _with_capacity(job: Job, stages: list[int], capacity: int) -> Job:
     """The job with room for at least so many micro-batches on each server of some stages."""
     changed = tuple(
-        msgspec.structs.replace(stage, limit=max(stage.limit, stage.room(capacity))) if number in stages else stage
+        msgspec.structs.replace(stage, limit=max(stage.limit, stage.needs(capacity))) if number in stages else stage
         for number, stage in enumerate(job.stages)
     )
     return msgspec.structs.replace(job, stages=changed)

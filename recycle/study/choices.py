@@ -180,7 +180,7 @@ def _on_hosts(outages: Outages, job: Job, apart: int) -> Outages:
 
 def _with_capacity(job: Job, more: int) -> Job:
     stages = tuple(
-        msgspec.structs.replace(stage, limit=max(stage.room(1), stage.limit + more * stage.held))
+        msgspec.structs.replace(stage, limit=max(stage.needs(1), stage.limit + more * stage.held))
         for stage in job.stages
     )
     return msgspec.structs.replace(job, stages=stages)

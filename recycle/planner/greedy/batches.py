@@ -163,7 +163,7 @@ class _Stage:
         self.micro_batches = problem.job.micro_batches
         self.whole = len(problem.live[number]) == problem.job.pipelines
         self.waiting = [[deque[int]() for _ in range(servers)] for _ in range(3)]
-        self.room = [max(settings.room(1), settings.limit * share // (100 * others))] * servers
+        self.room = [max(settings.needs(1), settings.limit * share // (100 * others))] * servers
         self.open = [0] * servers
         self.busy = bytearray(servers)
         self.awake: list[int] = []

@@ -52,7 +52,7 @@ def sparing(problem: Problem, places: int) -> Problem:
     pattern = one_pipeline(problem, places)
     stages = list(pattern.job.stages)
     for more, chunks in zip(left_over(problem, places), problem.job.chunks, strict=True):
-        least = pattern.job.room(chunks)
+        least = pattern.job.needs(chunks)
         held = sum(problem.acquire[chunk][0] for chunk in chunks)
         for chunk in chunks:
             limit = max(least, stages[chunk].limit - more * held)

@@ -102,7 +102,7 @@ def chunk_runs(job: Job, pipeline: int) -> list[range]:
 
 
 def _together(job: Job, server: Server) -> int:
-    return sum(job.stages[chunk].room(1) for chunk in placed(job, server).chunks)
+    return sum(job.stages[chunk].needs(1) for chunk in placed(job, server).chunks)
 
 
 class Rotation(NamedTuple):
