@@ -10,6 +10,7 @@ forward pass, each of which is told in a line.
 With shards, ``share`` kills in a sum of gradients, ``count`` between the vote and the norm, ``step`` between the norm
 and the step, and ``spread`` before this rank gives what it has stepped to its peers. ``unsent`` kills
 when the step is over, and has nothing given before.
+If TOGETHER names a folder, ranks die when all that have an accident have come to theirs.
 """
 
 import io
@@ -17,6 +18,7 @@ import os
 import runpy
 import signal
 import sys
+import time
 from functools import wraps
 from pathlib import Path
 
@@ -51,6 +53,10 @@ WORKER = os.getpid()
 
 
 def die():
+    if folder := os.environ.get("TOGETHER"):
+        Path(folder, os.environ["RANK"]).touch()
+        while len(list(Path(folder).iterdir())) < len(os.environ["ACCIDENTS"].split(",")):
+            time.sleep(0.01)
     # Some releases write in a process of their own.
     os.kill(WORKER, signal.SIGKILL)
 

@@ -196,14 +196,19 @@ def test_both_holders_of_a_shard_are_killed_and_it_comes_from_memory(dataset, st
 
 
 @pytest.mark.parametrize("point", ["count", pytest.param("spread", marks=pytest.mark.long)])
-def test_both_holders_of_a_shard_are_killed_with_its_gradient(dataset, stock, monkeypatch, point):
+def test_both_holders_of_a_shard_are_killed_with_its_gradient(dataset, stock, tmp_path, monkeypatch, point):
     """No other server has its sum: from memory, all make the iteration again; without that, the run is over."""
     monkeypatch.setenv("ACCIDENTS", f"0:{point}:6,2:{point}:6")
+    # A death that the other one hears of too early keeps it from its own.
+    for name in ("kept", "lost"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("TOGETHER", str(tmp_path / "kept"))
     script = "accident_prone_gpt.py"
     kept = ("--recycle-keep-in-memory", "copies=1")
     survived = train(dataset, *ON, *kept, ranks=RANKS, iterations=LENGTH, script=script)
     assert "version 5 of stage 0 is taken from this host's keeper" in survived.output
     assert losses(survived) == stock
+    monkeypatch.setenv("TOGETHER", str(tmp_path / "lost"))
     lost = "recycle: no version of the state is held in every stage; go on from the last checkpoint, if there is one"
     with pytest.raises(AssertionError, match=lost):
         train(dataset, *ON, ranks=RANKS, iterations=LENGTH, script=script)
