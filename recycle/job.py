@@ -97,6 +97,17 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         return micro_batches * self.held + self.taken_at_input_gradient
 
 
+def memory_needed(micro_batches: int, held: Sequence[int], taken: Sequence[int]) -> int:
+    """What a server needs to hold so many micro-batches, and go on.
+
+    Args:
+        micro_batches: how many.
+        held: per chunk of the server, what one of them holds from its F on.
+        taken: per chunk, what its I takes on top; a server runs one I at a time, and W at once if it has to.
+    """
+    return micro_batches * sum(held) + max(taken, default=0)
+
+
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A training job: D pipelines of P stages, and M micro-batches per pipeline and iteration.
 
@@ -207,12 +218,10 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 )
 
     def needs(self, chunks: Sequence[int], micro_batches: int = 1) -> int:
-        """The least limit with which a server of some chunks can hold so many micro-batches, and go on.
-
-        It runs the I of one chunk at a time, and W at once if it has to.
-        """
-        taken = max((self.stages[chunk].taken_at_input_gradient for chunk in chunks), default=0)
-        return micro_batches * sum(self.stages[chunk].held for chunk in chunks) + taken
+        """The least limit with which a server of some chunks can hold so many micro-batches, and go on."""
+        stages = [self.stages[chunk] for chunk in chunks]
+        taken = [each.taken_at_input_gradient for each in stages]
+        return memory_needed(micro_batches, [each.held for each in stages], taken)
 
     @property
     def even(self) -> bool:

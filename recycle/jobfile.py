@@ -12,7 +12,7 @@ import tomli_w
 
 from recycle.errors import JobError, UserError
 from recycle.files import read_bytes
-from recycle.job import Job, Stage
+from recycle.job import Job, Stage, memory_needed
 from recycle.kinds import JOB, read_toml
 from recycle.placement import (
     FULL_SPEED,
@@ -239,8 +239,8 @@ def _build_layout(document: JobDocument) -> Job:
 
 def _room(columns: Mapping[str, Sequence[int]], chunks: Sequence[int], micro_batches: int) -> int:
     """Memory of a server of some chunks in which nothing has to wait, for 1F1B's micro-batches."""
-    taken = max((columns["taken_at_input_gradient"][chunk] for chunk in chunks), default=0)
-    return micro_batches * sum(columns["held"][chunk] for chunk in chunks) + taken
+    held, taken = ([columns[key][chunk] for chunk in chunks] for key in ("held", "taken_at_input_gradient"))
+    return memory_needed(micro_batches, held, taken)
 
 
 def _columns(document: JobDocument, count: int) -> dict[str, list[int]]:

@@ -14,6 +14,8 @@ from recycle.errors import UserError
 from recycle.files import write_whole
 from recycle.job import Job
 from recycle.jobfile import encode_job
+from recycle.plan.instruction import Op
+from recycle.plan.memory import memory_changes
 
 FILE = InputPath()
 
@@ -64,11 +66,7 @@ def table(job: Job) -> str:
     rows: list[tuple[str, ...]] = [(chunk, "F", "I", "W", "optimizer", "reduction", "held", "after I", "state")]
     for number, stage in enumerate(job.stages):
         times = (stage.forward, stage.input_gradient, stage.weight_gradient, stage.optimizer, stage.reduction)
-        memory = (
-            stage.held,
-            stage.held - stage.released_at_input_gradient + stage.taken_at_input_gradient,
-            stage.state,
-        )
+        memory = (stage.held, memory_changes(stage)[Op.W].freed, stage.state)
         cells = [f"{time / 1000:.2f} ms" for time in times] + [f"{each / 1e6:.2f} MB" for each in memory]
         rows.append((str(number), *cells))
     return "\n".join(" ".join(cell.rjust(10) for cell in row) for row in rows)

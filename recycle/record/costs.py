@@ -17,7 +17,7 @@ class Cost(msgspec.Struct, frozen=True):
 
     Attributes:
         lost: of work that was made again: iterations that were finished, and what was done of the one in flight.
-        recovery: the pauses, in which nobody worked: see ``ViewRecovery``.
+        recovery: the pauses, in which no server worked: see ``ViewRecovery``.
         slower: by how much the iterations since then took longer than before the first change; None if it is not known
             how long they took before.
     """

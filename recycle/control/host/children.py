@@ -12,7 +12,7 @@ def fork_below(body: Callable[[], int | None]) -> int:
     """Run something in a process that is killed when this one dies; this one must have no other threads.
 
     Args:
-        body: gives the exit status, none for 0. Where it raises, that is 1, and nobody is told why.
+        body: gives the exit status, none for 0. If it raises, that is 1, and no reason is printed.
 
     Returns:
         The number of the process.
@@ -42,6 +42,6 @@ def die_with(parent: int) -> None:
 
 
 def ignore_signals() -> None:
-    """Between the process that the user has started and the workers, nobody ends before them."""
+    """No process between the one that the user has started and the workers ends before these."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from recycle.control.membership.view import View
-from recycle.job import Job, Server, Stage
+from recycle.job import Job, Server, Stage, memory_needed
 from recycle.megatron.gpt.device import compute_on, require_means
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
@@ -80,10 +80,8 @@ def profile(job: Job, options: ModelOptions, text: TokenText, repeats: int, kind
     profiles = [_profile_stage(stage, job, options, text, repeats, kind) for stage in range(count)]
     reductions = _time_reductions(job.pipelines, [each.gradients for each in profiles], repeats, kind)
     latency = _time_transfer(options, repeats, kind) if count > 1 else 0.0
-    room = [
-        job.depth * sum(profiles[chunk].held for chunk in chunks) + max(profiles[chunk].taken for chunk in chunks)
-        for chunks in (job.chunks[place] for place in job.places)
-    ]
+    together = [[profiles[chunk] for chunk in job.chunks[place]] for place in job.places]
+    room = [memory_needed(job.depth, [each.held for each in mine], [each.taken for each in mine]) for mine in together]
     stages = [
         Stage(
             forward=_micro(each.forward),
