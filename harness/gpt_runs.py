@@ -23,8 +23,8 @@ from recycle.job import Job, Server
 from recycle.megatron.flag.command.server_ranks import ServerRanks
 from recycle.megatron.flag.data.other_data import OtherData
 from recycle.megatron.flag.data.script_data import ScriptData
+from recycle.megatron.flag.run.protected import ProtectedExecution
 from recycle.megatron.flag.run.schedule import PlanSchedule, ThisRank
-from recycle.megatron.flag.run.unprotected import UnprotectedExecution
 from recycle.megatron.flag.steps.gradients import LiveGradients
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
@@ -179,7 +179,7 @@ class AnyPart(NamedTuple):
 
 
 class LiveExecution:
-    """Executes a plan where the dead take part in nothing, and nobody else dies; an Execution."""
+    """Executes a plan where the dead take part in nothing, and nobody else dies; in the place of ProtectedExecution."""
 
     def __init__(self, plan: Plan, here: ThisRank, store: dist.Store) -> None:
         self.plan = plan
@@ -192,7 +192,7 @@ class LiveExecution:
         recorder, early = Recorder(self.server), update.early_sums
         self.worker = Worker(self.plan, stages, update, self.network, recorder, early_sums=early)
 
-    def train(self, step: int, force_all_reduce: bool) -> list[Any]:
+    def train(self, step: int) -> list[Any]:
         self.stage.drop()
         self.worker.bring(self.stage.micro_batches)
         self.worker.run(step)
@@ -243,7 +243,7 @@ def train_by_stock(
         forward_backward = get_forward_backward_func()
         script_data = ScriptData(server.pipeline, lambda: 0)
         if plan is not None:
-            execution = (LiveExecution if failed else UnprotectedExecution)(plan, here, store)
+            execution = cast("ProtectedExecution", LiveExecution(plan, here, store))
             forward_backward = PlanSchedule(plan, server, script_data, count().__next__, 0, execution)
         main = FullPrecision(model)
         losses: dict[str, float] = {}

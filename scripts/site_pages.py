@@ -14,7 +14,6 @@ PAGES = {
     "README.md": "index.md",
     "SECURITY.md": "reference/security.md",
     "CHANGELOG.md": "reference/changes.md",
-    "patches/README.md": "reference/patches.md",
 }
 """Where files outside docs/ are in the site."""
 

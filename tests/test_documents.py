@@ -227,7 +227,7 @@ def test_scripts_and_tests_that_the_documents_name_are_there(path):
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 TEXTS = [
     *(path for path in ROOT.glob("*.md")),
-    *(path for folder in ("docs", "benchmarks", "patches", "schedules") for path in (ROOT / folder).rglob("*.md")),
+    *(path for folder in ("docs", "benchmarks", "schedules") for path in (ROOT / folder).rglob("*.md")),
 ]
 
 

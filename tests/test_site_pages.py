@@ -13,7 +13,7 @@ from scripts.site_pages import relinked
         ("README.md", "index.md", "![a](docs/images/a.svg)", "![a](images/a.svg)"),
         ("README.md", "index.md", "[how it is built](docs/internals/architecture.md)", "how it is built"),
         ("docs/howto/a.md", "howto/a.md", "[a](../../README.md#b)", "[a](../index.md#b)"),
-        ("docs/howto/a.md", "howto/a.md", "[a](../../patches/README.md)", "[a](../reference/patches.md)"),
+        ("docs/howto/a.md", "howto/a.md", "[a](../../SECURITY.md)", "[a](../reference/security.md)"),
         ("docs/questions.md", "questions.md", "[a](../SECURITY.md#ports)", "[a](reference/security.md#ports)"),
         ("SECURITY.md", "reference/security.md", "[a](docs/reference/cluster.md#ports)", "[a](cluster.md#ports)"),
         (

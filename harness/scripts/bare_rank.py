@@ -14,4 +14,4 @@ from recycle.runtime.net.endpoint import Endpoint
 host = os.environ["MASTER_ADDR"]
 servers = tuple(Server(pipeline, 0) for pipeline in range(int(os.environ["WORLD_SIZE"])))
 endpoint = Endpoint(host, int(os.environ["MASTER_PORT"]), "token", host, "members")
-run_script(sys.argv[1], sys.argv[2:], on=True, protection=Protection(servers, endpoint))
+run_script(sys.argv[1], sys.argv[2:], Protection(servers, endpoint))

@@ -77,10 +77,10 @@ def count_wait(self: GlooReduction) -> None:
 
 
 @wraps(train)
-def count_iteration(self: ProtectedExecution, iteration: int, force_all_reduce: bool) -> Sequence[Any]:
+def count_iteration(self: ProtectedExecution, iteration: int) -> Sequence[Any]:
     rounds.append(present.copy())
     present.clear()
-    return train(self, iteration, force_all_reduce)
+    return train(self, iteration)
 
 
 for store, names in (

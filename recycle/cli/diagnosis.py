@@ -124,7 +124,7 @@ def diagnose(
         [*unknown_to_torchrun(launcher), *(each for each in unread if each.word != RAMP_UP)],
         ignored,
         release,
-        unprotected(line.shape, line.flags.dead),
+        unprotected(line.shape),
         exposed,
         torn,
         per_host,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recycle.control.membership.open_files import allow_most
-from recycle.errors import RunFailed, UserError
+from recycle.errors import UserError
 from recycle.megatron.flag.command.command_line import require_command_line
 from recycle.megatron.flag.command.flags import find_flags
 from recycle.megatron.flag.command.on_cpu import ON_CPU, require_without_cuda, settings_for_cpu
@@ -21,7 +21,6 @@ from recycle.megatron.shared.hooks import RELEASES
 from recycle.megatron.shared.missing import stand_in_for_python
 from recycle.megatron.shared.release import find_release, require_listed
 from recycle.runtime.net.gloo.threads import let_go
-from recycle.runtime.plain_words import lost_behind
 from recycle.saying import say
 
 ASYNC_SAVE = "--async-save"
@@ -68,16 +67,14 @@ def main(arguments: list[str]) -> int:
     # Torch warns whenever a wait for an alarm is over, which happens twice a second; it reads this when it is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from recycle.megatron.flag.command.exit_signal import exit_signal
-    from recycle.megatron.flag.start.protection import find_protection, held
+    from recycle.megatron.flag.start.protection import find_protection
 
     asks = exit_signal(rest)
     allow_most()
     protection = find_protection(flags, rest, os.environ)
     if isinstance(protection, str):
-        if not flags.dead:
-            say_once(f"the death of a server ends this run: {protection}")
-        with held(flags.record if os.environ.get("RANK", "0") == "0" else None, begins=True):
-            run_script(script, rest, on=True)
+        say_once(f"the death of a server ends this run, which is plain Megatron, as if without the flag: {protection}")
+        run_script(script, others)
         return 0
     protection.gather()
     for warning in protection.risks(shards=SHARDS in rest):
@@ -94,25 +91,23 @@ def main(arguments: list[str]) -> int:
             f"{HALF}: after a death peers sum more micro-batches in two bytes, and may skip a step for an overflow "
             f"that there would not have been; {WIDE_SUMS} prevents that"
         )
-    status = protection.serve(rank, lambda given: run_script(script, rest, True, given), flags.restarts, asks)
+    status = protection.serve(rank, lambda given: run_script(script, rest, given), flags.restarts, asks)
     # Nothing is left to be done here, and what Python takes apart at its end keeps a busy host waiting for seconds.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
 
 
-def run_script(script: str, arguments: list[str], on: bool = False, protection: "Protection | None" = None) -> None:
+def run_script(script: str, arguments: list[str], protection: "Protection | None" = None) -> None:
     """Run the script in this process.
 
     Args:
         script: its file.
         arguments: its.
-        on: whether pipelines follow a plan.
-        protection: what this rank needs to outlive others.
+        protection: what this rank needs to outlive others, and to follow plans; None to run it as it is.
 
     Raises:
         UserError: what was asked for cannot be done.
-        RunFailed: without protection, another server is gone.
     """
     # Megatron may lie beside the script and nowhere else.
     sys.path[0] = str(Path(script).resolve().parent)
@@ -123,7 +118,7 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
     import torch
 
     if not torch.cuda.is_available():
-        if on:
+        if protection is not None:
             require_without_cuda(arguments)
             require_data_helpers(Path(script))
         from recycle.megatron.flag.device.cpu_training import train_on_cpu
@@ -133,14 +128,14 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
     else:
         if taken := use_data_helpers(Path(script)):
             say_once(taken)
-        if on:
+        if protection is not None:
             from recycle.megatron.flag.device.accelerator import tell_which_gpu
             from recycle.megatron.flag.device.torch_optimizers import load_where_torch_steps
 
             tell_which_gpu()
             load_where_torch_steps()
     leave: Callable[[], None] = lambda: None  # noqa: E731
-    if on:
+    if protection is not None:
         from recycle.megatron.flag.start.dropin import switch_on
         from recycle.planner.source import megatron_plan
 
@@ -151,12 +146,6 @@ def run_script(script: str, arguments: list[str], on: bool = False, protection: 
     except SystemExit as end:
         if end.code:
             raise
-    except RuntimeError as error:
-        gone = lost_behind(error) if on and protection is None else None
-        if gone is None:
-            raise
-        rank, remedy = os.environ.get("RANK", "0"), "start the job again from a checkpoint"
-        raise RunFailed(f"rank {rank} cannot go on: {gone}; {remedy}") from error
     leave()
     let_go()
 

@@ -59,20 +59,3 @@ def lost(error: RuntimeError, partners: Sequence[str] = ()) -> ConnectionLost:
     text = f"the connection to {' or '.join(partners) or 'another server'} {meaning}"
     log.debug("%s: %s", text, error)
     return NoAnswer(text, partners) if meaning == NO_ANSWER else ConnectionLost(text)
-
-
-def lost_behind(error: BaseException) -> ViewBroken | None:
-    """The lost connection because of which something failed; None if that is not why.
-
-    Args:
-        error: also of what torch's own groups do, which raise the errors of its libraries.
-    """
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ViewBroken):
-            return cause
-        said = str(cause)
-        if isinstance(cause, RuntimeError) and PLACE.match(said) and any(words.search(said) for words, _ in MEANINGS):
-            return lost(cause)
-        cause = cause.__cause__
-    return None

@@ -10,7 +10,7 @@ from recycle.runtime.errors import ConnectionLost, InstructionFailed
 from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.transfer_key import STATE
-from recycle.runtime.plain_words import lost, lost_behind, plain
+from recycle.runtime.plain_words import lost, plain
 
 GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"
 
@@ -45,28 +45,6 @@ def failed_by(cause):
         raise InstructionFailed("W0_0, iteration 3, row 0: it failed") from cause
     except InstructionFailed as error:
         return error
-
-
-@pytest.mark.parametrize(
-    ("error", "meant"),
-    [
-        (
-            RuntimeError(f"{GLOO}pair.cc:553] Connection closed by peer [::1]:4242"),
-            "the connection to another server was",
-        ),
-        (
-            failed_by(RuntimeError(f"{GLOO}pair.cc:519] Read error: Connection reset by peer")),
-            "another server was closed",
-        ),
-        (failed_by(ConnectionLost("the connection to W1_0 was closed")), "the connection to W1_0 was closed"),
-        (failed_by(RuntimeError("the file was closed")), None),
-        (RuntimeError("[enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocator: not enough memory"), None),
-        (failed_by(ValueError("no such shape")), None),
-    ],
-)
-def test_a_lost_connection_is_found_behind_what_failed_by_it(error, meant):
-    found = lost_behind(error)
-    assert found is None if meant is None else meant in str(found)
 
 
 def test_who_was_lost_is_named_and_the_words_of_torch_are_kept():

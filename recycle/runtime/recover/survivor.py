@@ -20,7 +20,7 @@ from recycle.control.membership.messages import Death, MoveOrder
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member
 from recycle.holding import units, units_of
-from recycle.job import Job
+from recycle.job import Job, Server
 from recycle.placement import Layout
 from recycle.record.reporting import Reporter
 from recycle.runtime.errors import NotFinite, ViewBroken
@@ -302,15 +302,30 @@ class Survivor:
             done = f"training has ended after {plural(recovery.step, 'iteration')}, {checkpoint}"
             recovery.stop = f"told to end: {done}; go on with --resume"
             raise AdmissionPause("the run ends")
-        if not self._rebuilding.notices.said.leaving:
+        self._leave_view(self._told_to_leave if self._rebuilding.notices.said.leaving else "")
+
+    def go_on_without(self, server: Server, cause: str) -> None:
+        """A server leaves of which all know that it does; all come here, before the same iteration.
+
+        Args:
+            server: which.
+            cause: why, in a word.
+
+        Raises:
+            AdmissionPause: it is another one than this.
+        """
+        self._leave_view(cause if server == self._member.server else "")
+
+    def _leave_view(self, cause: str) -> None:
+        """Leave, if there is a cause; the others tell of it with the next view."""
+        if not cause:
             raise AdmissionPause("servers leave")
-        why = f"leaves: {self._told_to_leave}"
-        board = self._store.board
-        death = board.failures.publish_death(Death(str(self._member), why, "itself", time.monotonic()))
-        board.failures.tell_deaths(recovery.view.epoch, death)
+        board, epoch = self._store.board, self._recovery.view.epoch
+        death = Death(str(self._member), f"leaves: {cause}", "itself", time.monotonic())
+        board.failures.tell_deaths(epoch, board.failures.publish_death(death))
         # Who is slower may still read what this server has sent.
-        board.verdicts.wait(recovery.view.epoch + 1, self._store.durations.answer)
-        recovery.end = LEFT  # the others tell of it with the view
+        board.verdicts.wait(epoch + 1, self._store.durations.answer)
+        self._recovery.end = LEFT
 
     def serve(self) -> None:
         """Between two iterations: begin to serve a joiner that asks for it."""

@@ -1,12 +1,10 @@
 """A user's script under the flag prints what it prints without it: losses, norms, evaluations; checkpoints go round."""
 
-import os
 import re
-import signal
 
 import pytest
 
-from harness.flag_runs import agents, fork, losses, nearly, needs_training, train
+from harness.flag_runs import kill, losses, nearly, needs_training, train
 from harness.undisturbed import trained_by_script
 from recycle.job import Server
 
@@ -79,20 +77,17 @@ def test_a_refusal_is_one_line_of_the_first_rank(dataset):
     ]
 
 
-def test_where_a_death_ends_the_run_those_who_are_left_say_so_in_a_line(dataset):
-    """The launcher, which would end them, is stopped until they have."""
-    output, held = "", False
-    with fork(dataset, *ON, ranks=2, iterations=200) as started:
-        for line in started.stdout:
-            output += line
-            if "iteration        2/" in line and not held:
-                held = True
-                os.kill(started.pid, signal.SIGSTOP)
-                os.kill(agents(started.pid)[1], signal.SIGKILL)
-            elif held and ("cannot go on" in line or "Traceback" in line):
-                os.kill(started.pid, signal.SIGCONT)
-    # Megatron's own sums do not know whom they are with.
-    said = r"recycle: rank 0 cannot go on: the connection to (W0_1|another server) was closed; start the job again"
-    assert re.search(said, output), output
-    assert "Traceback" not in output
-    assert started.returncode == 1
+def test_with_one_pipeline_the_script_is_what_it_is_without_the_flag(dataset):
+    stock = train(dataset, ranks=2, iterations=3)
+    flagged = train(dataset, *ON, "--recycle-dead", "W0_1", ranks=2, iterations=3)
+    assert (flagged.trained, flagged.evaluated) == (stock.trained, stock.evaluated)
+    said = "the death of a server ends this run, which is plain Megatron, as if without the flag: with one pipeline"
+    assert flagged.output.count(said) == 1
+
+
+def test_servers_that_are_left_out_leave_before_the_first_iteration(dataset):
+    """Then the others survive one more."""
+    output = train(dataset, *DEAD, "--recycle-restarts", 0, watch=kill([(1, 3, 0.0)])).output
+    before, _, after = output.partition("iteration        1/")
+    assert "W1_1 leaves: --recycle-dead" in before
+    assert re.search(r"W\d_0 was killed by signal 9 .*; training goes on with 2 servers", after)

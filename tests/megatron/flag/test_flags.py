@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from harness.examples import QUICK, paper_job
 from recycle.errors import UserError
@@ -130,14 +129,20 @@ def arguments(**changes):
     return SimpleNamespace(**values | changes)
 
 
-def chosen(arguments, survives):
-    from recycle.megatron.flag.start.dropin import choose_plan, plan_source
+def source(arguments):
+    from recycle.megatron.flag.start.dropin import plan_source
 
-    return choose_plan(arguments, lambda: plan_source(arguments, megatron_plan), survives)
+    return plan_source(arguments, megatron_plan)
+
+
+def chosen(arguments):
+    from recycle.megatron.flag.start.dropin import choose_plan
+
+    return choose_plan(arguments, lambda: source(arguments))
 
 
 def test_without_failures_the_plan_is_megatrons_own_order():
-    plan = chosen(arguments(), survives=True)
+    plan = chosen(arguments(recycle_dead="W1_2"))
     assert (plan.job.pipelines, plan.job.depth, plan.job.micro_batches) == (3, 4, 6)
     assert (plan.mode.backward, plan.mode.optimizer, len(plan.dead)) == ("fused", "global", 0)
     for stage in range(4):
@@ -149,42 +154,33 @@ def test_without_failures_the_plan_is_megatrons_own_order():
 
 
 def test_failures_are_planned_around_with_a_split_backward_pass_where_it_works():
-    split = chosen(arguments(recycle_dead="W1_2"), survives=False)
-    fused = chosen(arguments(recycle_dead="W1_2", gradient_accumulation_fusion=True), survives=False)
+    split, fused = (source(arguments(gradient_accumulation_fusion=each)).plan([Server(1, 2)]) for each in (False, True))
     assert split.dead == fused.dead == {Server(1, 2)}
     assert (split.mode.backward, fused.mode.backward) == ("split", "fused")
     assert split.period < fused.period
 
 
 def test_a_staggered_job_has_staggered_plans_and_no_others(tmp_path):
-    plan = chosen(arguments(recycle_stagger=True), survives=True)
+    plan = chosen(arguments(recycle_stagger=True))
     assert (plan.mode.backward, plan.mode.optimizer) == ("fused", "staggered")
     path = tmp_path / "plans.zip"
     make_catalogue(path, paper_job(pipelines=2, stages=2, micro_batches=4), Mode(), 1, QUICK, "lowered", print)
     job = {"data_parallel_size": 2, "pipeline_model_parallel_size": 2, "global_batch_size": 16}
-    chosen(arguments(**job, recycle_stagger=True, recycle_catalogue=path), survives=True)
+    chosen(arguments(**job, recycle_stagger=True, recycle_catalogue=path))
     with pytest.raises(UserError, match=r"its plans are for a staggered optimizer, .* add --recycle-stagger"):
-        chosen(arguments(**job, recycle_catalogue=path), survives=True)
+        chosen(arguments(**job, recycle_catalogue=path))
 
 
 def test_what_cannot_be_planned_is_refused_before_training_starts():
     sharded = {"use_distributed_optimizer": True}
-    chosen(arguments(**sharded), survives=True)
+    chosen(arguments(**sharded))
     with pytest.raises(UserError, match=r"num_distributed_optimizer_instances is 2: .* leave it out"):
-        chosen(arguments(**sharded, num_distributed_optimizer_instances=2), survives=True)
+        chosen(arguments(**sharded, num_distributed_optimizer_instances=2))
     with pytest.raises(UserError, match=r"use_distributed_optimizer is on: .* turn it off"):
-        chosen(arguments(**sharded, recycle_stagger=True), survives=True)
+        chosen(arguments(**sharded, recycle_stagger=True))
     with pytest.raises(UserError, match=r"fp16 is on: .* use --bf16"):
-        chosen(arguments(recycle_stagger=True, fp16=True), survives=True)
-    with pytest.raises(UserError, match="are for runs that survive failures"):
-        chosen(arguments(recycle_exact=True), survives=False)
+        chosen(arguments(recycle_stagger=True, fp16=True))
     with pytest.raises(UserError, match="its last server is W2_3"):
-        chosen(arguments(recycle_dead="W5_0"), survives=False)
-
-
-def test_on_gpus_torchs_own_groups_are_not_asked_over_gloo_for_what_they_cannot_do(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(UserError, match=r"do not sum gradients that lie on GPUs; use --distributed-backend nccl"):
-        chosen(arguments(), survives=False)
-    chosen(arguments(), survives=True)
-    chosen(arguments(use_distributed_optimizer=True), survives=False)
+        chosen(arguments(recycle_dead="W5_0"))
+    with pytest.raises(UserError, match="stage 1 has no live server"):
+        chosen(arguments(recycle_dead="W0_1,W1_1,W2_1"))

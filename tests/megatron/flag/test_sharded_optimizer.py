@@ -133,11 +133,12 @@ def test_killed_when_peers_wait_for_what_it_has_stepped(dataset, monkeypatch, tm
     assert losses(survived) == nearly(stock)
 
 
-def test_without_protection_parameters_are_gathered_after_the_step(dataset):
+def test_servers_that_leave_at_the_start_hand_their_shards_on_also_both_holders_of_one(dataset):
     settings = (*SHARDED, "--ddp-bucket-size", 4000, "--eval-interval", 3, "--eval-iters", 1)
     stock = train(dataset, *settings, ranks=RANKS)
-    ours = train(dataset, *settings, "--pipeline-schedule", "recycle", "--recycle-dead", "W1_0", ranks=RANKS)
+    ours = train(dataset, *settings, *ON[len(SHARDED) :], "--recycle-dead", "W1_0,W2_0", ranks=RANKS)
     assert losses(ours) == nearly(stock)
+    assert re.findall(r"(W\d_\d) leaves: --recycle-dead", ours.output) == ["W1_0", "W2_0"]
 
 
 @pytest.mark.long

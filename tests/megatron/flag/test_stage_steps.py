@@ -64,6 +64,14 @@ def whole(shared_runs, dataset):
     return trained_by_script(shared_runs, dataset, *EXACT, *SELDOM, saves=TO_FILE, iterations=LENGTH).folder
 
 
+@needs_training
+@pytest.mark.timeout(1200)
+def test_with_exact_sums_servers_that_leave_at_the_start_change_no_bit(dataset, whole, tmp_path):
+    settings = (*EXACT, *SELDOM, "--recycle-dead", "W1_1", *TO_FILE, tmp_path)
+    assert "W1_1 leaves: --recycle-dead" in train(dataset, *settings, iterations=LENGTH).output
+    require_same(tmp_path, whole)
+
+
 @pytest.mark.long
 @needs_training
 @pytest.mark.timeout(1200)
@@ -126,13 +134,6 @@ def test_stages_wait_for_each_other_only_where_something_is_looked_at(dataset):
     together, alone = waited
     assert together >= set(range(1, LENGTH + 1))
     assert alone <= {1, 5, 10, LENGTH}
-
-
-@needs_training
-@pytest.mark.timeout(600)
-def test_a_run_that_does_not_survive_refuses_in_one_line(dataset):
-    with pytest.raises(AssertionError, match="--recycle-stagger and --recycle-exact are for runs that survive"):
-        train(dataset, *ON, "--recycle-dead", "W1_1", "--recycle-exact")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from recycle.state.redundancy import OFF, Redundancy
 
 SCHEDULE = "pipeline_schedule"
 STOCK, RECYCLE = "stock", "recycle"
-KEEP, RESUME, RECORD = "--recycle-keep-in-memory", "--recycle-resume", "--recycle-record"
+KEEP, RESUME, RECORD, DEAD = "--recycle-keep-in-memory", "--recycle-resume", "--recycle-record", "--recycle-dead"
 STORE = "--recycle-store"
 TOKEN, TRUST = "--recycle-token-file", "--recycle-trust-network"
 
@@ -33,7 +33,7 @@ class Flags(NamedTuple):
     Attributes:
         on: whether pipelines follow a plan; otherwise everything is Megatron's own.
         catalogue: plans made ahead of time; without one, a plan is made when training starts.
-        dead: servers that do no training work; their micro-batches go to their peers.
+        dead: servers that leave before the first iteration; their micro-batches go to their peers.
         budget: seconds for making a plan.
         staggered: whether each stage steps on its own; otherwise Megatron's optimizer steps all of them together.
         exact: whether sums of gradients have the same bits whichever servers live.
@@ -76,7 +76,9 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         help="stock: Megatron's own schedules. recycle: pipelines follow a plan that routes around dead servers.",
     )
     group.add_argument("--recycle-catalogue", help="Plans made with recycle catalogue.")
-    group.add_argument("--recycle-dead", default="", help="Servers whose work their peers do: W1_2,W0_3.")
+    group.add_argument(
+        DEAD, default="", help="Servers that leave before the first iteration; their peers do their work: W1_2,W0_3."
+    )
     group.add_argument("--recycle-budget", default="5s", help="Time for making a plan: 500ms, 5s, 1m.")
     group.add_argument(
         "--recycle-stagger",
@@ -145,7 +147,7 @@ def read_flags(values: argparse.Namespace) -> Flags:
         names = [part.strip() for part in values.recycle_dead.split(",") if part.strip()]
         dead = tuple(Server.parse(name) for name in names)
     except JobError as error:
-        raise UserError(f"--recycle-dead: {error}") from error
+        raise UserError(f"{DEAD}: {error}") from error
     try:
         budget = parse_duration(values.recycle_budget)
     except UserError as error:

@@ -124,15 +124,6 @@ def lost_stages(servers: Sequence[Server], hosts: Sequence[Collection[Server]]) 
     return sorted(set().union(*exposed)), sorted(set().union(*torn))
 
 
-def unprotected(shape: Shape, dead: Sequence[Server]) -> str:
-    """Why a job cannot outlive its servers, whoever starts it; empty if it can.
-
-    Args:
-        shape: of the job.
-        dead: servers that do no work from the start.
-    """
-    if dead:
-        return "with --recycle-dead everybody must live"
-    if shape.pipelines == 1:
-        return "with one pipeline there are no peers"
-    return ""
+def unprotected(shape: Shape) -> str:
+    """Why a job cannot outlive its servers, whoever starts it; empty if it can."""
+    return "with one pipeline there are no peers" if shape.pipelines == 1 else ""

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from recycle.megatron.flag.command.refusals import Settings
 from recycle.megatron.shared.patching import replace
 from recycle.runtime.device import place_among_gpus
 from recycle.runtime.errors import RunError
@@ -47,20 +46,6 @@ def lacks_nccl() -> str:
     except RunError as error:
         return str(error)
     return ""
-
-
-def cannot_sum(settings: Settings) -> str:
-    """Why torch's own groups over gloo cannot sum Megatron's gradients on this machine; empty if they can.
-
-    Args:
-        settings: Megatron's.
-    """
-    if settings("use_distributed_optimizer") or transport_of("gloo") == "gloo":
-        return ""
-    return (
-        "distributed_backend is gloo: a death ends this run, so torch's own groups are used, and over gloo they do not "
-        "sum gradients that lie on GPUs; use --distributed-backend nccl"
-    )
 
 
 def keep_groups_on_host() -> None:

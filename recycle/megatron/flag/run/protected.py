@@ -12,6 +12,7 @@ from recycle.control.host.agent import STOPPED
 from recycle.control.membership.messages import Opening
 from recycle.control.membership.view import Member, View
 from recycle.job import Job, Server
+from recycle.megatron.flag.command.flags import DEAD
 from recycle.megatron.flag.command.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.flag.run.ending import Ending
 from recycle.megatron.flag.run.recording import Recording
@@ -65,6 +66,7 @@ class ProtectedTraining(NamedTuple):
         transport: what carries the tensors of its stages.
         moments: how many the optimizer has of each parameter, where the state is kept in memory; None where it is not.
         notes: what the first rank has told all others, by name.
+        dead: servers that leave before the first iteration.
     """
 
     plan: Plan
@@ -79,10 +81,11 @@ class ProtectedTraining(NamedTuple):
     transport: TransportKind = "gloo"
     moments: int | None = None
     notes: Mapping[str, bytes] = MappingProxyType({})
+    dead: Sequence[Server] = ()
 
 
 class ProtectedExecution:
-    """Executes plans in one view after the other; an Execution, and Connectable.
+    """Executes plans in one view after the other; it is Connectable.
 
     Args:
         training: what is trained.
@@ -136,7 +139,7 @@ class ProtectedExecution:
     # What the schedule asks for.
 
     def begin(self, stages: Sequence[MegatronStage]) -> None:
-        """See Execution."""
+        """Execute over the chunks of this server from now on, rising; called once, by all servers."""
         training, endpoint = self._training, self._protection.endpoint
         # Versions are counted from the iteration with which training begins.
         version = training.iteration()
@@ -203,15 +206,21 @@ class ProtectedExecution:
         training.ending.listen(self._survivor.tell_to_leave)
         self._survivor.begin()
         self._go_on()
+        if not self._protection.life:
+            self._leave_out(training.dead)
         self.collectives.advance(steps.versions.newest)
         training.code.begin()
         self._roles.play()
 
-    def train(self, iteration: int, force_all_reduce: bool) -> list[Any]:
-        """See Execution.
+    def train(self, iteration: int) -> list[Any]:
+        """Make an iteration.
 
-        The reports are those of the micro-batches of this server's pipeline; the first live server of the last stage
-        also has those of pipelines whose last server is dead.
+        Args:
+            iteration: its number.
+
+        Returns:
+            What the loss function reported for the micro-batches of this server's pipeline, for the training code;
+            empty but on the last stage, whose first live server also has those of pipelines whose last server is dead.
         """
         self.collectives.totals = {}
         if not self._handed_over:
@@ -239,6 +248,16 @@ class ProtectedExecution:
             # Others may have made it before this server was there.
             self._losses.take(self.network.view.peers(self.server.stage), results)
         return self._reports()
+
+    def _leave_out(self, dead: Sequence[Server]) -> None:
+        """Let servers go that are to do no work: one after the other, so that each shard keeps a holder."""
+        for server in dead:
+            try:
+                assert self._survivor is not None
+                self._survivor.go_on_without(server, DEAD)
+                self._go_on()
+            except AdmissionPause as pause:
+                self.enter_next_view(pause)
 
     @property
     def arrives(self) -> bool:

@@ -1,15 +1,14 @@
 """A plan in the place of Megatron's schedule, behind the signature of its ``forward_backward_func``."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.pipeline_parallel import schedules
 from megatron.core.utils import get_model_config
 
 from recycle.control.membership.view import ServerRank
-from recycle.job import Job, Server
+from recycle.job import Server
 from recycle.megatron.flag.command.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.flag.data.script_data import ScriptData
 from recycle.megatron.flag.device.requirements import each_of, iterator_of, require_micro_batches, require_supported
@@ -19,24 +18,6 @@ from recycle.megatron.shared.stage import ForwardStep, MegatronStage, timed
 from recycle.megatron.shared.world import Place
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
-
-
-class Execution(Protocol):
-    """How a server executes the plan of an iteration."""
-
-    def begin(self, stages: Sequence[MegatronStage]) -> None:
-        """Execute over the chunks of a server from now on, rising; called once, by all servers."""
-
-    def train(self, iteration: int, force_all_reduce: bool) -> list[Any]:
-        """Make an iteration.
-
-        Args:
-            iteration: its number.
-            force_all_reduce: whether Megatron wants gradients reduced though its settings leave it to others.
-
-        Returns:
-            What the loss function reported, for the training code; empty but on the last stage.
-        """
 
 
 class ScheduleCall(NamedTuple):
@@ -51,7 +32,6 @@ class ScheduleCall(NamedTuple):
     forward_only: bool = False
     collect_non_loss_data: bool = False
     adjust_tensor_shapes_fn: Any = None
-    force_all_reduce: bool | None = False
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Self:
@@ -69,7 +49,6 @@ class PlanSchedule:
         steps: gives the number of the iteration that begins, by which data and dropout are chosen.
         seed: of dropout.
         execution: what executes the plan.
-        evaluation: what evaluates by the plan; None to leave that to Megatron's own schedule, which takes all servers.
     """
 
     def __init__(
@@ -79,8 +58,7 @@ class PlanSchedule:
         data: ScriptData,
         steps: Callable[[], int],
         seed: int,
-        execution: Execution,
-        evaluation: ProtectedExecution | None = None,
+        execution: ProtectedExecution,
     ) -> None:
         self._plan = plan
         self._server = server
@@ -88,7 +66,6 @@ class PlanSchedule:
         self._steps = steps
         self._seed = seed
         self._execution = execution
-        self._evaluation = evaluation
         self._stages: Sequence[MegatronStage] = ()
 
     @property
@@ -100,19 +77,17 @@ class PlanSchedule:
         """Run the plan once, with the arguments of Megatron's schedules.
 
         Returns:
-            What the loss function reported; see Execution.
+            What the loss function reported; see ProtectedExecution.
 
         Raises:
             RunError: the plan does not fit the call, or a setting is not supported.
         """
         call = ScheduleCall.of(arguments)
-        if call.forward_only and self._evaluation is None:
-            return stock_schedule(self._plan.job)(**arguments)
         require_micro_batches(call.num_microbatches, self._plan, call.forward_only)
         for name in ("adjust_tensor_shapes_fn", "collect_non_loss_data"):
             if getattr(call, name):
                 raise RunError(f"{name} is given, which no plan knows of: do without")
-        if call.forward_only and self._evaluation is not None and self._evaluation.arrives:
+        if call.forward_only and self._execution.arrives:
             raise RunError(
                 f"{self._server} has come back, and the script evaluates the model before it trains: the others are "
                 "past that, and let it in before an iteration only; restart the job"
@@ -123,14 +98,13 @@ class PlanSchedule:
         last = stages[-1]
         iterator, config = iterator_of(call.data_iterator, last.output is None), last.config
         if call.forward_only:
-            assert self._evaluation is not None
-            self._evaluation.settle()
+            self._execution.settle()
             with self._data.evaluation(iterator, call.num_microbatches):
-                return self._evaluation.evaluate()
+                return self._execution.evaluate()
         with timed(config, "forward-backward", log_level=1, barrier=config.barrier_with_L1_time):
             step = self._steps()
             with self._data.iteration(iterator, step, call.num_microbatches):
-                return self._execution.train(step, bool(call.force_all_reduce))
+                return self._execution.train(step)
 
     def begin(self, call: ScheduleCall) -> Sequence[MegatronStage]:
         """Make ready for such calls, if that was not done yet; gives what computes."""
@@ -192,13 +166,3 @@ class ThisRank(NamedTuple):
         here = cls(Server(home, parallel_state.get_pipeline_model_parallel_rank()), rank, layout)
         assert pipeline == here.pipeline, f"{rank} is in pipeline {pipeline} of its server"
         return here
-
-
-def stock_schedule(job: Job) -> Callable[..., list[Any]]:
-    """Megatron's own schedule for a job."""
-    schedule: Callable[..., list[Any]] = schedules.forward_backward_no_pipelining
-    if job.depth > 1:
-        schedule = schedules.forward_backward_pipelining_without_interleaving
-    if not job.standard:
-        schedule = schedules.forward_backward_pipelining_with_interleaving
-    return schedule

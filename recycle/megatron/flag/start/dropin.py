@@ -13,19 +13,17 @@ from typing import Any
 from torch.distributed import HashStore, Store
 from torch.utils.data import DataLoader
 
-from recycle.control.board.parts import NoteBoard
 from recycle.control.membership.view import Member
-from recycle.control.store.sealed_store import SealedStore
 from recycle.control.store.tcp_store import TorchStore
 from recycle.errors import UserError
 from recycle.files import LARGEST
-from recycle.megatron.flag.command.flags import KEEP, REFUSED, owns_steps, read_flags
+from recycle.megatron.flag.command.flags import REFUSED, owns_steps, read_flags
 from recycle.megatron.flag.command.planning import Make, Shape, Source
 from recycle.megatron.flag.command.refusals import not_kept, not_own, refusals, unsplit
 from recycle.megatron.flag.command.server_ranks import ServerRanks
 from recycle.megatron.flag.data.other_data import OtherData
 from recycle.megatron.flag.data.script_data import ScriptData
-from recycle.megatron.flag.device.accelerator import cannot_sum, keep_groups_on_host, lacks_nccl, transport_of
+from recycle.megatron.flag.device.accelerator import keep_groups_on_host, lacks_nccl, transport_of
 from recycle.megatron.flag.device.torch_optimizers import take_torch_optimizers
 from recycle.megatron.flag.device.transformer_engine import cannot_delay
 from recycle.megatron.flag.run.ending import Ending
@@ -34,7 +32,6 @@ from recycle.megatron.flag.run.protected import ProtectedExecution, ProtectedTra
 from recycle.megatron.flag.run.recording import Recording, begin_recordings
 from recycle.megatron.flag.run.restarted_rank import RestartedRank
 from recycle.megatron.flag.run.schedule import PlanSchedule, ThisRank
-from recycle.megatron.flag.run.unprotected import UnprotectedExecution
 from recycle.megatron.flag.start.protection import Protection
 from recycle.megatron.flag.start.releases import leave_out_of_step_calls, parse_flags
 from recycle.megatron.flag.state.saving import save_by_the_living
@@ -64,59 +61,48 @@ class DropIn:
     Args:
         arguments: Megatron's, validated.
         make: makes plans that no catalogue has.
-        protection: what this rank needs to outlive others; None if their death ends the run.
-        groups: all process groups of this rank, if it can outlive others.
+        protection: what this rank needs to outlive others.
+        groups: all process groups of this rank.
 
     Raises:
         UserError: the job cannot be run by a plan; on the first rank only, the others exit.
     """
 
-    def __init__(
-        self,
-        arguments: Any,
-        make: Make,
-        protection: Protection | None = None,
-        groups: Sequence[ReplaceableGroup] = (),
-    ) -> None:
+    def __init__(self, arguments: Any, make: Make, protection: Protection, groups: Sequence[ReplaceableGroup]) -> None:
+        from megatron.training.training import num_floating_point_operations
+
         self._arguments = arguments
         notes = notes_of(protection)
         # Once: a catalogue stays open.
         source = cache(partial(plan_source, arguments, make))
-        self._plan = plan = share_plan(notes, arguments, source, survives=protection is not None)
+        self._plan = plan = share_plan(notes, arguments, source)
         self._here = here = ThisRank.find(layout_of(arguments))
-        server = here.server
-        member = Member(server, 0 if protection is None else protection.life)
+        server, flags = here.server, read_flags(arguments)
         epoch = int(notes.read("epoch"))
-        self._recording = Recording.open(read_flags(arguments).record, plan, epoch, member, here.rank)
+        self._recording = Recording.open(flags.record, plan, epoch, Member(server, protection.life), here.rank)
         self._data = ScriptData(server.pipeline, lambda: int(arguments.consumed_train_samples))
         self._ending = Ending(arguments)
-        self._protected: ProtectedExecution | None = None
-        self._restarted_rank: RestartedRank | None = None
-        transport = transport_of(arguments.distributed_backend)
-        if protection is not None:
-            from megatron.training.training import num_floating_point_operations
-
-            code = TrainingCode(arguments, self._data, num_floating_point_operations)
-            alone = protection.life > 0
-            arrives = alone or protection.resumes
-            self._restarted_rank = RestartedRank(arguments, code, notes, alone=alone, arrives=arrives)
-            training = ProtectedTraining(
-                plan,
-                Plans(plan, source().catalogue, source().make),
-                iteration=lambda: int(arguments.iteration),
-                minutes=float(arguments.distributed_timeout_minutes),
-                code=code,
-                ending=self._ending,
-                epoch=epoch,
-                recording=self._recording,
-                layout=here.layout,
-                transport=transport,
-                moments=moments_of(arguments),
-                notes=notes.known,
-            )
-            make_steps = self._make_stage_steps if owns_steps(read_flags(arguments)) else self._make_vote
-            self._protected = ProtectedExecution(training, server, protection, groups, make_steps)
-        self._execution = self._protected or UnprotectedExecution(plan, here, job_store().torch_store, transport)
+        self._code = TrainingCode(arguments, self._data, num_floating_point_operations)
+        alone = protection.life > 0
+        arrives = alone or protection.resumes
+        self._restarted_rank = RestartedRank(arguments, self._code, notes, alone=alone, arrives=arrives)
+        training = ProtectedTraining(
+            plan,
+            Plans(plan, source().catalogue, source().make),
+            iteration=lambda: int(arguments.iteration),
+            minutes=float(arguments.distributed_timeout_minutes),
+            code=self._code,
+            ending=self._ending,
+            epoch=epoch,
+            recording=self._recording,
+            layout=here.layout,
+            transport=transport_of(arguments.distributed_backend),
+            moments=moments_of(arguments),
+            notes=notes.known,
+            dead=flags.dead,
+        )
+        make_steps = self._make_stage_steps if owns_steps(flags) else self._make_vote
+        self._execution = ProtectedExecution(training, server, protection, groups, make_steps)
         self._schedule = PlanSchedule(
             plan,
             server,
@@ -125,7 +111,6 @@ class DropIn:
             # Pipelines through one server have the same micro-batches in the plan, and dropout of their own.
             seed=arguments.seed + here.pipeline,
             execution=self._execution,
-            evaluation=self._protected,
         )
 
     def install(self, training: Any) -> None:
@@ -139,19 +124,16 @@ class DropIn:
         leave_out_of_step_calls()
         if self._recording is not None:
             self._recording.install(training, self._arguments, self._execution.recorder)
-        if self._protected is None or self._restarted_rank is None:
-            return
         self._restarted_rank.install(training, self._schedule)
         self._ending.install(training)
-        save = save_by_the_living(training.save_checkpoint, self._protected, self._arguments, self._ending.note_save)
+        save = save_by_the_living(training.save_checkpoint, self._execution, self._arguments, self._ending.note_save)
         replace(training, "save_checkpoint", save)
         if owns_steps(read_flags(self._arguments)):
             self._take_over_steps(training)
 
     def leave(self) -> None:
         """At the end of the script: help others as long as they need it."""
-        if self._protected is not None:
-            self._protected.leave()
+        self._execution.leave()
         if self._recording is not None:
             self._recording.close()
 
@@ -165,7 +147,7 @@ class DropIn:
         def build_train_valid_test_data_loaders(provider: Any) -> Any:
             built = build_loaders(provider)
             loaders[:] = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in built]
-            return built if self._restarted_rank is None else self._restarted_rank.take(built)
+            return self._restarted_rank.take(built)
 
         @wraps(build_iterators)
         def build_train_valid_test_data_iterators(provider: Any) -> Any:
@@ -206,12 +188,12 @@ class DropIn:
     ) -> StageSteps:
         (stage,) = stages
         staggered = self._plan.mode.optimizer == "staggered"
-        return StageSteps(execution, stage, version, stepping_of(self._arguments, self._set_up, staggered))
+        return StageSteps(execution, stage, version, stepping_of(self._arguments, self._code, staggered))
 
     def _make_vote(self, execution: ProtectedExecution, stages: Sequence[MegatronStage], version: int) -> Vote:
         from megatron.training import training
 
-        arguments, optimizer = self._arguments, self._set_up.optimizer
+        arguments, optimizer = self._arguments, self._code.optimizer
         repeats = read_flags(arguments).redundancy is not None
         # Keepers' copies, and a norm of all parameters, are taken right after the step.
         overlaps = arguments.overlap_param_gather and not (repeats or arguments.log_params_norm)
@@ -219,18 +201,13 @@ class DropIn:
         StepOutcome(optimizer, bool(arguments.log_num_zeros_in_grad), training)
         return vote
 
-    @property
-    def _set_up(self) -> TrainingCode:
-        assert self._restarted_rank is not None, "this run is not protected"
-        return self._restarted_rank.code
 
-
-def switch_on(make: Make, protection: Protection | None = None) -> Callable[[], None]:
+def switch_on(make: Make, protection: Protection) -> Callable[[], None]:
     """Replace what has to be, in the ``megatron.training`` that a script is about to use.
 
     Args:
         make: makes plans that no catalogue has.
-        protection: what this rank needs to outlive others; None if their death ends the run.
+        protection: what this rank needs to outlive others.
 
     Returns:
         What has to be called when the script has ended as it should.
@@ -243,19 +220,16 @@ def switch_on(make: Make, protection: Protection | None = None) -> Callable[[], 
     from megatron.training.global_vars import get_args
 
     set_up = training.initialize_megatron
-    share_devices("" if protection is None else protection.endpoint.address)
-    if protection is not None:
-        keep_groups_on_host()
+    share_devices(protection.endpoint.address)
+    keep_groups_on_host()
     groups = make_groups(protection)
     keep_what_optimizers_are_made_of()
-    store = None if protection is None else torch_store(protection)
+    store = torch_store(protection)
     drop_ins: list[DropIn] = []
 
     @wraps(set_up)
     def initialize_megatron(*positional: Any, **keywords: Any) -> Any:
-        if store is not None:
-            keywords["store"] = store
-        result = set_up(*positional, **keywords)
+        result = set_up(*positional, **keywords | {"store": store})
         arguments = get_args()
         drop_in = DropIn(arguments, make, protection, groups)
         drop_in.install(training)
@@ -271,10 +245,8 @@ def switch_on(make: Make, protection: Protection | None = None) -> Callable[[], 
     return leave
 
 
-def make_groups(protection: Protection | None) -> list[ReplaceableGroup]:
+def make_groups(protection: Protection) -> list[ReplaceableGroup]:
     """Have torch make the groups that a rank needs; gives the list in which they will be."""
-    if protection is None:
-        return []
     if not protection.life:
         return make_replaceable_groups()
     server, rank = protection.place(int(os.environ["RANK"]))
@@ -302,29 +274,25 @@ def job_store() -> TorchStore:
     return TorchStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), PATIENCE, corner)
 
 
-def notes_of(protection: Protection | None) -> Notes:
-    """What the first rank tells all others; of a run that outlives its ranks, sealed and in the run's own store."""
-    if protection is None:
-        return Notes(NoteBoard(SealedStore(job_store(), "")), say, returns=False)
-    endpoint = protection.endpoint
-    return Notes(endpoint.board().notes, say, returns=protection.life > 0)
+def notes_of(protection: Protection) -> Notes:
+    """What the first rank tells all others."""
+    return Notes(protection.endpoint.board().notes, say, returns=protection.life > 0)
 
 
-def share_plan(notes: Notes, arguments: Any, source: Callable[[], Source], survives: bool) -> Plan:
+def share_plan(notes: Notes, arguments: Any, source: Callable[[], Source]) -> Plan:
     """Choose a plan and the number of the first view on the first rank, for all of them.
 
     Args:
         notes: what the first rank tells.
         arguments: Megatron's.
         source: where plans come from; it raises UserError if nothing there can be used.
-        survives: whether the run outlives its ranks.
 
     Raises:
         UserError: there is none; on the first rank only, the others exit.
     """
     if arguments.rank == 0 and not notes.returns:
         try:
-            plan = choose_plan(arguments, source, survives)
+            plan = choose_plan(arguments, source)
             epoch = begin_recordings(read_flags(arguments).record, plan)
         except UserError as error:
             notes.tell("plan", b"")
@@ -339,31 +307,24 @@ def share_plan(notes: Notes, arguments: Any, source: Callable[[], Source], survi
     return decode_plan(zlib.decompressobj().decompress(content, LARGEST), "the first rank's plan")
 
 
-def choose_plan(arguments: Any, source: Callable[[], Source], survives: bool) -> Plan:
-    """The plan that some arguments of Megatron's ask for, in a run that outlives its ranks or does not.
+def choose_plan(arguments: Any, source: Callable[[], Source]) -> Plan:
+    """The plan of all servers, with which training begins by some arguments of Megatron's.
 
     Raises:
-        UserError: a setting prevents it, or there is none.
+        UserError: a setting prevents it, there is none, or the dead among the arguments are none of its servers.
     """
     flags = read_flags(arguments)
-    if flags.redundancy is not None and not survives:
-        raise RunError(f"{KEEP} is for runs that survive failures, and this one does not: leave it out")
-    if owns_steps(flags) and not survives:
-        raise RunError(
-            "--recycle-stagger and --recycle-exact are for runs that survive failures, and this one does not: leave "
-            "them out"
-        )
 
     def settings(name: str) -> Any:
         return getattr(arguments, name, None)
 
-    if not survives and settings("distributed_backend") == "gloo" and (reason := cannot_sum(settings)):
-        raise RunError(reason)
     own = not_own(settings, flags.exact) if owns_steps(flags) else ()
     kept = () if flags.redundancy is None or owns_steps(flags) else not_kept(settings)
     for problem in chain(refusals(settings, lacks_nccl()), own, kept):
         raise RunError(str(problem))
-    return source().plan(flags.dead)
+    found = source()
+    found.job.dead_servers(flags.dead).require_peers()
+    return found.plan(())
 
 
 def stepping_of(arguments: Any, code: TrainingCode, staggered: bool) -> Stepping:

@@ -241,19 +241,13 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
         return "this process was started alone"
     try:
         line = read_command_line(words, start.count)
-        problem = unprotected(line.shape, flags.dead)
     except UserError as error:
-        problem = str(error)
-    remedy = f"give all the same file with {TOKEN} or {TOKEN_FILE}"
-    if problem:
-        # Without torchrun there is no store before the script makes one.
-        if start.served:
-            meeting = Rendezvous(start, PATIENCE, None, say, _known_secret(flags, start, environment), remedy)
-            with before_run(), meeting.telling_others():
-                require_same_in_run(meeting, words)
+        return str(error)
+    if problem := unprotected(line.shape):
         return problem
     refuse_elastic(words_of_parent())
     secret = _secret(flags, start, environment)
+    remedy = f"give all the same file with {TOKEN} or {TOKEN_FILE}"
     with ExitStack() as keys:
         etcd = None if flags.store is None else EtcdCluster.parse(flags.store)
         cluster = keys.enter_context(claimed(etcd, start, "", DURATIONS.silence, PATIENCE, say, returns=True))
@@ -302,19 +296,14 @@ def held(folder: Path | None, *, begins: bool) -> AbstractContextManager[None]:
 
 
 def _secret(flags: Flags, start: Start, environment: Mapping[str, str]) -> str:
-    """What all processes of a start have; empty where the user trusts everybody on their network."""
-    secret = _known_secret(flags, start, environment)
+    """What the user gives, or all processes of one host find there; empty if the user trusts all on their network."""
+    secret = given_secret(flags.token_file, environment) or (secret_of_host() if start.is_on_one_host else "")
     if secret or flags.trusts_network:
         return secret
     raise RunError(
         f"several hosts need a secret that no stranger has: give all the same file with {TOKEN} or {TOKEN_FILE}, as "
         f"openssl rand -hex 32 makes one, or say {TRUST} where nobody else is on their network"
     )
-
-
-def _known_secret(flags: Flags, start: Start, environment: Mapping[str, str]) -> str:
-    """The secret that the user gives, or that all processes of one host find there; empty if there is none."""
-    return given_secret(flags.token_file, environment) or (secret_of_host() if start.is_on_one_host else "")
 
 
 def _finished(work: Callable[[], None], life: int) -> int:

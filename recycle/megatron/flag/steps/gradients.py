@@ -51,23 +51,6 @@ def take_overlaps_over(models: Sequence[Any]) -> None:
             model.enable_forward_pre_hook = model.disable_forward_pre_hook = _do_nothing
 
 
-class FinalizedGradients:
-    """What is the same however gradients are finalized: the optimizer is not stepped here."""
-
-    confirms = True
-
-    def collect(self) -> None:
-        """Nothing: Megatron's buffers add up by themselves."""
-
-    def validate(self) -> Redo:
-        """Nothing: the training code steps its optimizer, and knows."""
-        return Redo.NOTHING
-
-    def step(self, chunk: int, *, last: bool) -> Redo:
-        """Nothing: the training code steps its optimizer when the schedule returns."""
-        return Redo.NOTHING
-
-
 class SameParameters(NamedTuple):
     """The ranks of a server that have the same part of something; None where that is this rank alone.
 
@@ -110,8 +93,8 @@ class GradientBucket(NamedTuple):
         ]
 
 
-class LiveGradients(FinalizedGradients):
-    """Where servers are dead, Megatron's groups would hang, so the same is done over the live ones.
+class LiveGradients:
+    """Finalizes gradients as Megatron does, over the live servers: with dead ones, its groups would hang.
 
     The factors are the same, then come a sum over the peers and those ranks of the server that have the same, that of
     what each tensor-parallel rank has a part of, that of tied embeddings, and the division by the number of tokens
@@ -131,6 +114,8 @@ class LiveGradients(FinalizedGradients):
         ViewBroken: a peer is gone.
     """
 
+    confirms = True
+
     def __init__(
         self,
         stages: Sequence[MegatronStage],
@@ -142,7 +127,7 @@ class LiveGradients(FinalizedGradients):
     ) -> None:
         self._models: list[Any] = [stage.model for stage in stages]
         if not all(hasattr(model, "expert_parallel_buffers") for model in self._models):
-            raise RunError("model: with dead servers, gradients are reduced in Megatron's DDP buffers; wrap it in DDP")
+            raise RunError("model: gradients are reduced in Megatron's DDP buffers; wrap it in DDP")
         self._stages = stages
         self._network = network
         self._ranks = ranks
@@ -156,6 +141,17 @@ class LiveGradients(FinalizedGradients):
         self._tie = tie_of(self._models, network, network.view.peers(0), network.view.peers(job.depth - 1))
         if shares:
             network.connect_shares(find_holders(network, job.pipelines))
+
+    def collect(self) -> None:
+        """Nothing: Megatron's buffers add up by themselves."""
+
+    def validate(self) -> Redo:
+        """Nothing: the training code steps its optimizer, and knows."""
+        return Redo.NOTHING
+
+    def step(self, chunk: int, *, last: bool) -> Redo:
+        """Nothing: the training code steps its optimizer when the schedule returns."""
+        return Redo.NOTHING
 
     @property
     def early_sums(self) -> Self | None:
