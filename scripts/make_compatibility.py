@@ -190,7 +190,7 @@ MODEL_KEYS = ("fp16", "exact", "tensor_parallel", "sequence_parallel", "distribu
 ONE_OF = (("chunks", "moving layers"), ("tensor parallelism", "sequence parallelism"))
 """Of these, one implies the other."""
 
-OFF, UNSET = "only if off", "only without it"
+NO = "no"
 """What is accepted where nothing is."""
 
 NOTES = {"--fp8-format": "runs with an `--fp8-recipe`: the default one, `delayed`, is refused"}
@@ -201,7 +201,7 @@ HEAD = """\
 
 This page is made from the code by `scripts/make_compatibility.py`, and a test holds that it is up to date. Each row
 is one setting, judged as `recycle doctor` would judge it. If you look for one option, go to
-[every option by its name](#every-option-by-its-name). For your own job, run the doctor: it knows all your settings
+[every option by its name](#every-option-by-its-name). For your own job, run the doctor: it reads all your settings
 together.
 
 ```bash
@@ -218,7 +218,7 @@ and at least two pipelines, so that each stage has peers. Unless a row says othe
   a failure costs more throughput.
 - **death**: *yes* means that the job survives the death of any process and, with two hosts and
   `--use-tp-pp-dp-mapping`, the loss of a host. *Process* means that it survives the death of any process, and the
-  loss of a host only if the job's size allows it, as if a server fills a host
+  loss of a host only if the job's size allows it, for example if a server fills one
   ([below](#process-and-a-server-that-fills-a-host)).
 - **dist. opt.**, **fp16**, **memory**, **stagger**, **exact**: whether the setting also runs with
   `--use-distributed-optimizer`, `--fp16`, `--recycle-keep-in-memory`, `--recycle-stagger` and `--recycle-exact`. A
@@ -242,16 +242,18 @@ are split:
 | Megatron's own: `--transformer-impl local` | on (default) | fused |
 | Megatron's own | off | split |
 
-In the first row, I still computes a few weight gradients at once: those of the head, of norms and of embeddings.
+In the first row, a few weight gradients are still computed with the input gradients: those of the head, of norms
+and of embeddings.
 
 While all servers live, layers compute their weight gradients as in stock Megatron. As soon as a plan splits the
 backward pass, they leave them for W. This has run on CPUs only, with stand-ins for Transformer Engine's layers.
 
 ### Process, and a server that fills a host
 
-For example, Megatron refuses `--use-tp-pp-dp-mapping` with context parallelism. Rows of such settings have *process*
-under *death*. Without that option, Megatron numbers ranks by stage and then pipeline. So one host may have all
-servers of a stage. Whether it does depends on the job:
+For example, Megatron refuses `--use-tp-pp-dp-mapping` with
+[most sizes of context parallelism](cluster.md#ranks-and-hosts). Rows of such settings have *process* under *death*.
+Without that option, Megatron numbers ranks by stage and then pipeline. So one host may have all servers of a stage.
+Whether it does depends on the job:
 
 | servers | the loss of a host |
 | --- | --- |
@@ -415,10 +417,8 @@ def option_names() -> set[str]:
 
 def values_text(values: tuple[Any, ...]) -> str:
     """Which values of a setting are accepted, in words."""
-    if not values or values == ([],):
-        return UNSET
-    if values[0] is False:
-        return OFF
+    if not values or values == ([],) or values[0] is False:
+        return NO
     return f"only `{values[0]}`" if len(values) == 1 else ", ".join(map(str, values))
 
 
@@ -435,7 +435,7 @@ def refused() -> list[list[str]]:
     for name, other, advice in refusals.AS_ANOTHER:
         if option(name):
             rows.append([f"`{option(name)}`", f"the value of `--{other.replace('_', '-')}`", *advice])
-    rows.append(["`--yaml-cfg`", "only without it", "the schedule cannot be named in that file", "use options"])
+    rows.append(["`--yaml-cfg`", NO, "the schedule cannot be named in that file", "use options"])
     return sorted(rows)
 
 
@@ -447,7 +447,7 @@ def by_name() -> str:
             found[name] = {NOTES.get(name, "runs")}
     for what, values, *_ in refused():
         name, _, when = what.partition(" ")
-        verdict = "refused" if values in (OFF, UNSET) else values if values.startswith("only") else f"only {values}"
+        verdict = "refused" if values == NO else values if values.startswith("only") else f"only {values}"
         said = found.setdefault(name.strip("`"), set())
         if not when:
             said.discard("runs")

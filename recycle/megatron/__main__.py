@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
     allow_most()
     protection = find_protection(flags, rest, os.environ)
     if isinstance(protection, str):
-        say_once(f"the death of a server ends this run, which is plain Megatron, as if without the flag: {protection}")
+        say_once(f"the death of a server ends this run, which follows Megatron's own schedule: {protection}")
         run_script(script, others)
         return 0
     protection.gather()

@@ -81,7 +81,7 @@ def test_with_one_pipeline_the_script_is_what_it_is_without_the_flag(dataset):
     stock = train(dataset, ranks=2, iterations=3)
     flagged = train(dataset, *ON, "--recycle-dead", "W0_1", ranks=2, iterations=3)
     assert (flagged.trained, flagged.evaluated) == (stock.trained, stock.evaluated)
-    said = "the death of a server ends this run, which is plain Megatron, as if without the flag: with one pipeline"
+    said = "the death of a server ends this run, which follows Megatron's own schedule: with one pipeline"
     assert flagged.output.count(said) == 1
 
 
