@@ -84,7 +84,7 @@ class Job(NamedTuple):
     folder: Path
     ranks: int
     words: Sequence[str]
-    module: str = MODULE
+    module: Sequence[str] = (MODULE,)
     on_cpu: bool = False
     script: Path = SCRIPT
 
@@ -131,7 +131,7 @@ class Job(NamedTuple):
             variables |= {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
             if self.on_cpu or not torch.cuda.is_available():
                 variables |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-            command = [sys.executable, "-W", "ignore", "-m", self.module, str(self.script), *self.words]
+            command = [sys.executable, "-W", "ignore", "-m", *self.module, str(self.script), *self.words]
             environment = os.environ | variables
             started.append(
                 subprocess.Popen(command, env=environment, cwd=self.folder, stdout=writer, stderr=writer, text=True)
@@ -204,7 +204,7 @@ def time_against_stock(stages: int, kind: str, model: str) -> str:
         for turn in range(TURNS[model]):
             for variant, done in runs.items():
                 more = [] if variant == "stock" else [*flag, f"{variant}{turn}"]
-                module = PLANNED if variant == "split" else MODULE
+                module = (MODULE,) if variant == "stock" else (PLANNED, variant)
                 done.append(Job(folder, stages, [*words, *more], module).run({}))
         stock, fused, split = (_usual(done) for done in runs.values())
         apart = max(

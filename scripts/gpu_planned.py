@@ -1,8 +1,9 @@
-"""A Megatron training script under the flag, by a plan of the planner's also where all servers are alive.
+"""A Megatron training script under the flag, also with one pipeline, where the flag leaves it to Megatron's schedule.
 
-There the flag takes Megatron's own order, whose backward pass is fused; this one is split where the layers can be.
+Usage: python -m scripts.gpu_planned fused|split SCRIPT ARGUMENT ...
 
-Usage: python -m scripts.gpu_planned SCRIPT ARGUMENT ...
+``fused``: by Megatron's own order, as the flag has it where all servers are alive. ``split``: by a plan of the
+planner's, whose backward pass is split where the layers can be.
 """
 
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterable
 
 from recycle.job import Job, Server
 from recycle.megatron.__main__ import main
+from recycle.megatron.flag.start import protection
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.planner import source
@@ -23,5 +25,7 @@ def searched(job: Job, dead: Iterable[Server], mode: Mode, seconds: float) -> Pl
 
 
 if __name__ == "__main__":
-    source.megatron_plan = searched
-    sys.exit(main(sys.argv[1:]))
+    protection.unprotected = lambda shape: ""  # type: ignore[attr-defined]  # it is imported there
+    if sys.argv[1] == "split":
+        source.megatron_plan = searched
+    sys.exit(main(sys.argv[2:]))
