@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from harness.flag_runs import kill, losses, nearly, needs_training, train
+from harness.flag_runs import kill_in_turn, losses, nearly, needs_training, returns, train
 from harness.undisturbed import trained_by_script
 from recycle.job import Server
 
@@ -85,9 +85,12 @@ def test_with_one_pipeline_the_script_is_what_it_is_without_the_flag(dataset):
     assert flagged.output.count(said) == 1
 
 
-def test_servers_that_are_left_out_leave_before_the_first_iteration(dataset):
-    """Then the others survive one more."""
-    output = train(dataset, *DEAD, "--recycle-restarts", 0, watch=kill([(1, 3, 0.0)])).output
-    before, _, after = output.partition("iteration        1/")
-    assert "W1_1 leaves: --recycle-dead" in before
-    assert re.search(r"W\d_0 was killed by signal 9 .*; training goes on with 2 servers", after)
+def test_servers_that_are_left_out_leave_before_the_first_iteration(dataset, tmp_path, monkeypatch):
+    """Then the others survive one more death, and take the server that died back."""
+    slow = tmp_path / "slow"
+    monkeypatch.setenv("PACE", str(slow))
+    survived = train(dataset, *DEAD, iterations=20, script="paced_gpt.py", watch=kill_in_turn([1], slow))
+    before, _, after = survived.output.partition("iteration        1/")
+    assert before.count("W1_1 leaves: --recycle-dead") == survived.output.count(" leaves: ") == 1
+    assert re.search(r"W1_0 was killed by signal 9 .*; training goes on with 2 servers", after)
+    assert returns(survived) == ["W1_0"]
