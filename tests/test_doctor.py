@@ -201,6 +201,7 @@ def test_beside_a_misspelt_option_no_plan_is_shown(run):
     assert (status, json.loads(out)["plan"]) == (1, None)
 
 
+@hypothesis.settings(max_examples=30)
 @given(
     option=st.sampled_from(sorted(known_options())),
     place=st.integers(3, 40),
@@ -338,7 +339,7 @@ def job_of(pipelines, stages, micro_batches, *words):
 
 
 def test_beside_re_routing_stands_what_could_be_done_instead(run):
-    words = job_of(4, 4, 64, "--num-layers", 32, "--save", "x", "--save-interval", 500)
+    words = job_of(4, 4, 64, "--num-layers", 32, "--save", "x", "--save-interval", 500, *QUICKLY)
     plan = json.loads(run("doctor", "--json", *words)[1])["plan"]
     rerouted = [each["of_before"] for each in plan["failures"]]
     assert plan["without_pipeline"] == 0.75

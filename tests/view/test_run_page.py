@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from harness.browser import chromium, missing
+from harness.browser import missing
 from harness.examples import paper_plan
 from harness.started import wait_until
 from recycle.cli.watch import watch_run
@@ -128,15 +128,15 @@ def test_work_that_a_death_made_void_is_called_so_and_not_idle(open_page, tmp_pa
     assert "void: made again after a failure" in shown.find_element("id", "legend").text
 
 
-def test_dark_theme(tmp_path):
+def test_dark_theme(browser, tmp_path):
     plan = paper_plan()
     path = tmp_path / "page.html"
     path.write_text(page([Panel("plan", chart_of(plan), timeline(plan))]))
     subject = load_subject(write_disturbed(tmp_path / "run"))
     disturbed = tmp_path / "disturbed.html"
     disturbed.write_text(page([Panel("run", make_chart(subject, subject.timeline), subject.timeline)]))
-    with chromium(dark=True) as browser:
-        browser.get(path.as_uri())
+    browser.get(path.as_uri())
+    with width(browser, 1300, dark=True):
         seen = colours(browser)
         assert max(seen, key=seen.get)[0] < 0x40
         assert seen[FORWARD] > 1000

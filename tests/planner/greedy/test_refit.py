@@ -62,7 +62,7 @@ def test_a_server_waits_only_as_long_as_it_can_still_keep_the_target():
         (8, 16, 8, (1, 1, 1), 1, 137),
         (8, 16, 8, (10, 12, 7), 1, 1031),
         (16, 16, 16, (10, 12, 7), 0, 1080),
-        (16, 16, 24, (10, 12, 7), 0, 1080),
+        pytest.param(16, 16, 24, (10, 12, 7), 0, 1080, marks=pytest.mark.long),
     ],
 )
 def test_no_plan_is_behind_the_best_public_scheduler(servers, micro_batches, whole_stages, costs, latency, public):
