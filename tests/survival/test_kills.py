@@ -41,7 +41,7 @@ def test_a_kill_before_any_instruction_is_survived(tmp_path, mode, kills):
         assert each.noticed <= each.agreed <= each.rebuilt <= each.restored <= each.redone
 
 
-@pytest.mark.parametrize(("first", "last"), [("W0_0", "W1_1"), ("W1_1", "W0_0")])
+@pytest.mark.parametrize(("first", "last"), [("W0_0", "W1_1"), pytest.param("W1_1", "W0_0", marks=pytest.mark.long)])
 def test_the_first_and_the_last_iteration_are_no_exception_nor_is_the_leader(tmp_path, first, last):
     faults = kill(first, 0, Op.F), kill(last, 11, Op.STEP)
     Scenario(tmp_path, *faults).survive(*lives(first, last))
