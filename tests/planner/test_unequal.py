@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from harness.examples import QUICK
@@ -38,7 +38,7 @@ def unequal_job(latency=0, slow=100):
 
 
 @given(st.data(), modes)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_plans_are_legal_from_their_rows_and_survive_files(tmp_path_factory, data, mode):
     job = data.draw(unequal_jobs(4, pipelines=3))
     # A file of a job that takes no time is refused.
@@ -66,7 +66,7 @@ TINY = {
 
 @pytest.mark.parametrize("kind", TINY)
 @given(st.data(), modes)
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 def test_no_bound_is_above_the_least_value_and_no_plan_below(kind, data, mode):
     job = data.draw(TINY[kind])
     problem = make_problem(job, some_dead(data.draw, job), mode)

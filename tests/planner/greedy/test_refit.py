@@ -22,7 +22,7 @@ def v_problem(servers, micro_batches, limit, costs=(10, 12, 7), latency=0):
 
 
 @given(placed_problems(), st.sampled_from(POLICIES), st.sampled_from([0, 20, 1 << 60]))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_f_and_i_keep_their_order_and_the_plan_stays_legal(problem, policy, target):
     assume(problem.kinds == 3)
     before = schedule_chunks(problem, policy)
@@ -33,7 +33,7 @@ def test_f_and_i_keep_their_order_and_the_plan_stays_legal(problem, policy, targ
 
 
 @given(placed_problems(pipelines=2, micro_batches=3))
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_every_schedule_made_in_one_go_is_legal(problem):
     for programs in chunk_schedules(problem):
         assert not check_plan(made(problem, programs))
