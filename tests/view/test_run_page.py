@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from harness.browser import missing
 from harness.examples import paper_plan
 from harness.started import wait_until
 from recycle.cli.watch import watch_run
@@ -24,6 +23,7 @@ from tests.view.pages import (
     BACK,
     DARK_PAUSE,
     FORWARD,
+    IN_A_BROWSER,
     LOST,
     PAUSE,
     colours,
@@ -37,10 +37,7 @@ from tests.view.pages import (
 )
 from tests.view.samples import chart_of, measured
 
-pytestmark = [
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = IN_A_BROWSER
 
 
 def test_a_run_below_its_plan_on_one_time_axis(open_page):

@@ -9,24 +9,15 @@ import torch
 
 from harness import stand_in_library
 from harness.stand_in import Library
-from harness.stand_in_transport import ends_over
 from recycle.runtime.net.connect import connect_pair
 from recycle.runtime.net.nccl.bindings import Call
 from tests.runtime.net.contract.mutants import MUTANTS
-from tests.runtime.net.contract.ranks import GLOO, STAGED, Broken, Ends, Processes, Threads
+from tests.runtime.net.contract.ranks import GLOO, STAGED, Broken, Ends, Processes, stand_in
 from tests.runtime.net.contract.rules import RULES
 
 PATIENCE = 90.0
 SHORT = 2.0
 """For who is expected to hang."""
-
-
-def stand_in(one_queue):
-    def world():
-        library = Library(one_queue)
-        return Ends(*ends_over(library)), library.count
-
-    return Threads(world)
 
 
 class LibraryProcesses:
