@@ -32,7 +32,7 @@ def missing() -> str | None:
 
 
 @contextmanager
-def chromium(width: int = 1300, height: int = 800, dark: bool = False) -> Iterator[Any]:
+def chromium(width: int = 1300, height: int = 800) -> Iterator[Any]:
     """A driver of a new browser window, with nothing kept from others."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
@@ -42,8 +42,6 @@ def chromium(width: int = 1300, height: int = 800, dark: bool = False) -> Iterat
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         for flag in (*FLAGS, f"--window-size={width},{height}", f"--user-data-dir={profile}"):
             options.add_argument(flag)
-        if dark:
-            options.add_argument("--blink-settings=preferredColorScheme=0")
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver") or ""))
         try:

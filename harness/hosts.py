@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from harness.processes import PROCESSES, children, is_running, send_signal
@@ -26,6 +26,7 @@ PREFIX = "recycle"
 INIT = "mount -t tmpfs tmpfs /dev/shm && hostname {name} && echo ready && exec sleep infinity"
 
 
+@cache
 def missing() -> str:
     """Why there can be no hosts here; empty if there can."""
     if sys.platform != "linux" or os.geteuid() != 0:

@@ -81,16 +81,23 @@ def options_of(verb):
     return {each.opts[-1] for each in params if isinstance(each, click.Option)}
 
 
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """A folder with a file of each kind that a verb reads; no test writes into it."""
+    folder = tmp_path_factory.mktemp("inputs")
+    (folder / "job.toml").write_text("pipelines = 2\nstages = 2\nmicro_batches = 2\n")
+    save_plan(paper_plan(), folder / "plan.json")
+    save_plan(paper_plan(failed=()), folder / "whole.json")
+    for words in ("plan job.toml --form compute -o compute.json", "catalogue job.toml --failures 1 -o catalogue.zip"):
+        named = [str(folder / word) if "." in word else word for word in words.split()]
+        group([*named, "--moves", "1"], standalone_mode=False)
+    return folder
+
+
 @pytest.fixture
-def files(run, tmp_path, monkeypatch):
+def files(inputs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "job.toml").write_text("pipelines = 2\nstages = 2\nmicro_batches = 2\n")
-    save_plan(paper_plan(), tmp_path / "plan.json")
-    save_plan(paper_plan(failed=()), tmp_path / "whole.json")
-    run("plan", "job.toml", "--moves", 1, "--form", "compute", "-o", "compute.json")
-    run("catalogue", "job.toml", "--failures", 1, "--moves", 1, "-o", "catalogue.zip")
-    names = {"job": "job.toml", "catalogue": "catalogue.zip"}
-    return names | {name: f"{name}.json" for name in ("plan", "whole", "compute")}
+    return {path.stem: str(path) for path in inputs.iterdir()}
 
 
 @pytest.mark.parametrize("verb", VERBS)

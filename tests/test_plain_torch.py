@@ -1,27 +1,28 @@
 """The example for people without Megatron: short, and its loss does not depend on who is dead."""
 
-import subprocess
-import sys
-from pathlib import Path
+import os
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "plain_torch.py"
+from harness.forked import Forked
+from harness.paths import ROOT
+
+SCRIPT = ROOT / "scripts" / "plain_torch.py"
 
 
-def losses(*arguments):
-    command = [sys.executable, str(SCRIPT), "--steps", "5", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines()]
+def losses(folder, *arguments):
+    with Forked([str(SCRIPT), "--steps", "5", *arguments], os.environ, folder) as example:
+        said = example.stdout.read()
+    assert example.returncode == 0, said
+    return [float(line.rpartition(" ")[2]) for line in said.splitlines()]
 
 
 def test_it_is_short():
     assert len(SCRIPT.read_text().splitlines()) < 80
 
 
-def test_it_trains_and_goes_on_without_a_server():
-    whole = losses()
+def test_it_trains_and_goes_on_without_a_server(tmp_path):
+    whole = losses(tmp_path)
     assert len(whole) == 5
     assert whole[-1] < whole[0]
-    assert losses("--dead", "W1_2") == pytest.approx(whole, abs=2e-5)
+    assert losses(tmp_path, "--dead", "W1_2") == pytest.approx(whole, abs=2e-5)

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.examples import paper_plan
+from recycle.cli.surroundings import settled
 from recycle.files import read_bytes, without_mark, write_whole
 from recycle.plan.document import save_plan
 
@@ -54,25 +55,35 @@ def call(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("columns", ["0", "-3", "", "²", "9" * 30, "9" * 5000, "wide"])
-def test_a_width_that_is_none_is_that_of_a_page(call, columns):
-    usual = call("show", COLUMNS="80").stdout
-    assert call("show", COLUMNS=columns).stdout == usual
+def test_a_width_that_is_none_is_that_of_a_page(call):
+    usual, given = (call("show", COLUMNS=columns).stdout for columns in ("80", "9" * 5000))
+    assert given == usual
     assert usual.strip()
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_what_every_command_prints_fits_any_width_and_encoding(call, name):
-    for variables in (
-        {"COLUMNS": "0"},
-        {"PYTHONIOENCODING": "ascii"},
-        {"PYTHONIOENCODING": "latin-1", "COLUMNS": "1"},
-        {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""},
-    ):
-        done = call(name, **variables)
-        assert (done.returncode, b"Traceback" in done.stderr) == (0, False), (variables, done.stderr)
-        assert done.stdout.strip()
-        assert b"\x1b" not in done.stdout
+@pytest.mark.parametrize("columns", ["0", "-3", "", "²", "9" * 30, "9" * 5000, "wide"])
+def test_no_width_is_left_to_libraries_that_is_none(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    with settled():
+        assert "COLUMNS" not in os.environ
+
+
+NARROW = {"COLUMNS": "1", "PYTHONIOENCODING": "ascii"}
+
+
+@pytest.mark.parametrize(
+    ("name", "variables"),
+    [
+        *((name, NARROW) for name in sorted(COMMANDS)),
+        ("show", {"COLUMNS": "0", "PYTHONIOENCODING": "latin-1"}),
+        ("show", {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""}),
+    ],
+)
+def test_what_every_command_prints_fits_any_width_and_encoding(call, name, variables):
+    done = call(name, **variables)
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
+    assert done.stdout.strip()
+    assert b"\x1b" not in done.stdout
 
 
 def test_a_dash_is_standard_input_and_standard_output(call, tmp_path):
@@ -122,8 +133,18 @@ def test_a_closed_standard_input_is_one_line(call):
     assert done.stderr.decode().endswith("recycle: standard input: it is closed; give a file in the place of -\n")
 
 
+WRITES = {"show", "json", "csv", "output", "picture", "help"}
+"""A command of each way in which standard output is written."""
+
+
 @pytest.mark.parametrize(
-    ("name", "unbuffered"), [*((name, "") for name in sorted(COMMANDS)), ("check", "1"), ("json", "1")]
+    ("name", "unbuffered"),
+    [
+        *((name, "") for name in sorted(WRITES)),
+        *(pytest.param(name, "", marks=pytest.mark.long) for name in sorted(COMMANDS.keys() - WRITES)),
+        ("check", "1"),
+        ("json", "1"),
+    ],
 )
 def test_a_full_disk_is_one_line_and_a_closed_pipe_is_none(call, name, unbuffered):
     done = call(name, "> /dev/full", PYTHONUNBUFFERED=unbuffered)

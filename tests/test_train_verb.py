@@ -135,13 +135,23 @@ finally:
 """
 
 
+def said_before_anything_slow(folder, *words):
+    """What a command says to standard error that is refused before anything slow is imported."""
+    command = [sys.executable, "-c", SLOW, *map(str, words)]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "slow:\n")
+    return ended.stderr
+
+
+def require_refusal(said, message):
+    """It is one line, behind one that says so where something takes long."""
+    assert re.search(rf"^recycle: .*{message}.*\n\Z", said, re.MULTILINE), said
+
+
 def test_a_folder_in_which_a_run_is_alive_is_refused_before_anything_slow(tmp_path):
-    words = ["train", *SMALL, "--resume", "-o", str(tmp_path / "run")]
     with taken(tmp_path / "run"):
-        ended = subprocess.run([sys.executable, "-c", SLOW, *words], capture_output=True, text=True)
-    assert ended.returncode == 2
-    assert re.fullmatch(r"recycle: .*/run: a run is alive in it; .* --output\n", ended.stderr)
-    assert ended.stdout == "slow:\n"
+        said = said_before_anything_slow(tmp_path, "train", *SMALL, "--resume", "-o", tmp_path / "run")
+    assert re.fullmatch(r"recycle: .*/run: a run is alive in it; .* --output\n", said)
 
 
 @pytest.mark.parametrize(
@@ -153,11 +163,7 @@ def test_a_folder_in_which_a_run_is_alive_is_refused_before_anything_slow(tmp_pa
 )
 def test_a_folder_that_does_not_fit_is_refused_before_anything_slow(tmp_path, options, checkpoint, message):
     (tmp_path / "run" / "checkpoints" / checkpoint).mkdir(parents=True)
-    words = ["train", *SMALL, *options, "-o", str(tmp_path / "run")]
-    ended = subprocess.run([sys.executable, "-c", SLOW, *words], capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout) == (2, "slow:\n")
-    # What takes long says so first.
-    assert re.search(rf"^recycle: .*{message}.*\n\Z", ended.stderr, re.MULTILINE)
+    require_refusal(said_before_anything_slow(tmp_path, "train", *SMALL, *options, "-o", "run"), message)
 
 
 @pytest.mark.parametrize("options", [["--resume"], ["--resume-from", "run"]])
@@ -165,11 +171,9 @@ def test_a_run_that_has_all_its_iterations_is_refused_before_anything_slow(tmp_p
     checkpoint = tmp_path / "run" / "checkpoints" / "step-00000020"
     checkpoint.mkdir(parents=True)
     (checkpoint / MANIFEST).write_bytes(msgspec.json.encode(Manifest(2, 20, {})))
-    words = ["train", *SMALL, *options, "-o", "run", "--iterations", "20"]
-    ended = subprocess.run([sys.executable, "-c", SLOW, *words], capture_output=True, text=True, cwd=tmp_path)
-    assert (ended.returncode, ended.stdout) == (2, "slow:\n")
+    said = said_before_anything_slow(tmp_path, "train", *SMALL, *options, "-o", "run", "--iterations", 20)
     found = r"recycle: iterations is 20, and \S+/step-00000020 has 20 of them already; ask for more\n"
-    assert re.fullmatch(found, ended.stderr)
+    assert re.fullmatch(found, said)
 
 
 @pytest.mark.parametrize(
@@ -210,11 +214,7 @@ def test_what_is_wrong_is_refused_before_anything_slow(tmp_path, option, content
         value = content
     else:
         value.write_text(content)
-    words = ["train", *SMALL, option, value, "-o", tmp_path / "run"]
-    ended = subprocess.run([sys.executable, "-c", SLOW, *map(str, words)], capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout) == (2, "slow:\n")
-    # What takes long says so first.
-    assert re.search(rf"^recycle: .*{message}.*\n\Z", ended.stderr, re.MULTILINE)
+    require_refusal(said_before_anything_slow(tmp_path, "train", *SMALL, option, value, "-o", "run"), message)
 
 
 def test_a_profile_refuses_a_model_before_anything_slow(tmp_path):
@@ -224,20 +224,15 @@ def test_a_profile_refuses_a_model_before_anything_slow(tmp_path):
         ("tensor_parallel = 2", "one rank"),
     ):
         (tmp_path / "model.toml").write_text(key)
-        words = ["profile", *SMALL, "--model", str(tmp_path / "model.toml"), "-o", str(tmp_path / "job.toml")]
-        ended = subprocess.run([sys.executable, "-c", SLOW, *words], capture_output=True, text=True)
-        assert (ended.returncode, ended.stdout) == (2, "slow:\n")
-        assert message in ended.stderr
+        said = said_before_anything_slow(tmp_path, "profile", *SMALL, "--model", "model.toml", "-o", "job.toml")
+        require_refusal(said, message)
     assert [each.name for each in tmp_path.iterdir()] == ["model.toml"]
 
 
 @pytest.mark.parametrize("words", [["nowhere"], ["nowhere", "--address", "nosuch0"]])
 def test_a_run_that_is_not_there_is_said_to_a_joiner_before_anything_slow(tmp_path, words):
-    ended = subprocess.run([sys.executable, "-c", SLOW, "join", *words], capture_output=True, text=True, cwd=tmp_path)
-    assert (ended.returncode, ended.stdout) == (2, "slow:\n")
-    assert re.fullmatch(
-        r"recycle: (nowhere/plan.json: cannot be read|address nosuch0 cannot be used): .*\n", ended.stderr
-    )
+    refused = r"recycle: (nowhere/plan.json: cannot be read|address nosuch0 cannot be used): .*\n"
+    assert re.fullmatch(refused, said_before_anything_slow(tmp_path, "join", *words))
 
 
 def test_torch_is_told_to_log_nothing_before_it_is_imported_and_to_compile_nothing_for_a_cpu(tmp_path):

@@ -7,18 +7,16 @@ import sys
 import msgspec
 import pytest
 
-from harness.browser import chromium, missing
+from harness.browser import chromium
 from harness.forked import TRAINER
 from harness.started import TRAIN, Started, wait_until
 from recycle.record.reading import load_lines
 from recycle.record.recording import ProcessLine
 from recycle.record.totals import totals_of
 from tests.view.conftest import SCHEDULES
+from tests.view.pages import IN_A_BROWSER
 
-pytestmark = [
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = IN_A_BROWSER
 CLI = (sys.executable, "-c", "from recycle.cli import main; main()")
 FAULTS = """
 [[fault]]

@@ -88,6 +88,7 @@ def begin(words: list[str], variables: dict[str, str], folder: str, output: int)
 def serve(door: socket.socket) -> None:
     """Fork what is asked for, below a process that waits for its end and tells of it."""
     gc.freeze()
+    gc.enable()
     while True:
         content, files, _, _ = socket.recv_fds(door, 1 << 20, 2)
         if not content:
@@ -117,6 +118,8 @@ def serve(door: socket.socket) -> None:
 
 
 if __name__ == "__main__":
+    # What an import makes stays.
+    gc.disable()
     importlib.import_module(sys.argv[2])
     # Whose variables are others than those that it was started with finds no place for a title any more.
     os.environ["SPT_NOENV"] = "1"

@@ -15,9 +15,6 @@ from harness.examples import paper_job
 from tests.control.simulation import World
 from tests.control.test_protocol_machine import Protocol
 
-DEPTH = 5
-"""The orders of seven take two minutes, and all find back as well."""
-
 
 class Step(NamedTuple):
     """One of the things that can happen next.
@@ -91,11 +88,12 @@ class Order:
         return repr((members, machines, agents, stored, self.world.begun, self.world.rung))
 
 
+@pytest.mark.parametrize("depth", [4, *(pytest.param(each, marks=pytest.mark.long) for each in (5, 6))])
 @pytest.mark.parametrize("victim", [0, 1], ids=["the leader dies", "another one dies"])
-def test_in_every_order_in_which_a_death_is_heard_of_the_run_finds_back(victim: int) -> None:
+def test_in_every_order_in_which_a_death_is_heard_of_the_run_finds_back(victim: int, depth: int) -> None:
     orders: list[tuple[Step, ...]] = [()]
     seen: set[object] = set()
-    for _ in range(DEPTH):
+    for _ in range(depth):
         longer = []
         for steps in orders:
             for step in Order(victim, steps).next_steps():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.memory_store import MemoryStore
@@ -119,7 +119,6 @@ def test_writers_at_once_lose_nothing(store: Store) -> None:
     assert sorted(LogReader(log_of(SealedStore(store, "token"))).news()) == list(range(8))
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["append", "hole", "fill", "read"]), max_size=40))
 def test_a_reader_gets_every_entry_once_whatever_writers_do(steps: list[str]) -> None:
     store = MemoryStore()
@@ -145,7 +144,6 @@ def test_a_reader_gets_every_entry_once_whatever_writers_do(steps: list[str]) ->
 COUNTERS = (b"abc", b"", b"-5", b"0", b"3", b"40", b"5000", b"1000000000000", b"\xb2")
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([None, *COUNTERS]), max_size=30))
 def test_what_is_appended_is_read_once_whatever_a_stranger_has_made_of_the_counter(
     counters: list[bytes | None],

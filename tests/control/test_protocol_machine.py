@@ -2,7 +2,7 @@
 
 from itertools import groupby
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -245,10 +245,4 @@ class Protocol(RuleBasedStateMachine):
 
 
 class TestProtocol(Protocol.TestCase):
-    settings = settings(
-        max_examples=100,
-        stateful_step_count=50,
-        deadline=None,
-        report_multiple_bugs=False,
-        suppress_health_check=[HealthCheck.too_slow],
-    )
+    settings = settings(report_multiple_bugs=False)

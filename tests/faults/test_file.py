@@ -3,7 +3,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import tomli_w
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.examples import paper_job
@@ -151,7 +151,6 @@ def encoded(faults):
 
 
 @given(fault_lists)
-@settings(deadline=None)
 def test_faults_parse_back_from_their_text(faults):
     assert decode_faults(encoded(faults)) == faults
 
@@ -179,7 +178,6 @@ EDITS = st.lists(st.tuples(st.integers(0, 10**4), st.integers(0, 12), st.sampled
 
 @pytest.mark.parametrize("name", ["menu.toml", "trace.csv"])
 @given(edits=EDITS)
-@settings(deadline=None)
 def test_a_mutated_file_is_refused_by_an_error_of_the_users(name, edits, tmp_path_factory):
     text = (EXAMPLES / name).read_text()
     for place, length, piece in edits:
@@ -197,7 +195,6 @@ FIELDS = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES))
 
 
 @given(kind=st.sampled_from(Kind), fields=FIELDS)
-@settings(deadline=None)
 def test_fields_of_any_value_are_refused_by_an_error_of_the_users(kind, fields, tmp_path_factory):
     content = fault(kind=f'"{kind.value}"', **fields).encode()
     assert "\n" not in refusal("fields.toml", content, tmp_path_factory.getbasetemp())

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from harness.examples import paper_job, placed_job
 from recycle.errors import UserError
@@ -32,7 +32,6 @@ def test_what_is_left_out_is_any(text, meant):
 
 
 @given(patterns())
-@settings(deadline=None)
 def test_the_text_form_parses_back(pattern):
     assert InstructionPattern.parse(str(pattern)) == pattern
 

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.examples import paper_job
@@ -20,7 +20,6 @@ def jobs_with_dead(draw):
 
 
 @given(jobs_with_dead(), SEEDS, st.floats(0.5, 100), REPAIRS)
-@settings(deadline=None)
 def test_no_stage_is_emptied_and_times_are_in_order(case, seed, mtbf, repair):
     job, dead = case
     faults = random_faults(job, mtbf, seed, 100.0, repair, dead).entries
@@ -41,7 +40,6 @@ def test_no_stage_is_emptied_and_times_are_in_order(case, seed, mtbf, repair):
 
 
 @given(jobs(), SEEDS, REPAIRS)
-@settings(deadline=None)
 def test_a_seed_gives_the_same_faults(job, seed, repair):
     assert random_faults(job, 5.0, seed, 60.0, repair) == random_faults(job, 5.0, seed, 60.0, repair)
 

@@ -52,14 +52,12 @@ def assemble(problem, compute, form="lowered"):
 
 
 @given(scheduled(), st.sampled_from(["lowered", "compute"]))
-@settings(max_examples=150, deadline=None)
 def test_what_the_planner_makes_is_legal_in_both_forms(case, form):
     problem, compute = case
     assert check_plan(assemble(problem, compute, form)) == ()
 
 
 @given(st.one_of(scheduled(), placed_and_scheduled()), st.data())
-@settings(max_examples=150, deadline=None)
 def test_what_is_left_of_a_legal_plan_for_a_smaller_batch_can_be_executed(case, data):
     problem, compute = case
     number = data.draw(st.integers(1, problem.job.micro_batches))
@@ -224,7 +222,7 @@ def test_figures_are_recomputed():
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_mutation_passes_unless_it_is_another_legal_plan(data):
     """Swapping, dropping, duplicating or replacing an instruction is caught, or leaves the recorded figures true."""
     server = data.draw(st.sampled_from(sorted(PLAN.programs)))

@@ -35,7 +35,7 @@ def test_failures_in_different_pipelines_are_read_with_a_role():
 
 
 @given(st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_the_canonical_plan_is_legal_in_any_names(data):
     job = data.draw(jobs(pipelines=4, depth=3, micro_batches=3))
     dead = job.dead_servers(data.draw(failed_sets(job)))

@@ -58,7 +58,7 @@ def simulate(problem, programs, iterations, staggered):
 
 
 @given(scheduled(pipelines=2, depth=3, micro_batches=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_period_is_the_steady_rate_of_endless_execution(case):
     problem, programs = case
     clock = run_clock(problem.job, problem.mode, programs)
@@ -71,7 +71,7 @@ def test_the_period_is_the_steady_rate_of_endless_execution(case):
 
 
 @given(scheduled())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_makespan_is_the_end_of_a_first_iteration(case):
     problem, programs = case
     clock = run_clock(problem.job, problem.mode, programs)
@@ -80,7 +80,7 @@ def test_the_makespan_is_the_end_of_a_first_iteration(case):
 
 
 @given(scheduled())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_times_keep_every_rule_of_the_period(case):
     problem, programs = case
     job = problem.job

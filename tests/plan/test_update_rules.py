@@ -32,7 +32,7 @@ OVERLAPPED = v_plan(True)
 
 
 @given(placed_problems())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_each_chunk_is_reduced_when_its_gradients_are_there_and_no_server_takes_part_in_two_at_once(problem):
     job = msgspec.structs.replace(problem.job, overlap_reduction=True)
     clock = run_clock(job, problem.mode, instructions(problem, schedule_chunks(problem, POLICIES[0])))

@@ -61,7 +61,7 @@ def test_a_plan_above_its_bound_says_so():
     assert "3 slots above" in explain(plan).time
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(scheduled())
 def test_any_legal_plan_is_explained(made):
     problem, programs = made

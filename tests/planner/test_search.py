@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from harness.examples import QUICK, paper_job
@@ -60,7 +60,7 @@ def test_the_bound_is_below_the_least_period_and_the_plan_is_whole_and_as_short(
 
 
 @given(st.data(), modes)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 def test_every_policy_executes_every_task_around_dead_servers(data, mode):
     job = data.draw(unequal_jobs(5, 3, pipelines=4))
     problem = make_problem(job, some_dead(data.draw, job), mode)
@@ -125,7 +125,7 @@ def test_a_plan_below_its_bound_is_an_error(monkeypatch):
 
 
 @given(st.data(), modes)
-@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10)
 def test_pipelines_written_out_are_planned_as_those_by_number(data, mode):
     job = data.draw(placed_jobs(pipelines=3, servers=2, chunks=4, micro_batches=3))
     # By number, servers may stand in another order than their chunks; written out, they have that of their chunks.
@@ -145,7 +145,7 @@ def test_pipelines_written_out_are_planned_as_those_by_number(data, mode):
 
 
 @given(st.data(), st.integers(1, 2), modes)
-@settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6)
 def test_a_plan_around_dead_servers_does_not_depend_on_the_numbers_of_the_pipelines(data, places, mode):
     job = data.draw(unequal_jobs(3, 3, pipelines=3))
     problem = make_problem(job, some_dead(data.draw, job), mode)
@@ -159,7 +159,7 @@ def test_a_plan_around_dead_servers_does_not_depend_on_the_numbers_of_the_pipeli
 
 
 @given(st.data())
-@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10)
 def test_free_routing_is_no_longer_than_home_around_dead_servers(data):
     job = data.draw(unequal_jobs(3, 3))
     dead = some_dead(data.draw, job)

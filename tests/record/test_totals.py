@@ -1,7 +1,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle.record.recording import DeathLine, EvaluationLine, IterationLine, ViewLine
@@ -149,7 +149,6 @@ def stories(draw):
     return story
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(story=stories(), chance=st.randoms(use_true_random=False))
 def test_every_step_is_passed_on_once_in_order_however_the_servers_words_mix(story, chance):
     streams = [list(stream) for stream in story.streams.values()]

@@ -208,7 +208,7 @@ class Trained:
     st.integers(1, 3),
     st.sampled_from([0, 0, 1, 3]),
 )
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_whoever_dies_there_is_a_version_for_all_at_most_one_whole_iteration_back(
     seed, stages, pipelines, ranks, hosts, copies, every
 ):

@@ -112,7 +112,7 @@ def traces(draw):
     return Outages("random", PLACES, seconds, tuple(sorted(entries, key=lambda entry: entry.start)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(traces(), st.sampled_from(ALL), st.floats(0.01, 1000))
 def test_every_second_of_every_server_is_in_one_bucket(outages, name, iteration):
     policy = make_policy(name, Ground(JOB, iteration, 8, max(outages.failures_per_second, 1e-9)), RATES)

@@ -5,8 +5,7 @@ import pytest
 from harness.hosts import hosts, missing
 from harness.started import TRAIN, by_hand, small_run
 
-WHY_NOT = missing()
-pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 IPV4, IPV6 = "10.77.0.{}/24", "fd77::{}/64"
 OWN_NAME = "127.0.1.1"

@@ -97,7 +97,6 @@ def batch(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 def test_the_job_that_is_told_to_end_makes_a_checkpoint_first(batch):
     process, cluster = batch

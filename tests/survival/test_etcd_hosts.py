@@ -9,7 +9,7 @@ from harness.hosts import hosts, missing
 from harness.started import TRAIN, Started, count_iterations, losses, newest_view, small_run, wait_until
 
 WHY_NOT = missing() or etcd_missing()
-pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 
 ITERATIONS = 60
 

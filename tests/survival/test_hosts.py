@@ -17,8 +17,7 @@ from harness.started import TRAIN, Started, count_iterations, losses, small_run,
 from recycle.control.membership.durations import Durations
 from recycle.runtime.launch.meet.secret import SECRET
 
-WHY_NOT = missing()
-pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(400)]
 
 ITERATIONS = 40
 

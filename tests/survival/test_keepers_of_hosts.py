@@ -14,8 +14,7 @@ from recycle.runtime.checkpoint_folders import folder_of
 from recycle.state.redundancy import Redundancy
 from tests.survival.test_hosts import titles
 
-WHY_NOT = missing()
-pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(400)]
 
 ITERATIONS, SAVED = 60, 50
 PIPELINES = 2

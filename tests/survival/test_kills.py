@@ -41,7 +41,7 @@ def test_a_kill_before_any_instruction_is_survived(tmp_path, mode, kills):
         assert each.noticed <= each.agreed <= each.rebuilt <= each.restored <= each.redone
 
 
-@pytest.mark.parametrize(("first", "last"), [("W0_0", "W1_1"), ("W1_1", "W0_0")])
+@pytest.mark.parametrize(("first", "last"), [("W0_0", "W1_1"), pytest.param("W1_1", "W0_0", marks=pytest.mark.long)])
 def test_the_first_and_the_last_iteration_are_no_exception_nor_is_the_leader(tmp_path, first, last):
     faults = kill(first, 0, Op.F), kill(last, 11, Op.STEP)
     Scenario(tmp_path, *faults).survive(*lives(first, last))
@@ -57,42 +57,40 @@ def test_a_fault_that_did_not_happen_is_told(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    "doom",
-    [
-        Doom("W1_1#0", "start", -1),
-        Doom("W0_0#0", "start", -1),
-        Doom("W1_0#0", "rebuild", -1),
-        Doom("W0_0#0", "connect", 0),
-        Doom("W2_1#0", "between 0", 0),
-        Doom("W1_0#0", "between 12", 0),
-        Doom("W0_0#0", "between 12", 0),
-    ],
-    ids=str,
+def dooms(shown, *others):
+    """Of which those that leaders and others have in common are tried with leaders."""
+    return pytest.mark.parametrize(
+        "doom", [*shown, *(pytest.param(each, marks=pytest.mark.long) for each in others)], ids=str
+    )
+
+
+@dooms(
+    [Doom("W0_0#0", "start", -1), Doom("W1_0#0", "rebuild", -1), Doom("W0_0#0", "between 12", 0)],
+    Doom("W1_1#0", "start", -1),
+    Doom("W0_0#0", "connect", 0),
+    Doom("W2_1#0", "between 0", 0),
+    Doom("W1_0#0", "between 12", 0),
 )
 def test_there_is_no_moment_before_the_first_or_after_the_last_iteration(tmp_path, doom):
     Scenario(tmp_path, dooms=[doom]).survive(*lives(doom.member[:4]))
 
 
-@pytest.mark.parametrize("dead", [("W0_1", "W1_1"), ("W0_0", "W2_1"), ("W1_0", "W1_1")], ids=" ".join)
+@pytest.mark.parametrize(
+    "dead",
+    [("W0_0", "W2_1"), *(pytest.param(each, marks=pytest.mark.long) for each in (("W0_1", "W1_1"), ("W1_0", "W1_1")))],
+    ids=" ".join,
+)
 def test_two_at_once(tmp_path, dead):
     fault = Fault(Kind.KILL, tuple(map(Server.parse, dead)), at=0.05)
     result = Scenario(tmp_path, fault, until=settled(*dead)).survive(*lives(*dead))
     assert set(result.deaths) == {f"{each}#0" for each in dead}
 
 
-@pytest.mark.parametrize(
-    "doom",
-    [
-        Doom("W1_0#0", "drop", 0),
-        Doom("W0_0#0", "drop", 0),
-        Doom("W0_0#0", "make", 0),
-        Doom("W1_1#0", "rebuild", 0),
-        Doom("W0_0#0", "rebuild", 0),
-        Doom("W1_0#0", "connect", 1),
-        Doom("W0_0#0", "connect", 1),
-    ],
-    ids=str,
+@dooms(
+    [Doom("W0_0#0", "drop", 0), Doom("W0_0#0", "make", 0), Doom("W1_1#0", "rebuild", 0), Doom("W0_0#0", "connect", 1)],
+    Doom("W1_0#0", "drop", 0),
+    Doom("W0_0#0", "rebuild", 0),
+    Doom("W1_0#0", "connect", 1),
 )
 def test_a_second_one_during_the_recovery_from_the_first(tmp_path, doom):
     Scenario(tmp_path, kill("W2_1", 3, Op.F), dooms=[doom]).survive(*lives("W2_1", doom.member[:4]))

@@ -95,7 +95,6 @@ def pods(manifest, start, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 def test_the_job_outlives_the_node_of_its_first_pod(pods):
     made, nodes = pods
@@ -106,7 +105,6 @@ def test_the_job_outlives_the_node_of_its_first_pod(pods):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 def test_pods_that_are_told_to_end_make_a_checkpoint_and_one_that_is_drained_leaves_alone(pods):
     made, _ = pods

@@ -8,8 +8,7 @@ import pytest
 from harness.hosts import hosts, missing
 from harness.started import TRAIN, losses, small_run, wait_until
 
-WHY_NOT = missing()
-pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(400)]
 
 NAMED = "no data comes through between host2 (W1_0) and host3 (W2_0), though both give signs of life"
 LEFT_OUT = "W2_0 is left out: no data comes through between host2 (W1_0) and host3 (W2_0)"

@@ -79,7 +79,9 @@ def test_who_does_not_come_in_time_is_declared_dead_by_name_and_the_others_begin
     assert (result.deaths[NAME].reason, result.deaths[NAME].noticed) == ("did not announce itself for 8 s", "answer")
 
 
-@pytest.mark.parametrize("dead", [("W1_0",), ("W1_0", "W1_1")], ids=["agent", "host"])
+@pytest.mark.parametrize(
+    "dead", [pytest.param(("W1_0",), marks=pytest.mark.long, id="agent"), pytest.param(("W1_0", "W1_1"), id="host")]
+)
 def test_a_worker_dies_with_its_agent_and_a_host_with_all_of_its_servers(tmp_path, dead):
     killed = Fault(Kind.AGENT_KILL, tuple(map(Server.parse, dead)), step=3)
     result = Scenario(tmp_path, killed, until=settled(*dead), durations=IMPATIENT).survive(*lives(*dead))
@@ -179,8 +181,8 @@ def test_a_replacement_is_let_in_and_all_is_as_before(tmp_path):
     "doom",
     [
         pytest.param(Doom("W2_1#0", "rebuild", 1), marks=pytest.mark.long),
+        pytest.param(Doom("W2_1#0", "connect", 2), marks=pytest.mark.long),
         Doom("W0_0#0", "rebuild", 1),
-        Doom("W2_1#0", "connect", 2),
     ],
     ids=str,
 )
@@ -190,7 +192,7 @@ def test_a_failure_while_a_server_is_let_in(tmp_path, doom):
 
 
 @pytest.mark.parametrize(
-    "place", ["start", "adopt", *(pytest.param(each, marks=pytest.mark.long) for each in ("rebuild", "connect"))]
+    "place", ["adopt", *(pytest.param(each, marks=pytest.mark.long) for each in ("start", "rebuild", "connect"))]
 )
 def test_a_joiner_that_dies_is_no_loss(tmp_path, place):
     doom = Doom("W1_0#1", place, 2 if place == "connect" else -1)

@@ -6,7 +6,14 @@ from contextlib import contextmanager
 
 import pytest
 
+from harness.browser import missing
 from recycle.view.serving import PageServer
+
+IN_A_BROWSER = [
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+"""Marks of all tests of a module that takes one."""
 
 FORWARD = (0x2F, 0x6D, 0xB5)
 LOST = (0xC1, 0x12, 0x1F)

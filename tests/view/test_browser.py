@@ -4,20 +4,17 @@ import io
 
 import pytest
 
-from harness.browser import missing
 from harness.examples import paper_plan
 from recycle.job import Server
 from recycle.record.planned import timeline
 from recycle.view.chart import make_chart
 from recycle.view.panel import Panel
 from recycle.view.subject import subject_of
+from tests.view import pages
 from tests.view.pages import CRITICAL, FORWARD, LOST, MEMORY, STEP, colours, move, move_to, press, settle, tip, written
 from tests.view.samples import DEAD, chart_of, small
 
-pytestmark = [
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = pages.IN_A_BROWSER
 
 
 @pytest.fixture(scope="module")

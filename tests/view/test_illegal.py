@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.examples import QUICK, paper_plan, placed_job, plan_of
@@ -117,7 +117,7 @@ def test_it_is_drawn_as_a_figure(plan):
     assert figure(WRONG["an instruction twice"](plan)).startswith(b"\x89PNG")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(scheduled(), st.data())
 def test_any_plan_is_drawn_with_or_without_a_random_fault(made, data):
     problem, programs = made

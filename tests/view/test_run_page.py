@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from harness.browser import chromium, missing
 from harness.examples import paper_plan
 from harness.started import wait_until
 from recycle.cli.watch import watch_run
@@ -24,6 +23,7 @@ from tests.view.pages import (
     BACK,
     DARK_PAUSE,
     FORWARD,
+    IN_A_BROWSER,
     LOST,
     PAUSE,
     colours,
@@ -37,10 +37,7 @@ from tests.view.pages import (
 )
 from tests.view.samples import chart_of, measured
 
-pytestmark = [
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = IN_A_BROWSER
 
 
 def test_a_run_below_its_plan_on_one_time_axis(open_page):
@@ -128,15 +125,15 @@ def test_work_that_a_death_made_void_is_called_so_and_not_idle(open_page, tmp_pa
     assert "void: made again after a failure" in shown.find_element("id", "legend").text
 
 
-def test_dark_theme(tmp_path):
+def test_dark_theme(browser, tmp_path):
     plan = paper_plan()
     path = tmp_path / "page.html"
     path.write_text(page([Panel("plan", chart_of(plan), timeline(plan))]))
     subject = load_subject(write_disturbed(tmp_path / "run"))
     disturbed = tmp_path / "disturbed.html"
     disturbed.write_text(page([Panel("run", make_chart(subject, subject.timeline), subject.timeline)]))
-    with chromium(dark=True) as browser:
-        browser.get(path.as_uri())
+    browser.get(path.as_uri())
+    with width(browser, 1300, dark=True):
         seen = colours(browser)
         assert max(seen, key=seen.get)[0] < 0x40
         assert seen[FORWARD] > 1000

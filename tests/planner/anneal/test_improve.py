@@ -1,6 +1,6 @@
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from harness.examples import paper_job
 from recycle.job import Job, Server, Stage
@@ -35,7 +35,6 @@ def test_the_proved_optima_of_the_paper_s_job(failed, mode, limit, released, exp
 
 
 @given(problems())
-@settings(deadline=None)
 def test_never_worse_than_the_greedy_schedules_nor_below_the_bound(problem):
     found = improve(problem, [MaxMoves(300)])
     assert_legal(problem, found.programs)

@@ -1,6 +1,6 @@
 from random import Random
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from recycle.plan.checker import check_plan
@@ -15,7 +15,6 @@ from tests.strategies import placed_problems, problems
 
 
 @given(problems(), st.sampled_from(POLICIES), st.integers(0, 5), st.sampled_from([0.1, 1.0, 10.0]))
-@settings(deadline=None)
 def test_every_step_leaves_a_legal_schedule(problem, policy, seed, temperature):
     programs = list_schedule(problem, policy)
     target = value(problem, programs) - 1
@@ -33,7 +32,6 @@ def test_every_step_leaves_a_legal_schedule(problem, policy, seed, temperature):
 
 
 @given(problems(), st.integers(0, 5))
-@settings(deadline=None)
 def test_a_schedule_has_no_energy_at_its_own_value(problem, seed):
     programs = list_schedule(problem)
     walk = Walk(problem, programs, value(problem, programs), Random(seed))
@@ -42,7 +40,6 @@ def test_a_schedule_has_no_energy_at_its_own_value(problem, seed):
 
 
 @given(placed_problems(pipelines=1), st.sampled_from(CHUNK_POLICIES), st.integers(0, 5))
-@settings(deadline=None)
 def test_so_does_every_step_where_servers_of_a_pipeline_hold_several_chunks(problem, policy, seed):
     assume(not problem.job.overlaps)
     programs = schedule_chunks(problem, policy)

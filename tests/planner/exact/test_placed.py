@@ -1,6 +1,5 @@
 """The solver's model of several chunks per server: it agrees with that of one, with the bounds, and with the clock."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,7 +48,6 @@ def test_what_it_finds_is_worth_what_it_says(problem):
     assert all(problem.fits(server.stage, tasks) for server, tasks in result.programs.items())
 
 
-@pytest.mark.timeout(120)
 def test_a_proof_finds_a_plan_that_the_greedy_rules_do_not():
     job, mode = placed_job("interleaved:2", micro_batches=3, latency=1), Mode("fused", "global")
     quick = make_plan(job, [Server(0, 1)], mode, QUICK)

@@ -12,7 +12,7 @@ from tests.strategies import problems
 
 
 @given(problems(), st.sampled_from(POLICIES), st.integers(1, 8))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_schedule_stays_legal_and_gets_no_longer(problem, policy, micro_batches):
     single = one_pipeline(problem, micro_batches)
     before = list_schedule(single, policy)

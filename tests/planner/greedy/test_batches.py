@@ -1,7 +1,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.examples import paper_job
@@ -27,7 +27,6 @@ def random_failures(job, number, seed):
 
 
 @given(problems())
-@settings(deadline=None)
 def test_every_plan_is_legal_and_not_below_the_bound(problem):
     programs = schedule_large(problem)
     assert_legal(problem, programs)
@@ -35,7 +34,6 @@ def test_every_plan_is_legal_and_not_below_the_bound(problem):
 
 
 @given(problems(), st.sampled_from(POLICIES))
-@settings(deadline=None)
 def test_the_value_of_a_simulation_is_met_by_its_programs(problem, policy):
     schedule = simulate(problem, dealt_routes(problem), policy)
     programs = {

@@ -27,7 +27,7 @@ def made(problem, programs, form="compute"):
 
 
 @given(placed_problems(), st.sampled_from(POLICIES))
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_every_plan_is_legal_and_worth_what_it_says(problem, policy):
     plan = made(problem, schedule_chunks(problem, policy))
     assert not check_plan(plan)
@@ -38,7 +38,7 @@ def test_every_plan_is_legal_and_worth_what_it_says(problem, policy):
 
 
 @given(placed_problems(pipelines=1), st.sampled_from(POLICIES))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_a_plan_of_one_pipeline_is_never_below_the_bound(problem, policy):
     assert made(problem, schedule_chunks(problem, policy)).period >= period(problem, lower_bound(problem).value)
 

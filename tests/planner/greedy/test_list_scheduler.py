@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.examples import paper_job
@@ -13,7 +13,6 @@ from tests.strategies import problems
 
 
 @given(problems(), st.sampled_from(POLICIES))
-@settings(deadline=None)
 def test_every_policy_is_legal_and_not_below_the_bound(problem, policy):
     programs = list_schedule(problem, policy)
     assert_legal(problem, programs)

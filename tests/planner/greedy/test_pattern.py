@@ -1,4 +1,4 @@
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.examples import placed_job
@@ -18,7 +18,6 @@ from tests.strategies import placed_problems, problems
 
 
 @given(problems(), st.sampled_from(POLICIES))
-@settings(deadline=None)
 def test_whoever_is_dead_a_plan_is_no_longer_than_its_pattern(problem, policy):
     places = busiest(problem)
     single = one_pipeline(problem, places)
@@ -29,7 +28,6 @@ def test_whoever_is_dead_a_plan_is_no_longer_than_its_pattern(problem, policy):
 
 
 @given(problems(), st.sampled_from(POLICIES), st.integers(1, 3))
-@settings(deadline=None)
 def test_guests_that_are_left_over_keep_to_memory(problem, policy, fewer):
     places = max(problem.job.micro_batches, busiest(problem) - fewer)
     programs = spread(problem, list_schedule(one_pipeline(problem, places), policy), places)
@@ -42,7 +40,6 @@ def test_guests_that_are_left_over_keep_to_memory(problem, policy, fewer):
 
 
 @given(placed_problems(), st.sampled_from(CHUNK_POLICIES), st.integers(0, 3))
-@settings(deadline=None)
 def test_with_several_chunks_plans_follow_patterns_too(problem, policy, fewer):
     most = busiest(problem)
     places = max(problem.job.micro_batches, most - fewer)

@@ -33,7 +33,7 @@ def uneven_v_jobs(draw):
 
 
 @given(uneven_v_jobs())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_every_schedule_is_whole_legal_and_worth_what_it_says(job):
     problem = make_problem(job, (), Mode())
     for programs in round_schedules(problem):

@@ -18,7 +18,7 @@ def texts(instructions):
 
 
 @given(scheduled())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_lowering_changes_neither_period_nor_makespan_bound(case):
     problem, compute = case
     before = run_clock(problem.job, problem.mode, compute)
@@ -29,7 +29,7 @@ def test_lowering_changes_neither_period_nor_makespan_bound(case):
 
 
 @given(scheduled())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_without_its_additions_a_lowered_program_is_the_compute_program(case):
     problem, compute = case
     lowered = lower(problem.job, run_clock(problem.job, problem.mode, compute))[1]

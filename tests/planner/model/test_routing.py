@@ -1,7 +1,7 @@
 from collections import Counter
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 
 from harness.examples import paper_job, plan_of
 from recycle.job import Server
@@ -32,7 +32,6 @@ def test_loads_are_balanced_and_healthy_micro_batches_stay_at_home(problem):
 
 
 @given(problems(pipelines=6))
-@settings(deadline=None)
 def test_dealt_routes_stay_at_home_or_are_balanced(problem):
     micro_batches = problem.job.micro_batches
     for live, route in zip(problem.live, dealt_routes(problem), strict=True):

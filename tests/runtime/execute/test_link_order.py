@@ -200,7 +200,7 @@ def unequal_and_scheduled(draw):
     st.lists(st.sampled_from(list(Redo)), max_size=6),
     st.booleans(),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_all_start_their_transfers_on_a_link_and_their_sums_in_a_group_in_the_same_order(
     case, overlaps, redo, one_queue
 ):

@@ -4,7 +4,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.memory_store import MemoryStore
@@ -26,7 +26,6 @@ def test_a_run_that_has_never_begun_was_not_kept():
     assert was_kept(Board(MemoryStore(), "token")) is False
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([DEAD, FINISHED, BEHIND, GOING]), min_size=4, max_size=4), st.booleans())
 def test_a_run_was_kept_if_all_of_its_last_view_reached_its_end_and_lost_if_all_of_it_are_dead(fates, stop):
     board = Board(MemoryStore(), "token")

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recycle.runtime.step.exact_sums import CHUNK, HEADROOM, NOTHING, SMALLEST, ExactSums, quantum
@@ -72,7 +72,6 @@ def expected(rows, grain, divisor):
         return [float(numpy.float32(float(Fraction(each, divisor) * Fraction(2) ** grain))) for each in totals]
 
 
-@settings(deadline=None)
 @given(addends, st.integers(0, 40), st.integers(1, 12), st.randoms(use_true_random=False))
 @example([[-0.5, -1.5, 1.5], [2.5, -0.25, -0.75]], 49, 3, None)  # the quantum is 1
 @example([[2.0**-149, -(2.0**-140), 0.0], [2.0**-149, 2.0**-149, -0.0]], 0, 1, None)
@@ -97,7 +96,6 @@ def test_ties_do_not_depend_on_what_was_added_before(values, random):
     assert mean([collect(rows, 20, 32)]).tolist() == mean([collect(shuffled, 20, 32)]).tolist()
 
 
-@settings(deadline=None)
 @given(st.integers(1, 20), st.integers(1, 5))
 def test_as_many_addends_at_their_bound_as_were_announced_are_still_exact(most, bits):
     # The largest sums, of addends whose lowest bit counts: one bit more would be lost.

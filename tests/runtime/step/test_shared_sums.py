@@ -15,16 +15,14 @@ import pytest
 import torch
 
 from harness.ranks import results_of
-from harness.stand_in import Library
 from harness.stand_in_library import built, connect_over, lacking
-from harness.stand_in_transport import ends_over
 from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.net.connect import connect, connect_pair
 from recycle.runtime.net.network import Share
 from recycle.runtime.step.shared_sums import find_holders, spread, start_shared_sum
-from tests.runtime.net.contract.ranks import STAGED, Ends, Processes, Threads
+from tests.runtime.net.contract.ranks import STAGED, Ends, Processes, stand_in
 
 PIPELINES, LENGTH = 4, 3 << 16
 SENT = 200
@@ -147,14 +145,6 @@ def test_if_peers_are_dead_all_holders_of_a_share_get_the_same_bits(live, one_qu
             torch.testing.assert_close(*sums)
             known.setdefault(part[:0] + whole[:64], set()).add(part)
     assert all(len(each) == 1 for each in known.values())
-
-
-def stand_in(one_queue):
-    def world():
-        library = Library(one_queue)
-        return Ends(*ends_over(library)), library.count
-
-    return Threads(world)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import copy
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from recycle.runtime.step.versions import Versions
 
@@ -40,7 +40,6 @@ def require_same(one, other):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@settings(deadline=None)  # the first use of an optimizer imports half of torch
 @given(steps=st.lists(st.sampled_from(["step", "step and undo"]), min_size=1, max_size=8))
 def test_undone_steps_are_as_if_they_had_never_been_made(optimizer, steps):
     disturbed, quiet = Training(optimizer), Training(optimizer)

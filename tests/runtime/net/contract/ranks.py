@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore
 
+from harness.stand_in import Library
+from harness.stand_in_transport import ends_over
 from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.errors import Interrupted
@@ -240,3 +242,13 @@ class Threads:
                 raise Broken(errors[0])
             if each.is_alive():
                 raise Broken(f"rank {number} did not end within {patience} s")
+
+
+def stand_in(one_queue: bool) -> Threads:
+    """Threads over the stand-in for NCCL, of whose devices each runs what it is given one after the other, or not."""
+
+    def world() -> tuple[Ends, Callable[[], int]]:
+        library = Library(one_queue)
+        return Ends(*ends_over(library)), library.count
+
+    return Threads(world)

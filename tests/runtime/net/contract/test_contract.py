@@ -9,24 +9,15 @@ import torch
 
 from harness import stand_in_library
 from harness.stand_in import Library
-from harness.stand_in_transport import ends_over
 from recycle.runtime.net.connect import connect_pair
 from recycle.runtime.net.nccl.bindings import Call
 from tests.runtime.net.contract.mutants import MUTANTS
-from tests.runtime.net.contract.ranks import GLOO, STAGED, Broken, Ends, Processes, Threads
+from tests.runtime.net.contract.ranks import GLOO, STAGED, Broken, Ends, Processes, stand_in
 from tests.runtime.net.contract.rules import RULES
 
 PATIENCE = 90.0
 SHORT = 2.0
 """For who is expected to hang."""
-
-
-def stand_in(one_queue):
-    def world():
-        library = Library(one_queue)
-        return Ends(*ends_over(library)), library.count
-
-    return Threads(world)
 
 
 class LibraryProcesses:
@@ -54,13 +45,15 @@ TRANSPORTS = {
     "library for NCCL": LibraryProcesses(one_queue=False),
     "library with one queue": LibraryProcesses(one_queue=True),
 }
+SAMPLED = {"library with one queue"}
+"""What each of its two words says is tried beside it: that library with queues of its own, and one queue in threads."""
 EXCUSED = {"both_directions_carry_at_once", "links_do_not_wait_for_each_other"}
 """Who has one queue does not keep these."""
 DOCUMENT = Path(__file__).parents[4] / "docs" / "internals" / "transports.md"
 
 
 CASES = [
-    (transport, name)
+    pytest.param(transport, name, marks=[pytest.mark.long] if transport in SAMPLED else [])
     for name in RULES
     for transport in TRANSPORTS
     if not transport.endswith("with one queue") or name not in EXCUSED
@@ -73,6 +66,7 @@ def test_a_transport_keeps_a_rule(transport, name):
     transport.run(rule.run, rule.count, PATIENCE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RULES)
 def test_who_breaks_a_rule_is_found_out(name):
     with pytest.raises(Broken):
