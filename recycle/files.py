@@ -19,6 +19,7 @@ from typing import IO, Any, TypeVar
 import msgspec
 
 from recycle.errors import UserError
+from recycle.keys import explained
 
 STANDARD = Path("-")
 """Standard input, where a file is read, and standard output, where one is written."""
@@ -152,13 +153,20 @@ def from_json(content: bytes, kind: type[T]) -> T:
         msgspec.DecodeError: it is not that, is nested too deeply, or gives a key twice, of which one would be lost.
     """
     try:
-        decoded = msgspec.json.decode(content, type=kind)
+        decoded = _decoded(content, kind)
         json.loads(content, object_pairs_hook=_require_once)
     except RecursionError as error:
         raise msgspec.DecodeError("it is nested too deeply") from error
     except (ValueError, UnicodeDecodeError) as error:
         raise error if isinstance(error, msgspec.DecodeError) else msgspec.DecodeError(str(error)) from error
     return decoded
+
+
+def _decoded(content: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.ValidationError as error:
+        raise explained(error, msgspec.json.decode(content), kind) from error
 
 
 def _require_once(pairs: list[tuple[str, Any]]) -> None:
