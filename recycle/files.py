@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import re
 import secrets
 import stat
 import sys
@@ -32,6 +33,20 @@ LONGEST_LINE = 1 << 26
 
 _PIECE = 1 << 20
 
+_FOREIGN = {
+    b"\x1f\x8b": "packed with gzip: unpack it",
+    b"BZh": "packed with bzip2: unpack it",
+    b"\xfd7zXZ": "packed with xz: unpack it",
+    b"\x28\xb5\x2f\xfd": "packed with zstd: unpack it",
+    b"7z\xbc\xaf": "a 7z archive: unpack it",
+    b"PAR1": "a Parquet file: save it as text",
+    b"\xd0\xcf\x11\xe0": "an Excel workbook: save it as text",
+    b"SQLite format 3": "an SQLite database: save a table as text",
+    b"%PDF": "a PDF document: save it as text",
+    b"version https://git-lfs": "a pointer of Git LFS: get the file itself with git lfs pull",
+}
+"""What a file is that begins so, whatever its name says, and what to do with it: no file that is read here does."""
+
 _WIDE = {
     # The mark of UTF-16 is how that of UTF-32 begins.
     (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE): "utf-32",
@@ -52,6 +67,9 @@ def read_bytes(path: Path) -> bytes:
         content = _standard_input(file) if path == STANDARD else _all_of(file)
     if len(content) > LARGEST:
         raise UserError(f"{path}: it has more than {LARGEST} bytes, and no file that is read here has so many")
+    foreign = next((what for mark, what in _FOREIGN.items() if content.startswith(mark)), None)
+    if foreign is not None:
+        raise UserError(f"{path}: this is {foreign}")
     return without_mark(content)
 
 
@@ -157,8 +175,12 @@ def from_json(content: bytes, kind: type[T]) -> T:
         json.loads(content, object_pairs_hook=_require_once)
     except RecursionError as error:
         raise msgspec.DecodeError("it is nested too deeply") from error
+    except msgspec.ValidationError:
+        raise
     except (ValueError, UnicodeDecodeError) as error:
-        raise error if isinstance(error, msgspec.DecodeError) else msgspec.DecodeError(str(error)) from error
+        at = re.search(r" \(byte (\d+)\)$", str(error))
+        line = "" if at is None else f", line {content.count(bytes([10]), 0, int(at[1])) + 1}"
+        raise msgspec.DecodeError(f"{error}{line}") from error
     return decoded
 
 

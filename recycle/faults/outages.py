@@ -222,8 +222,10 @@ def _outages(source: str, rows: Sequence[TraceRow], facts: dict[str, float], *, 
         given: whether the number of its nodes is given.
     """
     if all(row.change == ADD for row in rows):
-        found = "it is empty" if not rows else f"its {len(rows)} lines add servers or nodes, and none removes one"
-        raise FaultError(f"{found}: give a trace with at least one failure")
+        raise FaultError(
+            f"its {plural(len(rows), 'line')} add servers or nodes, and none removes one: give a trace with at least "
+            "one failure"
+        )
     places = _NodePlaces()
     latest = 0.0
     for row in rows:
