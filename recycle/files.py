@@ -12,7 +12,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -57,6 +57,11 @@ _WIDE = {
 T = TypeVar("T")
 
 
+def resolved(path: Path) -> Path:
+    """The path without links; where they lead in a circle, Python's own raises what is no error of the system."""
+    return Path(os.path.realpath(path))
+
+
 def read_bytes(path: Path) -> bytes:
     """The file's content; what a byte-order mark says to be UTF-32, UTF-16 or UTF-8 comes as UTF-8 without it.
 
@@ -65,7 +70,7 @@ def read_bytes(path: Path) -> bytes:
     """
     with _readable(path) as file:
         content = _standard_input(file) if path == STANDARD else _all_of(file)
-    if len(content) > LARGEST:
+    if content is None:
         raise UserError(f"{path}: it has more than {LARGEST} bytes, and no file that is read here has so many")
     foreign = next((what for mark, what in _FOREIGN.items() if content.startswith(mark)), None)
     if foreign is not None:
@@ -133,18 +138,23 @@ def _readable(path: Path) -> Iterator[IO[bytes]]:
 
 
 @lru_cache(1)
-def _standard_input(stream: IO[bytes]) -> bytes:
+def _standard_input(stream: IO[bytes]) -> bytes | None:
     """All of it, which a verb may ask for again, as for a file."""
     return _all_of(stream)
 
 
-def _all_of(stream: IO[bytes]) -> bytes:
-    """What a stream has, up to a byte more than is read of any: room is taken for what is there alone."""
+def _all_of(stream: IO[bytes]) -> bytes | None:
+    """What a stream has; None if that is more than is read of any. Room is taken for what is there alone."""
     parts = []
-    left = LARGEST + 1
-    while left and (part := stream.read(min(left, _PIECE))):
+    left = LARGEST
+    with suppress(io.UnsupportedOperation):  # of a stream in memory
+        if os.fstat(stream.fileno()).st_size > left:
+            return None
+    while part := stream.read(_PIECE):
         parts.append(part)
         left -= len(part)
+        if left < 0:
+            return None
     return b"".join(parts)
 
 
@@ -236,7 +246,7 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
     temporary: Path | None = None
     given = path
     try:
-        path = Path(os.path.realpath(path))
+        path = resolved(path)
         if path.exists() and not path.is_file():
             with path.open("wb") as file:
                 yield file
@@ -296,7 +306,9 @@ def require_writable(path: Path, *, folder: bool = False) -> None:
         _require_open("standard output", sys.__stdout__)
         return
     try:
-        target = Path(os.path.realpath(path))
+        target = resolved(path)
+        if os.path.lexists(target):
+            target.stat()  # or it is a link that leads to itself
         if target.is_dir() and not folder:
             raise IsADirectoryError(errno.EISDIR, "there is a folder of this name")
         if target.exists() and not folder and not target.is_file():

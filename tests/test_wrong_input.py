@@ -206,6 +206,25 @@ def test_an_empty_path_is_not_that_of_this_folder(refused, tmp_path, monkeypatch
     assert not [*tmp_path.iterdir()]
 
 
+FOLDERS = [("pipe", *each) for each in PATHS if isinstance(each[1].type, OutputFolder)]
+
+
+@pytest.mark.parametrize(
+    ("name", "verb", "option"),
+    [*(("circle", *each) for each in PATHS), *FOLDERS],
+    ids=lambda each: getattr(each, "name", each),
+)
+def test_a_link_to_itself_and_a_pipe_for_a_folder_are_one_line(refused, tmp_path, monkeypatch, name, verb, option):
+    monkeypatch.chdir(tmp_path)
+    Path("circle").symlink_to("circle")
+    os.mkfifo("pipe")
+    is_job = isinstance(option, click.Argument)
+    words = [name, "W0_0"] if is_job else [f"{option.opts[-1]}={name}", *PAPER]
+    # A run has a folder, and other verbs give their files names that end in a known way.
+    refused(verb, *words, *(["-o", "run"] if verb == "train" and option.name != "output" else []))
+    assert {each.name for each in tmp_path.iterdir()} == {"circle", "pipe"}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
