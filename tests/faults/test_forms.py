@@ -162,7 +162,7 @@ def test_who_fails_when_the_trace_ends_is_counted_as_such(tmp_path):
     outages = read(tmp_path, "a.csv", "0,add,a\n0,add,b\n1000,remove,a\n2000,add,a\n3000,remove,b\n")
     assert (len(outages.entries), outages.at_end) == (1, 1)
     history = FailureHistory.recorded(outages)
-    assert history.at_end == 1
+    assert history.uncounted == {"at the very end": 1, "without a length": 0}
     ground = Ground(JOB, 12.0, 16, outages.failures_per_second)
     found = answer(StudySetting(ground, history, ("dropping",), 1), Bill(0), with_choices=False)
     assert found.as_json()["failures_at_the_very_end"] == 1
@@ -316,6 +316,15 @@ def test_a_last_line_without_news_says_how_long_a_trace_lasts(tmp_path, name, te
     outages = read(tmp_path, name, text)
     assert (outages.nodes, outages.seconds, outages.at_end) == (4, 7200, 0)
     assert [each[1:] for each in outages.entries] == [(3600, 7200)]
+
+
+def test_outages_without_a_length_are_said_to_count_as_none(tmp_path):
+    text = "0,add,a,b\n5,remove,a\n5,add,a\n6,remove,a\n7,add,a\n7,remove,a\n8,add,a\n"
+    outages = read(tmp_path, "a.csv", text)
+    assert (len(outages.entries), outages.without_length, outages.at_end) == (1, 1, 0)
+    assert FailureHistory.recorded(outages).uncounted == {"at the very end": 0, "without a length": 1}
+    same = read(tmp_path, "b.csv", "node,start_days,end_days\na,1,1\nb,2,3\n")
+    assert same.resampled(5, 0).without_length == 1
 
 
 def test_a_header_in_any_letters_is_one(tmp_path):
