@@ -6,12 +6,13 @@ import errno
 import io
 import json
 import os
+import re
 import secrets
 import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -19,6 +20,7 @@ from typing import IO, Any, TypeVar
 import msgspec
 
 from recycle.errors import UserError
+from recycle.keys import explained
 
 STANDARD = Path("-")
 """Standard input, where a file is read, and standard output, where one is written."""
@@ -31,6 +33,20 @@ LONGEST_LINE = 1 << 26
 
 _PIECE = 1 << 20
 
+_FOREIGN = {
+    b"\x1f\x8b": "packed with gzip: unpack it",
+    b"BZh": "packed with bzip2: unpack it",
+    b"\xfd7zXZ": "packed with xz: unpack it",
+    b"\x28\xb5\x2f\xfd": "packed with zstd: unpack it",
+    b"7z\xbc\xaf": "a 7z archive: unpack it",
+    b"PAR1": "a Parquet file: save it as text",
+    b"\xd0\xcf\x11\xe0": "an Excel workbook: save it as text",
+    b"SQLite format 3": "an SQLite database: save a table as text",
+    b"%PDF": "a PDF document: save it as text",
+    b"version https://git-lfs": "a pointer of Git LFS: get the file itself with git lfs pull",
+}
+"""What a file is that begins so, whatever its name says, and what to do with it: no file that is read here does."""
+
 _WIDE = {
     # The mark of UTF-16 is how that of UTF-32 begins.
     (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE): "utf-32",
@@ -41,6 +57,11 @@ _WIDE = {
 T = TypeVar("T")
 
 
+def resolved(path: Path) -> Path:
+    """The path without links; where they lead in a circle, Python's own raises what is no error of the system."""
+    return Path(os.path.realpath(path))
+
+
 def read_bytes(path: Path) -> bytes:
     """The file's content; what a byte-order mark says to be UTF-32, UTF-16 or UTF-8 comes as UTF-8 without it.
 
@@ -49,8 +70,11 @@ def read_bytes(path: Path) -> bytes:
     """
     with _readable(path) as file:
         content = _standard_input(file) if path == STANDARD else _all_of(file)
-    if len(content) > LARGEST:
+    if content is None:
         raise UserError(f"{path}: it has more than {LARGEST} bytes, and no file that is read here has so many")
+    foreign = next((what for mark, what in _FOREIGN.items() if content.startswith(mark)), None)
+    if foreign is not None:
+        raise UserError(f"{path}: this is {foreign}")
     return without_mark(content)
 
 
@@ -114,18 +138,23 @@ def _readable(path: Path) -> Iterator[IO[bytes]]:
 
 
 @lru_cache(1)
-def _standard_input(stream: IO[bytes]) -> bytes:
+def _standard_input(stream: IO[bytes]) -> bytes | None:
     """All of it, which a verb may ask for again, as for a file."""
     return _all_of(stream)
 
 
-def _all_of(stream: IO[bytes]) -> bytes:
-    """What a stream has, up to a byte more than is read of any: room is taken for what is there alone."""
+def _all_of(stream: IO[bytes]) -> bytes | None:
+    """What a stream has; None if that is more than is read of any. Room is taken for what is there alone."""
     parts = []
-    left = LARGEST + 1
-    while left and (part := stream.read(min(left, _PIECE))):
+    left = LARGEST
+    with suppress(io.UnsupportedOperation):  # of a stream in memory
+        if os.fstat(stream.fileno()).st_size > left:
+            return None
+    while part := stream.read(_PIECE):
         parts.append(part)
         left -= len(part)
+        if left < 0:
+            return None
     return b"".join(parts)
 
 
@@ -152,13 +181,24 @@ def from_json(content: bytes, kind: type[T]) -> T:
         msgspec.DecodeError: it is not that, is nested too deeply, or gives a key twice, of which one would be lost.
     """
     try:
-        decoded = msgspec.json.decode(content, type=kind)
+        decoded = _decoded(content, kind)
         json.loads(content, object_pairs_hook=_require_once)
     except RecursionError as error:
         raise msgspec.DecodeError("it is nested too deeply") from error
+    except msgspec.ValidationError:
+        raise
     except (ValueError, UnicodeDecodeError) as error:
-        raise error if isinstance(error, msgspec.DecodeError) else msgspec.DecodeError(str(error)) from error
+        at = re.search(r" \(byte (\d+)\)$", str(error))
+        line = "" if at is None else f", line {content.count(bytes([10]), 0, int(at[1])) + 1}"
+        raise msgspec.DecodeError(f"{error}{line}") from error
     return decoded
+
+
+def _decoded(content: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.ValidationError as error:
+        raise explained(error, msgspec.json.decode(content), kind) from error
 
 
 def _require_once(pairs: list[tuple[str, Any]]) -> None:
@@ -206,7 +246,7 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
     temporary: Path | None = None
     given = path
     try:
-        path = Path(os.path.realpath(path))
+        path = resolved(path)
         if path.exists() and not path.is_file():
             with path.open("wb") as file:
                 yield file
@@ -266,7 +306,9 @@ def require_writable(path: Path, *, folder: bool = False) -> None:
         _require_open("standard output", sys.__stdout__)
         return
     try:
-        target = Path(os.path.realpath(path))
+        target = resolved(path)
+        if os.path.lexists(target):
+            target.stat()  # or it is a link that leads to itself
         if target.is_dir() and not folder:
             raise IsADirectoryError(errno.EISDIR, "there is a folder of this name")
         if target.exists() and not folder and not target.is_file():

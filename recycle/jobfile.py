@@ -13,6 +13,7 @@ import tomli_w
 from recycle.errors import JobError, UserError
 from recycle.files import read_bytes
 from recycle.job import Job, Stage, memory_needed
+from recycle.keys import convert
 from recycle.kinds import JOB, read_toml
 from recycle.placement import (
     FULL_SPEED,
@@ -109,14 +110,16 @@ def load_job(path: Path | None, flags: Mapping[str, Any]) -> Job:
         if not isinstance(table, dict):
             raise _refusal(path, f"{TABLES[key]} is {table!r}: expected a table of keys")
         table[key] = value
-    for key in TOP[:3]:
-        if "layout" in document:
-            if key in document:
-                raise _refusal(path, f"{key} follows from layout; leave it out")
-        elif key not in document:
-            raise _refusal(path, f"{key} is missing; give it in the job file or as --{key.replace('_', '-')}")
     try:
-        job = _build(msgspec.convert(document, JobDocument))
+        # First, so that a key that is misspelt is not said to be missing.
+        read = convert(document, JobDocument)
+        for key in TOP[:3]:
+            if "layout" in document:
+                if key in document:
+                    raise JobError(f"{key} follows from layout; leave it out")
+            elif key not in document:
+                raise JobError(f"{key} is missing; give it in the job file or as --{key.replace('_', '-')}")
+        job = _build(read)
         if not any(stage.forward or stage.input_gradient or stage.weight_gradient for stage in job.stages):
             raise JobError("costs.forward, input_gradient and weight_gradient are 0 at every stage; give one a time")
         return job

@@ -170,7 +170,7 @@ def test_an_argument_is_named_by_its_error(tmp_path):
             call(3)
     for call, message in (
         (lambda: recycle.Job(0, 2, 2), "pipelines is 0: a job has at least one pipeline"),
-        (lambda: recycle.Job(2, 2, 2, speed=3), "Object contains unknown field `speed`; docs"),
+        (lambda: recycle.Job(2, 2, 2, colour=3), "unknown key `colour`; the keys here are pipelines, "),
         (lambda: recycle.make_plan(job, dead=3), "dead is 3: give names of servers"),
         (lambda: recycle.make_plan(job, dead=["x"]), "server 'x'"),
         (lambda: recycle.make_plan(job, budget="soon"), "budget: 'soon' is no duration"),

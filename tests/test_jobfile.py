@@ -124,10 +124,13 @@ def test_bad_values_name_the_key(flags, message):
     ("text", "message"),
     [
         ("pipelines = 3\nstages = 4\n", "micro_batches is missing"),
-        ("pipelines = 3\nstages = 4\nmicro_batches = 6\ncolour = 1\n", "unknown field `colour`"),
+        (
+            "pipelines = 3\nstages = 4\nmicro_batches = 6\ncolour = 1\n",
+            "unknown key `colour`; the keys here are pipelines, stages",
+        ),
         (
             "pipelines = 3\nstages = 4\nmicro_batches = 6\n[costs]\nforwards = 1\n",
-            r"unknown field `forwards`.*\$.costs",
+            r"unknown key `forwards` \(did you mean `forward`\?\) - at `\$.costs`",
         ),
         ("pipelines = 3\nstages = 4\nmicro_batches = 6\n[costs]\nforward = 'x'\n", r"Expected .*got `str`.*forward"),
         ("pipelines = 3\nstages = 4\nmicro_batches = 6\ncosts = 3\n", r"Expected `object`.*costs"),

@@ -179,6 +179,14 @@ def test_a_device_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     assert LARGEST <= MEMORY / 2
 
 
+def test_of_a_file_that_is_too_large_nothing_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("recycle.files._PIECE", -1)  # all of it
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 42)
+    with pytest.raises(UserError, match="large: it has more than"):
+        read_bytes(tmp_path / "large")
+
+
 def test_a_pipe_with_a_writer_is_read(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.write(writer, b"all of it")

@@ -189,8 +189,8 @@ def test_a_run_that_has_all_its_iterations_is_refused_before_anything_slow(tmp_p
         ("--plan", "{}", "this is no recycle plan file"),
         ("--catalogue", "none", "this is no catalogue"),
         ("--model", "layers = = 2", "this is no TOML file"),
-        ("--model", "hiden = 64", "unknown field `hiden`; the keys are layers, hidden, heads"),
-        ("--model", 'hidden = "64"', "Expected `int`, got `str` - at `\\$.hidden`; the keys are"),
+        ("--model", "hiden = 64", "unknown key `hiden` \\(did you mean `hidden`\\?\\)"),
+        ("--model", 'hidden = "64"', "Expected `int`, got `str` - at `\\$.hidden`; docs/reference/train.md"),
         ("--model", "layers = 3", "layers is 3: 2 stages need a multiple of 2"),
         ("--model", "heads = 3", "heads is 3: it must divide hidden"),
         ("--model", "/nowhere.toml", "cannot be read: No such file"),
@@ -219,7 +219,7 @@ def test_what_is_wrong_is_refused_before_anything_slow(tmp_path, option, content
 
 def test_a_profile_refuses_a_model_before_anything_slow(tmp_path):
     for key, message in (
-        ("hiden = 1", "unknown field `hiden`"),
+        ("hiden = 1", "unknown key `hiden`"),
         ("layers = 3", "2 stages"),
         ("tensor_parallel = 2", "one rank"),
     ):

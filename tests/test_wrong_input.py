@@ -206,6 +206,25 @@ def test_an_empty_path_is_not_that_of_this_folder(refused, tmp_path, monkeypatch
     assert not [*tmp_path.iterdir()]
 
 
+FOLDERS = [("pipe", *each) for each in PATHS if isinstance(each[1].type, OutputFolder)]
+
+
+@pytest.mark.parametrize(
+    ("name", "verb", "option"),
+    [*(("circle", *each) for each in PATHS), *FOLDERS],
+    ids=lambda each: getattr(each, "name", each),
+)
+def test_a_link_to_itself_and_a_pipe_for_a_folder_are_one_line(refused, tmp_path, monkeypatch, name, verb, option):
+    monkeypatch.chdir(tmp_path)
+    Path("circle").symlink_to("circle")
+    os.mkfifo("pipe")
+    is_job = isinstance(option, click.Argument)
+    words = [name, "W0_0"] if is_job else [f"{option.opts[-1]}={name}", *PAPER]
+    # A run has a folder, and other verbs give their files names that end in a known way.
+    refused(verb, *words, *(["-o", "run"] if verb == "train" and option.name != "output" else []))
+    assert {each.name for each in tmp_path.iterdir()} == {"circle", "pipe"}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -213,6 +232,8 @@ def test_an_empty_path_is_not_that_of_this_folder(refused, tmp_path, monkeypatch
         (["explain", "plan.json", "--mttr", "0s"], "'--mttr': '0s': give a time above 0"),
         (["explain", "plan.json", "--layers", "99999999999"], "layers is 99999999999: where they may move, 4 stages"),
         (["train", *PAPER, "--faults", "mtbf=1s,seed="], "give a whole number as seed"),
+        (["train", *PAPER, "--faults", "mtbf=1s,sed=3"], "unknown name 'sed'; write mtbf=30s,seed=1, or a path"),
+        (["train", *PAPER, "--faults", "mtbff=1s"], "unknown name 'mtbff'; write mtbf=30s,seed=1, or a path"),
         (["train", *PAPER, "--text", "."], "text: . is a folder; give a file"),
         (["doctor", *JOB, "--recycle-store", "nothing"], "store 'nothing': give etcd://HOST:PORT"),
         (["doctor", *JOB, LAYOUT, "Et|(t|)*99999999999L"], f"{LAYOUT} (t|)*99999999999: it has more than 100000"),

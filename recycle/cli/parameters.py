@@ -173,9 +173,12 @@ class RandomFaults(NamedTuple):
 
 
 def _faults(text: str) -> Path | RandomFaults:
-    if not text.startswith("mtbf="):
+    names = [part.partition("=")[0].strip() for part in text.split(",")]
+    if names[0] != "mtbf" and ("=" not in text or os.path.lexists(text) or os.sep in text):
         _require_name(text)
         return Path(text)
+    if unknown := [name for name in names if name not in ("mtbf", "seed")]:
+        raise UserError(f"{text!r}: unknown name {unknown[0]!r}; write mtbf=30s,seed=1, or a path")
     mtbf, given, seed = text.removeprefix("mtbf=").partition(",seed=")
     try:
         number = parse_whole(seed if given else "0")

@@ -187,7 +187,9 @@ def _history(
 def _print(found: "StudyAnswer") -> None:
     setting, bill = found.setting, found.bill
     history = setting.history
-    said = f"; {plural(history.at_end, 'failure')} at its very end counted as none" if history.at_end else ""
+    said = "".join(
+        f"; {plural(count, 'failure')} {what} counted as none" for what, count in history.uncounted.items() if count
+    )
     console = make_console()
     console.print(
         f"{describe_job(setting.ground.job)}, {setting.ground.iteration:g} s an iteration; {history.name}: "

@@ -37,7 +37,7 @@ from recycle.control.membership.open_files import allow_most
 from recycle.control.store.etcd_cluster import VARIABLE, EtcdCluster
 from recycle.errors import RunFailed, UserError
 from recycle.faults.menu import Kind
-from recycle.files import require_writable
+from recycle.files import require_writable, resolved
 from recycle.holding import with_own_layout
 from recycle.job import Job, Server
 from recycle.plan.plan import Plan
@@ -285,7 +285,7 @@ def command(
     allow_most()
     silence, hang, start_within = timeouts
     cluster = click.get_current_context().with_resource(
-        claimed(etcd, start, str(output.resolve()), silence, start_within, say)
+        claimed(etcd, start, str(resolved(output)), silence, start_within, say)
     )
     meeting = None if start is None else meet(start, start_within, cluster, output, token_file)
     if meeting is not None:

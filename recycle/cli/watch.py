@@ -16,7 +16,7 @@ from recycle.cli.options import Verb
 from recycle.cli.parameters import Count, InputPath
 from recycle.control.membership.addresses import LOOPBACK
 from recycle.errors import NoPlanError, UserError
-from recycle.files import STANDARD
+from recycle.files import STANDARD, resolved
 from recycle.job import Server
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.document import load_plan
@@ -90,7 +90,7 @@ def secret_of(path: Path) -> str:
     """
     from recycle.runtime.launch.meet.secret import given_secret, secret_of_host, token_of
 
-    return token_of(given_secret(None, os.environ) or secret_of_host(), f"watch {path.resolve()}")[:32]
+    return token_of(given_secret(None, os.environ) or secret_of_host(), f"watch {resolved(path)}")[:32]
 
 
 def watch_run(folder: Path) -> Mapping[str, Route]:

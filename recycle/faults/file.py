@@ -15,6 +15,7 @@ from recycle.faults.pattern import InstructionPattern
 from recycle.faults.trace import decode_trace
 from recycle.files import read_bytes
 from recycle.job import Job, Server
+from recycle.keys import convert
 from recycle.kinds import FAULTS, read_toml
 
 TRACES = (".csv", ".txt", ".json")
@@ -77,7 +78,7 @@ def decode_faults(content: bytes) -> Faults:
         FaultError: it is no TOML, or a field has no sense; the message names it.
     """
     try:
-        document = msgspec.convert(read_toml(content, FAULTS), FaultsDocument)
+        document = convert(read_toml(content, FAULTS), FaultsDocument)
     except msgspec.ValidationError as error:
         raise FaultError(f"{error}; docs/reference/faults.md lists every field") from error
     except UserError as error:

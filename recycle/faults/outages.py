@@ -61,6 +61,7 @@ class Outages(msgspec.Struct, frozen=True):
         entries: by start. Those of one place neither overlap nor touch.
         is_of_servers: whether places are a job's servers, by pipeline and then stage, and not any nodes.
         at_end: places that were lost at the very end, of which nothing is known behind it: no entries.
+        without_length: outages that ended at the time at which they began: no entries.
         held: the places of each node, where nodes hold several servers of the job; empty otherwise.
     """
 
@@ -70,6 +71,7 @@ class Outages(msgspec.Struct, frozen=True):
     entries: tuple[NodeOutage, ...]
     is_of_servers: bool = False
     at_end: int = 0
+    without_length: int = 0
     held: tuple[tuple[int, ...], ...] = ()
 
     @property
@@ -103,7 +105,7 @@ class Outages(msgspec.Struct, frozen=True):
                 if node in places:
                     entries += _turned(NodeOutage(places[node], start, end), shift, self.seconds)
         by_start = tuple(sorted(entries, key=lambda entry: entry.start))
-        return Outages(self.name, nodes, self.seconds, by_start, at_end=self.at_end)
+        return msgspec.structs.replace(self, nodes=nodes, entries=by_start)
 
 
 def load_outages(source: str, job: Job | None = None, servers: int | None = None) -> Outages:
@@ -222,8 +224,10 @@ def _outages(source: str, rows: Sequence[TraceRow], facts: dict[str, float], *, 
         given: whether the number of its nodes is given.
     """
     if all(row.change == ADD for row in rows):
-        found = "it is empty" if not rows else f"its {len(rows)} lines add servers or nodes, and none removes one"
-        raise FaultError(f"{found}: give a trace with at least one failure")
+        raise FaultError(
+            f"its {plural(len(rows), 'line')} add servers or nodes, and none removes one: give a trace with at least "
+            "one failure"
+        )
     places = _NodePlaces()
     latest = 0.0
     for row in rows:
@@ -249,16 +253,21 @@ def _outages(source: str, rows: Sequence[TraceRow], facts: dict[str, float], *, 
     if not latest <= seconds or not seconds:
         raise FaultError(f"it lasts {seconds:g} s, and its last event is at {latest:g} s; correct # days")
     entries = sorted(places.outages(seconds), key=lambda entry: (entry.start, entry.node))
-    return Outages(source, nodes, seconds, tuple(entries), at_end=places.lost_at(seconds))
+    at_end = places.lost_at(seconds)
+    return Outages(source, nodes, seconds, tuple(entries), at_end=at_end, without_length=places.without_length)
 
 
 class _NodePlaces:
     """Which node is in which place: who comes back takes its own, and a stranger that of the longest lost.
 
     Places are in the order of the names of their first nodes, whatever the order in which a trace names them.
+
+    Attributes:
+        without_length: outages that ended at the time at which they began.
     """
 
     def __init__(self) -> None:
+        self.without_length = 0
         self._first: list[str] = []
         self._of: dict[str, int] = {}
         self._lost: deque[int] = deque()
@@ -301,6 +310,8 @@ class _NodePlaces:
             start = outages.pop().start
         if start < time:
             outages.append(NodeOutage(place, start, time))
+        else:
+            self.without_length += 1
 
     def _place_of_stranger(self, name: str, change: str, time: float) -> int:
         if change == ADD and self._lost:

@@ -8,6 +8,7 @@ overlap and is back after the last.
 import csv
 import io
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -21,6 +22,7 @@ from recycle.errors import JobError
 from recycle.faults.errors import FaultError
 from recycle.files import from_json
 from recycle.job import Server
+from recycle.keys import nearest
 
 REMOVE, ADD = "remove", "add"
 MILLISECONDS = {"days": 86_400_000.0, "hours": 3_600_000.0, "minutes": 60_000.0, "seconds": 1_000.0, "ms": 1.0}
@@ -55,7 +57,12 @@ MISNAMED = {
 }
 """Names of a trace's size and length that are not read, and those that are."""
 
-_SAID = re.compile(r"#+\s*([\w-]+)(?:(\s*[:=])\s*|\s+)(\S+)\s*", re.ASCII)
+_SAID = re.compile(r"#+\s*([\w-]+)(?:(\s*[:=,])\s*|\s+)(\S+)(.*)", re.ASCII)
+_MOMENT = re.compile(
+    r"\d{4}-\d\d-\d\d ([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?", re.ASCII | re.IGNORECASE
+)
+"""What is read alike whatever the release of Python, which reads more each time."""
+
 _LIST = re.compile(r"[][{},;]")
 
 
@@ -103,8 +110,18 @@ def read_rows(content: bytes) -> list[TraceRow]:
     """Read a trace of any known form; lines that start with ``#`` are comments.
 
     Raises:
-        FaultError: a line cannot be read or makes no sense; the message has its number, and the remedy.
+        FaultError: a line cannot be read or makes no sense; the message has its number, and the remedy. Or there is
+            none.
     """
+    rows = _rows(content)
+    if not rows:
+        raise FaultError("it is empty: give a trace with at least one failure")
+    return rows
+
+
+def _rows(content: bytes) -> list[TraceRow]:
+    if content.startswith(b"PK"):
+        raise FaultError("this is an archive or a workbook: unpack it, or save its table as CSV")
     if unit_of(content) == "entry":
         return _timed(_of_events(content))
     lines = _lines(content)
@@ -113,14 +130,25 @@ def read_rows(content: bytes) -> list[TraceRow]:
     number, header = lines[0]
     if len(header) == 1 and (between := re.search(r"[;\t|]", header[0])):
         raise FaultError(f"line {number}: there is {between[0]!r} between the columns: write commas")
+    if not any(map(str.isdigit, "".join(header))):
+        header = [name.lower() for name in header]
     if header[0] == "node":
-        return _timed(_of_intervals(lines))
+        return _timed(_of_intervals([(number, header), *lines[1:]]))
+    if header == ["date", "time", "live"]:
+        return _of_dates(lines[1:])
     if header[-1] == "live":
-        return _of_counts(lines[1:], _unit(lines[0], header[0]))
-    if header[0].count("-") == 2:
+        return _of_counts(lines[1:], _unit((number, header), header[0]))
+    if _are_dates(header):
         return _of_dates(lines)
-    rows = _of_changes(lines)
+    rows = _of_changes([(number, header), *lines[1:]])
     return rows if _are_of_servers(rows) else _of_nodes(rows)
+
+
+def _are_dates(fields: Sequence[str]) -> bool:
+    """Whether a line begins with a date, or with what is meant as one."""
+    return fields[1:2] not in ([REMOVE], [ADD]) and (
+        fields[0].count("-") == 2 or any(re.search(r"\d:\d\d", each) for each in fields[:2])
+    )
 
 
 def _are_of_servers(rows: Sequence[TraceRow]) -> bool:
@@ -161,20 +189,40 @@ def comments(content: bytes) -> dict[str, float]:
         FaultError: what should be a number is none.
     """
     facts: dict[str, float] = {}
-    for number, line in enumerate(content.decode("utf-8-sig", "replace").splitlines(), 1):
-        said = _SAID.fullmatch(line)
-        name = said[1].lower() if said else ""
-        if not said or not (name in FACTS or name.endswith(PER_NODE)):
+    for number, written, text in _said(content):
+        name = written.lower()
+        if not (name in FACTS or name.endswith(PER_NODE)):
             continue
-        if not (said[2] or any(map(str.isdigit, said[3]))):
-            continue  # words that begin so by chance, as in "# nodes failed"
         try:
-            value = parse_number(said[3])
+            value = parse_number(text)
         except ValueError as error:
-            raise FaultError(f"line {number}: # {name} {said[3]}: give a number") from error
+            raise FaultError(f"line {number}: # {name} {text}: give a number alone, as in # {name} 20") from error
         if facts.setdefault(name, value) != value:
-            raise FaultError(f"line {number}: # {name} {said[3]}: a line above says {facts[name]:g}; leave one out")
+            raise FaultError(f"line {number}: # {name} {text}: a line above says {facts[name]:g}; leave one out")
     return facts
+
+
+def _said(content: bytes) -> Iterator[tuple[int, str, str]]:
+    """What comments say of a trace: the number of the line, the name, and what should be a number.
+
+    Raises:
+        FaultError: a name is misspelt.
+    """
+    for number, line in enumerate(re.split(r"\r\n|\r|\n", content.decode("utf-8-sig", "replace")), 1):
+        if not line.lstrip(' \t"').startswith("#"):
+            continue
+        # Table calculators put them into quotes, and commas behind.
+        said = _SAID.fullmatch(",".join(filter(None, next(csv.reader([line.strip()])))))
+        if said is None or not (said[2] or any(map(str.isdigit, said[3]))):
+            continue  # words that begin so by chance, as in "# nodes failed"
+        name = said[1].lower()
+        known = (*FACTS, f"stages{PER_NODE}", f"peers{PER_NODE}")
+        is_known = name in (*FACTS, *MISNAMED) or name.endswith(PER_NODE)
+        # Of a single day or node a comment may be as well.
+        is_fact = is_number(said[3]) and not said[4] and f"{name}s" not in FACTS
+        if not is_known and is_fact and (near := nearest(name, known)):
+            raise FaultError(f"line {number}: # {said[1]} {said[3]} is not read: write # {near} N, or leave it out")
+        yield number, said[1], said[3] + said[4].rstrip()
 
 
 def refuse_misnamed(content: bytes) -> None:
@@ -183,25 +231,28 @@ def refuse_misnamed(content: bytes) -> None:
     Raises:
         FaultError: a trace has one.
     """
-    for number, line in enumerate(content.decode("utf-8-sig", "replace").splitlines(), 1):
-        said = _SAID.fullmatch(line)
-        if said and said[1].lower() in MISNAMED and is_number(said[3]):
-            raise FaultError(
-                f"line {number}: # {said[1]} {said[3]} is not read: write # {MISNAMED[said[1].lower()]} N, or leave it "
-                "out"
-            )
+    for number, name, text in _said(content):
+        known = MISNAMED.get(name.lower())
+        if known is not None and is_number(text):
+            raise FaultError(f"line {number}: # {name} {text} is not read: write # {known} N, or leave it out")
 
 
 def _lines(content: bytes) -> list[Fields]:
+    lines: list[Fields] = []
+    line = 1
     try:
         text = content.decode("utf-8-sig")
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-        lines = [(reader.line_num, [field.strip() for field in fields]) for fields in reader]
+        for fields in reader:
+            if reader.line_num > line and any(re.search(r"[\r\n]", field) for field in fields):
+                raise FaultError(f"line {line}: what is in quotes goes on in the next line: write it in one line")
+            lines.append((line, [field.strip() for field in fields]))
+            line = reader.line_num + 1
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise FaultError(f"line {line}: this is no text in UTF-8; save it as such: {error}") from error
     except csv.Error as error:
-        raise FaultError(f"line {reader.line_num}: this is no CSV file: {error}") from error
+        raise FaultError(f"line {line}: this is no CSV file: {error}; write quotes in pairs, or none") from error
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise FaultError(f"line {line}: there is a byte of 0: this is no text in UTF-8; save it as such")
@@ -217,6 +268,8 @@ def _of_changes(lines: Sequence[Fields]) -> list[TraceRow]:
         names = tuple(name for name in rest[1:] if name)
         if len(rest) < 2 or not names:
             raise FaultError(f"line {number}: expected time,remove,name or time,add,name; the known forms are: {FORMS}")
+        if not rows and number == lines[0][0] and not any(map(str.isdigit, "".join((time, *rest)))):
+            raise FaultError(f"line {number}: unknown columns {','.join((time, *rest))}; the known forms are: {FORMS}")
         if rest[0] not in (REMOVE, ADD):
             raise FaultError(f"line {number}: {rest[0]!r} is no change; write remove or add")
         rows.append(TraceRow(number, time, rest[0], names))
@@ -228,7 +281,7 @@ def _of_nodes(rows: Sequence[TraceRow]) -> list[TraceRow]:
     changes: list[NodeChange] = []
     latest = 0.0
     for row in rows:
-        if row.time[-1:].isalpha() and row.time[:1].isdecimal():
+        if row.time[:1].isdecimal() and not is_number(row.time):
             raise FaultError(
                 f"line {row.line}: time is {row.time!r}: write a number of milliseconds; for servers, write W0_0 and "
                 "the like"
@@ -314,18 +367,35 @@ def _merged(changes: Sequence[NodeChange], what: str = "", *, says_who: bool = F
 def _of_dates(lines: Sequence[Fields]) -> list[TraceRow]:
     counts: list[Fields] = []
     first: datetime | None = None
+    latest: datetime | None = None
     for number, fields in lines:
-        try:
-            moment = datetime.fromisoformat(f"{fields[0]} {fields[1]}")
-        except (ValueError, IndexError) as error:
-            raise FaultError(f"line {number}: {', '.join(fields)}: write date, time, live count") from error
+        moment = _moment(number, fields)
         first = first or moment
+        latest = latest or moment
         if (moment.tzinfo is None) is not (first.tzinfo is None):
             raise FaultError(f"line {number}: {', '.join(fields)}: give every line a time zone, or none")
-        if moment < first:
-            raise FaultError(f"line {number}: its time is before that of the first line; sort the lines by time")
+        if moment < latest:
+            raise FaultError(
+                f"line {number}: its time {', '.join(fields[:2])} is before that of the line above; sort the lines by "
+                "time"
+            )
+        latest = moment
         counts.append((number, [str((moment - first).total_seconds()), *fields[2:]]))
     return _of_counts(counts, MILLISECONDS["seconds"])
+
+
+def _moment(number: int, fields: Sequence[str]) -> datetime:
+    """The date and the time of day that a line begins with."""
+    text = " ".join(fields[:2])
+    try:
+        if _MOMENT.fullmatch(text):
+            return datetime.fromisoformat(text)
+    except ValueError:  # a month of 28 days, say
+        pass
+    raise FaultError(
+        f"line {number}: {', '.join(fields)}: write date, time, live count, as in 2021-12-31,23:59:59,50, with +01:00 "
+        "or the like behind each time for a time zone"
+    )
 
 
 def _of_counts(lines: Sequence[Fields], unit: float) -> list[TraceRow]:
@@ -369,8 +439,11 @@ def _unit(header: Fields, name: str) -> float:
 
 def _node(number: int, name: str, what: str = "line") -> str:
     """A single node's name."""
+    name = unicodedata.normalize("NFC", name)
     if not name:
         raise FaultError(f"{what} {number}: the name of the node is missing")
+    if not name.isprintable():
+        raise FaultError(f"{what} {number}: {name!a} has a letter that is not seen: leave it out")
     if _LIST.search(name):
         raise FaultError(f"{what} {number}: {name} is a list: write each node's name, as scontrol show hostnames does")
     if is_server(server := name.upper()) and server != name:
@@ -382,15 +455,15 @@ def _node(number: int, name: str, what: str = "line") -> str:
 
 def _time(number: int, text: str, latest: float, unit: float, what: str = "line") -> float:
     """A time in milliseconds, not before the latest one."""
+    name = next(name for name, size in MILLISECONDS.items() if size == unit)
     try:
         time = parse_number(text) * unit
     except ValueError as error:
-        raise FaultError(f"{what} {number}: time is {text!r}: write a number") from error
+        raise FaultError(f"{what} {number}: time is {text!r}: write a number of {name}, such as 1234.5") from error
     if time < 0:
         raise FaultError(f"{what} {number}: time is {text}: give a number from 0 on")
     if time >= LATEST:
-        name = next(name for name, size in MILLISECONDS.items() if size == unit)
         raise FaultError(f"{what} {number}: time is {text} {name}, which is more than 300 years: correct the unit")
     if time < latest:
-        raise FaultError(f"{what} {number}: its time {text} is before {latest / unit:g}; sort the lines by time")
+        raise FaultError(f"{what} {number}: its time {text} is before {latest / unit:g}; sort by time")
     return time

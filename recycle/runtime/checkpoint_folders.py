@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from recycle.errors import UserError
-from recycle.files import from_json, read_bytes
+from recycle.files import from_json, read_bytes, resolved
 from recycle.runtime.errors import RunError
 
 CHECKPOINTS, MANIFEST, DIGESTS = "checkpoints", "checkpoint.json", "digests.json"
@@ -84,7 +84,7 @@ def require_source(source: Path, folder: Path) -> None:
     Raises:
         RunError: it has none.
     """
-    if source.resolve() != folder.resolve() and not checkpoints(folder / CHECKPOINTS) and not candidates(source):
+    if resolved(source) != resolved(folder) and not checkpoints(folder / CHECKPOINTS) and not candidates(source):
         raise no_source(source)
 
 

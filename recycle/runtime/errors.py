@@ -46,8 +46,12 @@ class NotFinite(ViewBroken):
     """A gradient holds a value that is no finite number; made again, it may be one."""
 
 
-def lost_before_view(life: int) -> str:
-    """What a server says that has lost the store before it could train; its life is counted from 0."""
-    if life:
-        return "the store was lost before this server was in a view: join again"
-    return "the store was lost before the run began: train again"
+def lost_before_view(life: int, cause: Exception) -> str:
+    """What a server says that has lost the store before it could train.
+
+    Args:
+        life: of the server, counted from 0.
+        cause: why.
+    """
+    when, remedy = ("this server was in a view", "join again") if life else ("the run began", "train again")
+    return f"the store was lost before {when}: {cause}; {remedy}"

@@ -165,7 +165,7 @@ class StudyAnswer(msgspec.Struct, frozen=True):
             "choices": self.choices,
             "constants": self.constants,
             "throughput": self.throughput,
-            "failures_at_the_very_end": self.setting.history.at_end,
+            **{f"failures {what}".replace(" ", "_"): n for what, n in self.setting.history.uncounted.items()},
         }
 
     def _policy(self, each: PolicyComparison) -> Mapping[str, object]:

@@ -1,6 +1,7 @@
 """The failures that a study replays: a recorded trace, or random ones like those of runs."""
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 
@@ -52,9 +53,11 @@ class FailureHistory(msgspec.Struct, frozen=True):
         return cls("random failures", YEAR, None, between_failures * servers, repair)
 
     @property
-    def at_end(self) -> int:
-        """Failures at the very end of a trace, which cost nothing that is known, and count as none."""
-        return self.outages.at_end if self.outages else 0
+    def uncounted(self) -> Mapping[str, int]:
+        """Failures of a trace that cost nothing that is known, and count as none, by what they are."""
+        if self.outages is None:
+            return {}
+        return {"at the very end": self.outages.at_end, "without a length": self.outages.without_length}
 
     def failures_per_second(self, servers: int) -> float:
         """Of a job of so many servers."""

@@ -76,8 +76,7 @@ def _asked(found: StudyAnswer) -> str:
     else:
         per_day = history.failures_per_second(servers) * 86_400
         rows += [["servers of the trace", str(history.outages.nodes)], ["failures of the job", f"{per_day:.3g} a day"]]
-        if history.at_end:
-            rows.append(["at its very end", f"{plural(history.at_end, 'failure')}, counted as none"])
+        rows += [[what, f"{plural(n, 'failure')}, counted as none"] for what, n in history.uncounted.items() if n]
     if bill.price:
         rows += [["price", f"{bill.price:g} for an hour of a server"]]
     return _table([], rows)

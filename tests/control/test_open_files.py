@@ -3,10 +3,12 @@
 import os
 import resource
 import socket
+import subprocess
 from contextlib import suppress
 
 import pytest
 
+from harness.hosts import hosts, missing
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.open_files import allow_most, why_none_opens
 from recycle.control.store.etcd_cluster import EtcdCluster
@@ -26,6 +28,7 @@ def etcd_store(port):
 @pytest.mark.parametrize("connect", [torch_store, etcd_store])
 def test_a_store_that_is_not_reached_because_nothing_more_opens_is_not_blamed(connect):
     def body(member):
+        "host".encode("idna")  # of a module that Python reads at the first name
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         listener = socket.create_server(("127.0.0.1", 0))
         resource.setrlimit(resource.RLIMIT_NOFILE, (128, most))
@@ -41,3 +44,29 @@ def test_a_store_that_is_not_reached_because_nothing_more_opens_is_not_blamed(co
         assert why_none_opens() == ""
 
     launch(1, body)
+
+
+@pytest.mark.skipif(bool(missing()), reason="a network with few ports takes root on Linux")
+@pytest.mark.parametrize("connect", [torch_store, etcd_store])
+def test_a_store_that_is_not_reached_because_no_port_is_free_is_not_blamed(connect):
+    with hosts(1) as (host,):
+        few = host.command("sysctl", "-w", "net.ipv4.ip_local_port_range=40000 40003")
+        subprocess.run(few, check=True, capture_output=True)
+
+        def body(member):
+            host.enter_network()
+            listener = socket.create_server(("127.0.0.1", 30_000))
+            held = []
+            with suppress(OSError):
+                while True:
+                    held.append(socket.create_server(("", 0)))
+            said = (
+                r"cannot be reached: no port is free here \(.*\): net.ipv4.ip_local_port_range is 40000 to 40003; make"
+            )
+            with pytest.raises(StoreLost, match=said):
+                connect(listener.getsockname()[1])
+            for each in held:
+                each.close()
+            assert why_none_opens() == ""
+
+        launch(1, body)

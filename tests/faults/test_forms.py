@@ -1,5 +1,7 @@
 """Traces mean what they say, whatever the form in which they say it."""
 
+import bz2
+import gzip
 import json
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -10,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from harness.examples import paper_job
+from recycle.errors import UserError
 from recycle.faults.errors import FaultError
 from recycle.faults.file import load_faults
 from recycle.faults.outages import Outages, load_outages
@@ -159,7 +162,7 @@ def test_who_fails_when_the_trace_ends_is_counted_as_such(tmp_path):
     outages = read(tmp_path, "a.csv", "0,add,a\n0,add,b\n1000,remove,a\n2000,add,a\n3000,remove,b\n")
     assert (len(outages.entries), outages.at_end) == (1, 1)
     history = FailureHistory.recorded(outages)
-    assert history.at_end == 1
+    assert history.uncounted == {"at the very end": 1, "without a length": 0}
     ground = Ground(JOB, 12.0, 16, outages.failures_per_second)
     found = answer(StudySetting(ground, history, ("dropping",), 1), Bill(0), with_choices=False)
     assert found.as_json()["failures_at_the_very_end"] == 1
@@ -171,7 +174,10 @@ def test_who_fails_when_the_trace_ends_is_counted_as_such(tmp_path):
     ("text", "message"),
     [
         ("2021-12-11,11:40:09,50\n2021-12-11,12:40:09+00:00,49\n", "line 2: .*a time zone, or none"),
-        ("2021-12-11,11:40:09,50\n2021-12-11,10:40:09,49\n", "line 2: its time is before that of the first line"),
+        (
+            "2021-12-11,11:40:09,50\n2021-12-11,10:40:09,49\n",
+            "line 2: its time 2021-12-11, 10:40:09 is before that of the line above",
+        ),
         ("hours,live\n0,4\n1,²\n", "line 3: 1, ²: write a time and the count"),
         ("hours,live\n0,4\n1,٣\n", "line 3: "),
         ("hours,live\n0,4\n\uff11,3\n", "line 3: time is '\uff11': write a number"),
@@ -208,6 +214,46 @@ def test_who_fails_when_the_trace_ends_is_counted_as_such(tmp_path):
         ("# nodes: eight\nnode,start_days,end_days\nx,5,6\n", "line 1: # nodes eight: give a number"),
         ("node,start_days,end_days\n\0,5,6\n", "line 2: there is a byte of 0"),
         ("1000000000,remove,a\n", "line 1: .*or lines 0,add,node above"),
+        ("12/11/2021,11:40:09,50\n", "line 1: 12/11/2021, 11:40:09, 50: write .* as in 2021-12-31,23:59:59,50"),
+        ("11.12.2021 11:40,50\n", "line 1: 11.12.2021 11:40, 50: write date, time"),
+        ("Dec 11,11:40:09,50\n", "line 1: Dec 11, 11:40:09, 50: write date, time"),
+        ("21-12-11,11:40:09,50\n", "line 1: 21-12-11, 11:40:09, 50: write date, time"),
+        ("2021-W49-6,11:40:09,50\n", "line 1: 2021-W49-6, 11:40:09, 50: write date, time"),
+        ("date,time,live\n2021-12-11,24:00:00,50\n", "line 2: 2021-12-11, 24:00:00, 50: write date, time"),
+        ("2016-12-31,23:59:60,50\n", "line 1: 2016-12-31, 23:59:60, 50: write date, time"),
+        ("2021-02-29,11:40:09,50\n", "line 1: 2021-02-29, 11:40:09, 50: write date, time"),
+        ("2021-12-11,11:40:09 CET,50\n", "line 1: .* CET, 50: write date, .* with .01:00 .* for a time zone"),
+        ("2021-12-11T11:40:09Z,add,a\n", "line 1: time is '2021-12-11T11:40:09Z': write a number of milliseconds"),
+        ("2021-12-11,11:40:09,4\n2021-12-11,13:40:09,3\n2021-12-11,12:40:09,4\n", "line 3: its time .* 12:40:09 is"),
+        ("node,start_hours,end_hours\nx,'1,5',3\n".replace("'", '"'), "line 2: time is '1,5': write a number of hours"),
+        ("node,start_hours,end_hours\nx,1:30,3\n", "line 2: time is '1:30': write a number of hours, such as 1234.5"),
+        ("0,add,a\n1 234,remove,a\n", "line 2: time is '1 234': write a number of milliseconds"),
+        ("0,add,a\n1'234,remove,a\n", 'line 2: time is "1\'234": write a number of milliseconds'),
+        ("node,start_days,end_days\n", "it is empty: give a trace with at least one failure"),
+        ("hours,live\n", "it is empty"),
+        ("# nodes 4\n", "it is empty"),
+        ("[]", "it is empty"),
+        ("start_hours,end_hours,node\n1,3,x\n", "line 1: unknown columns start_hours,end_hours,node; the known forms"),
+        (
+            "# nodes 4\n'n\n0',1,3\n".replace("'", '"'),
+            "line 2: what is in quotes goes on in the next line: write it in",
+        ),
+        (
+            "node,start_days,end_days\n'x,1,3\ny,2,6\n".replace("'", '"'),
+            "line 2: this is no CSV file: .*quotes in pair",
+        ),
+        ("0,add,a\n5,remove,a\u200b\n", "line 2: 'a.u200b' has a letter that is not seen: leave it out"),
+        ("# nodse 400\nnode,start_days,end_days\nx,5,6\n", "line 1: # nodse 400 is not read: write # nodes N"),
+        ("# stages_per_node 2\n0,add,a\n5,remove,a\n", "line 1: # stages_per_node 2 is not read: write # stages-per-"),
+        (
+            "# nodes 4, days 3\n0,add,a\n5,remove,a\n",
+            "line 1: # nodes 4, days 3: give a number alone, as in # nodes 20",
+        ),
+        ("# nodes 1,000\n0,add,a\n5,remove,a\n", "line 1: # nodes 1,000: give a number alone"),
+        (
+            '[{"node_id": "x", "event_time": 1, "event_type": "fault_start"},\n]',
+            "trailing comma.*, line 2: a JSON trace",
+        ),
         ("# nodes 2.5\n0,add,a\n5,remove,a\n9,add,a\n", "# nodes 2.5: give a whole number"),
     ],
 )
@@ -223,19 +269,35 @@ def test_what_means_nothing_is_a_line_with_its_number(tmp_path, text, message):
     [
         ("a.csv", b"node,start_days,end_days\nM\xfcnchen,1,2\n", "line 2: this is no text in UTF-8"),
         ("a.csv", "node,start_days,end_days\nx,1,2\n".encode("utf-16-le"), "line 1: there is a byte of 0"),
+        ("a.csv", gzip.compress(b"0,add,a\n5,remove,a\n"), "this is packed with gzip: unpack it"),
+        ("a.json", bz2.compress(b"[]"), "this is packed with bzip2: unpack it"),
+        ("a.csv", b"PK\3\4" + bytes(range(256)), "this is an archive or a workbook: unpack it, or save"),
+        ("a.csv", b"PAR1" + bytes(range(256)), "this is a Parquet file: save it as text"),
+        ("a.csv", bytes.fromhex("d0cf11e0a1b11ae1"), "this is an Excel workbook: save it as text"),
         ("a.json", b'{"events": []}', "a JSON trace is a list"),
         ("a.json", b'{"node_id": "a"}\n{"node_id": "b"}\n', "a JSON trace is a list"),
     ],
 )
 def test_what_is_no_text_of_a_trace_is_a_line(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(FaultError, match=message):
+    with pytest.raises(UserError, match=message):
         load_outages(str(tmp_path / name), JOB)
+    with pytest.raises(UserError, match=message):
+        load_faults(tmp_path / name, JOB, 9)
 
 
 @pytest.mark.parametrize(
     "comment",
-    ["# Nodes: 8", "#NODES=8", "# nodes 8\n# nodes failed\n# nodes  8", "# nodes 8\n# servers failed\n# day 3"],
+    [
+        "# Nodes: 8",
+        '"# nodes 8"',
+        "# nodes 8,,",
+        "# nodes,8,",
+        "  # nodes 8",
+        "#NODES=8",
+        "# nodes 8\n# nodes failed\n# nodes  8",
+        "# nodes 8\n# servers failed\n# day 3",
+    ],
 )
 def test_a_comment_says_how_many_nodes_there_are_in_any_letters(tmp_path, comment):
     assert read(tmp_path, "a.csv", f"{comment}\nnode,start_days,end_days\nx,1,2\ny,3,4\n").nodes == 8
@@ -254,6 +316,27 @@ def test_a_last_line_without_news_says_how_long_a_trace_lasts(tmp_path, name, te
     outages = read(tmp_path, name, text)
     assert (outages.nodes, outages.seconds, outages.at_end) == (4, 7200, 0)
     assert [each[1:] for each in outages.entries] == [(3600, 7200)]
+
+
+def test_outages_without_a_length_are_said_to_count_as_none(tmp_path):
+    text = "0,add,a,b\n5,remove,a\n5,add,a\n6,remove,a\n7,add,a\n7,remove,a\n8,add,a\n"
+    outages = read(tmp_path, "a.csv", text)
+    assert (len(outages.entries), outages.without_length, outages.at_end) == (1, 1, 0)
+    assert FailureHistory.recorded(outages).uncounted == {"at the very end": 0, "without a length": 1}
+    same = read(tmp_path, "b.csv", "node,start_days,end_days\na,1,1\nb,2,3\n")
+    assert same.resampled(5, 0).without_length == 1
+
+
+def test_a_header_in_any_letters_is_one(tmp_path):
+    for text in (
+        "Node,Start_Hours,End_Hours\nx,0,1\ny,2,3\n",
+        "Date,Time,Live\n2021-12-11,11:40,4\n2021-12-11,12:40,3\n",
+    ):
+        assert read(tmp_path, "a.csv", text).seconds in (10_800, 3600)
+
+
+def test_a_name_is_the_same_however_its_letters_are_put_together(tmp_path):
+    assert read(tmp_path, "a.csv", "node,start_days,end_days\nk\u00f6,1,3\nko\u0308,2,4\n").nodes == 1
 
 
 def test_dates_before_2001_are_dates(tmp_path):

@@ -109,7 +109,7 @@ def test_how_many_servers_a_trace_is_of_follows_from_those_of_a_node(load):
         ("0,add,a\n10,add,b\n", "its 2 lines add servers or nodes, and none removes one: give a trace"),
         ("time,what,node\n1,remove,a\n", "line 1: unknown column 'what'; write time,change,server"),
         ("time,change,colour\n1,remove,a\n", "line 1: unknown column 'colour'"),
-        ("0,add,a\n2,remove,a\n1,add,a\n", "line 3: .*sort the lines by time"),
+        ("0,add,a\n2,remove,a\n1,add,a\n", "line 3: .*sort by time"),
         ("0,add\n", "line 1: expected .*known forms are"),
         ("node,begin,end\nx,1,2\n", "line 1: columns node,begin,end: write node,start_days,end_days"),
         ("node,start_weeks,end_weeks\nx,1,2\n", "line 1: unknown column 'weeks'; name its unit"),

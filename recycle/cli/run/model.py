@@ -10,6 +10,7 @@ import msgspec
 
 from recycle.errors import UserError
 from recycle.files import read_bytes
+from recycle.keys import convert
 from recycle.kinds import MODEL, read_toml
 from recycle.runtime.model_keys import ModelKeys
 
@@ -37,9 +38,9 @@ def read_model(path: Path | None) -> ModelKeys:
         return ModelKeys()
     content = read_bytes(path)
     try:
-        return msgspec.convert(read_toml(content, MODEL), ModelKeys)
+        return convert(read_toml(content, MODEL), ModelKeys)
     except msgspec.ValidationError as error:
-        raise UserError(f"{path}: {error}; the keys are {', '.join(ModelKeys.__struct_fields__)}") from error
+        raise UserError(f"{path}: {error}; docs/reference/train.md lists every key") from error
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 

@@ -3,6 +3,9 @@
 import errno
 import os
 import resource
+import socket
+from contextlib import suppress
+from pathlib import Path
 
 
 def allow_most() -> None:
@@ -19,4 +22,17 @@ def why_none_opens() -> str:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         remedy = f": this process may have {limit}; raise ulimit -Hn" if error.errno == errno.EMFILE else ""
         return f"{error.strerror}{remedy}"
+    try:
+        with socket.socket() as tried:
+            tried.bind(("", 0))
+    except OSError as error:
+        return f"no port is free here ({error.strerror}){_ports()}"
+    return ""
+
+
+def _ports() -> str:
+    """What to do about that, where the system says which ports it gives."""
+    with suppress(OSError):
+        first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+        return f": net.ipv4.ip_local_port_range is {first} to {last}; make it wider, or end what holds its ports"
     return ""

@@ -18,7 +18,7 @@ from recycle.control.membership.view import Member, View
 from recycle.errors import UserError
 from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Faults
-from recycle.files import from_json, own_folder, read_bytes, write_whole
+from recycle.files import from_json, own_folder, read_bytes, resolved, write_whole
 from recycle.megatron.gpt.device import prepare_device, require_means
 from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.keeping import make_keeping, take_slot
@@ -253,7 +253,7 @@ def _work(run: Run, text: TokenText, planning: Planning, faults: Faults, member:
 
 def begins_anew(run: Run) -> bool:
     """Whether it is to go on from its own folder, and there is nothing in it yet."""
-    own = run.resume_from is not None and run.resume_from.resolve() == run.folder.resolve()
+    own = run.resume_from is not None and resolved(run.resume_from) == resolved(run.folder)
     kept = run.redundancy is not None and bool(last_token(run.folder))
     return own and not kept and not checkpoints(run.checkpoints)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from recycle.errors import UserError
+from recycle.files import resolved
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.keep.fetching import Fetching, ask_all
 from recycle.runtime.keep.layout import put_together
@@ -28,7 +29,7 @@ class DiskScribe:
 
     def __init__(self, token: str, within: Path) -> None:
         self._token = token
-        self._within = within.resolve()
+        self._within = resolved(within)
         self._lock = threading.Lock()
         # One at a time, so that one version at most is in memory; the cores are the trainers'.
         self._thread = ThreadPoolExecutor(1, "writes a version", lambda: torch.set_num_threads(1))
@@ -36,7 +37,7 @@ class DiskScribe:
 
     def write(self, request: Write) -> Sequence[str] | None:
         """See Scribe."""
-        if not Path(request.folder).resolve().is_relative_to(self._within):
+        if not resolved(Path(request.folder)).is_relative_to(self._within):
             raise Refused(f"{request.folder} is not in {self._within}, where this run's keepers write")
         with self._lock:
             if request not in self._asked:

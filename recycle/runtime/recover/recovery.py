@@ -119,8 +119,8 @@ class Recovery:
         while self._machine.state is State.JOINING and self.end is None:
             try:
                 self._join()
-            except StoreLost:
-                self.end_with(STOPPED, lost_before_view(self._machine.me.incarnation))
+            except StoreLost as error:
+                self.end_with(STOPPED, lost_before_view(self._machine.me.incarnation, error))
         self._gather()
 
     def fail(self, cause: str) -> None:
@@ -178,8 +178,8 @@ class Recovery:
                 return
             self._holdings.empty = opening.restore == "checkpoint"
             self.tell(Opened("opening", opening))
-        except StoreLost:
-            self.end_with(STOPPED, lost_before_view(self._machine.me.incarnation))
+        except StoreLost as error:
+            self.end_with(STOPPED, lost_before_view(self._machine.me.incarnation, error))
 
     def _expected(self) -> Collection[Member]:
         """Who is about to say that it can be let in; nobody any more after an alarm."""

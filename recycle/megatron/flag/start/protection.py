@@ -318,8 +318,8 @@ def _finished(work: Callable[[], None], life: int) -> int:
     try:
         work()
         return 0
-    except StoreLost:
-        say(lost_before_view(life))
+    except StoreLost as error:
+        say(lost_before_view(life, error))
         return STOPPED
     except UserError as error:
         say(str(error))

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.distributed import AllreduceOptions, ProcessGroupGloo, ReduceOp, Store, Work
 
+from recycle.control.membership.open_files import why_none_opens
+from recycle.runtime.errors import RunError
 from recycle.runtime.net.gloo.backend import Directory, GlooBackend
 from recycle.runtime.net.network import Group, NetworkOptions, ReductionKind
 from recycle.runtime.plain_words import losing, lost
@@ -89,7 +91,11 @@ def make_connected_backend(store: Store, rank: int, size: int, options: NetworkO
 def _make(store: Store, rank: int, size: int, options: NetworkOptions, timeout: timedelta, **device: bool) -> Any:
     gloo: Any = ProcessGroupGloo  # the stubs leave most of it out
     settings = gloo._Options()  # noqa: SLF001 - the only way to choose the address
-    settings._devices = [gloo.create_device(hostname=options.address, **device)]  # noqa: SLF001
+    try:
+        settings._devices = [gloo.create_device(hostname=options.address, **device)]  # noqa: SLF001
+    except RuntimeError as error:
+        # In gloo's words, the address would be to blame.
+        raise RunError(f"nothing can listen at {options.address}: {why_none_opens() or error}") from error
     settings._timeout = timeout  # noqa: SLF001
     backend = gloo(store, rank, size, settings)
     # Of reductions: each wait for a transfer has a time-out of its own.
