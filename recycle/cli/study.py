@@ -164,7 +164,7 @@ def command(
         return
     _print(found)
     if output is not None:
-        make_console().print(f"written to {output / 'index.html'}", markup=False)
+        make_console().print(f"written to {output / 'index.html'}")
     sys.exit(0)
 
 
@@ -194,12 +194,11 @@ def _print(found: "StudyAnswer") -> None:
         f"{history.seconds / 86_400:.4g} days, servers failed {plural(found.policies[0].failures, 'time')} in the mean "
         f"of {plural(setting.seeds, 'sample')}{said}",
         style="bold",
-        markup=False,
     )
     _print_columns(found.policy_table())
     console.print("goodput: useful training per server-hour paid for, over that of the job without failures\n")
     _print_columns(found.choice_table())
-    console.print(f"\n{found.sentence}", style="bold", markup=False)
+    console.print(f"\n{found.sentence}", style="bold")
 
 
 def _sweep(setting: "StudySetting", text: str, output: Path | None, as_json: bool) -> None:
@@ -244,7 +243,7 @@ def _sweep(setting: "StudySetting", text: str, output: Path | None, as_json: boo
         )
     _print_columns(rows)
     if output is not None:
-        make_console().print(f"written to {output / 'sweep.csv'}", markup=False)
+        make_console().print(f"written to {output / 'sweep.csv'}")
 
 
 def _require_plots() -> None:
@@ -273,7 +272,7 @@ def _print_columns(rows: "Sequence[Sequence[str]]") -> None:
             cell.rjust(width) if name.startswith("*") else cell.ljust(width)
             for name, cell, width in zip(header, row, widths, strict=True)
         )
-        console.print("  ".join(cells).rstrip(), markup=False, style=None if number else "bold")
+        console.print("  ".join(cells).rstrip(), style=None if number else "bold")
 
 
 def _write(folder: Path, found: "StudyAnswer") -> None:
