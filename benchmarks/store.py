@@ -57,8 +57,7 @@ from recycle.control.membership.durations import Durations
 from recycle.control.membership.messages import Death, Verdict
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member, View
-from recycle.control.store.etcd_bells import LONGEST_HEARING
-from recycle.control.store.etcd_store import EtcdStore
+from recycle.control.store.etcd_store import LOOK_FOR_BELLS, EtcdStore
 from recycle.control.store.relay_requests import door_of
 from recycle.control.store.relayed_store import RelayedStore
 from recycle.control.store.store import Store
@@ -378,7 +377,7 @@ def run_hosts(seat: HostsSeat, ready: Barrier, channel: Connection) -> None:
         if (beat + number) % (CALM * RARELY) == 0:
             for _ in range(RELAYED if seat.has_relays else HOST):
                 board.failures.alarm(0)
-        if seat.has_relays and (beat + number) * DURATIONS.beat % LONGEST_HEARING == 0:
+        if seat.has_relays and (beat + number) * DURATIONS.beat % LOOK_FOR_BELLS == 0:
             # As bells are.
             store.peek([keys.call(0)])
         leader.look(board, now)

@@ -68,10 +68,7 @@ def command(
             make_catalogue(output, job, mode, failures, Effort((stop,), budget, seed), form, watch, processors())
     except KeyboardInterrupt:
         make_console(error=True).print(
-            f"interrupted; the plans made so far are kept in {output}.part, and the same command continues",
-            markup=False,
+            f"interrupted; the plans made so far are kept in {output}.part, and the same command continues"
         )
         raise SystemExit(130) from None
-    make_console().print(
-        f"{describe_job(job)}: plans for up to {plural(failures, 'failure')} written to {output}", markup=False
-    )
+    make_console().print(f"{describe_job(job)}: plans for up to {plural(failures, 'failure')} written to {output}")

@@ -98,9 +98,9 @@ def require(plan: Plan, violations: Sequence[Violation], as_json: bool) -> None:
         console = make_console()
         first = violations[0]
         place = f"{first.server}[{first.index}]: " if first.index is not None else ""
-        console.print(f"ILLEGAL ({first.rule}): {place}{first.message}", markup=False)
+        console.print(f"ILLEGAL ({first.rule}): {place}{first.message}")
         for row in rows_around(plan, first):
-            console.print(f"  {row}", markup=False)
+            console.print(f"  {row}")
         if len(violations) > 1:
             console.print(f"and {len(violations) - 1} more of this kind; --json lists them all")
     sys.exit(1)
@@ -131,7 +131,7 @@ def report(plan: Plan, clock: Clock, claims: "Claims") -> None:
 
     console = make_console()
     job = plan.job
-    console.print(describe_job(job), markup=False)
+    console.print(describe_job(job))
     console.print(f"LEGAL, {plan.form} form, dead: {describe_dead(plan.dead)}")
     console.print(f"period {job.time_text(clock.period)}, makespan {job.time_text(clock.makespan)}")
     console.print(f"bound {job.time_text(plan.bound)} by {plan.provenance.bound_by}, gap {plan.gap:.2%}")
@@ -143,22 +143,19 @@ def report(plan: Plan, clock: Clock, claims: "Claims") -> None:
     for text in describe_throughput(plan):
         console.print(f"throughput {text}")
     table = Table(box=None, header_style="bold")
+    for heading in ("", "bubble", "peak memory", "limit"):
+        table.add_column(heading, justify="right" if heading else "left")
     servers = sorted(clock.compute)
-    rows: list[tuple[str, list[float], list[int], int]] = []
-    peaks = {server: peak_memory(plan.job, server, clock.compute[server]) for server in servers}
     if len(servers) <= MOST_ROWS:
         groups = [(str(server), [server]) for server in servers]
     else:
         stages = range(job.depth)
         groups = [(f"stage {stage}", [server for server in servers if server.stage == stage]) for stage in stages]
     for name, members in groups:
-        bubbles = [clock.bubble(server) for server in members]
-        rows.append((name, bubbles, [peaks[server] for server in members], placed(job, members[0]).limit))
-    for heading in ("", "bubble", "peak memory", "limit"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for name, shares, memory, limit in rows:
+        shares = [clock.bubble(server) for server in members]
         bubble = f"{shares[0]:.1%}" if len(shares) == 1 else f"{min(shares):.1%} to {max(shares):.1%}"
-        table.add_row(name, bubble, job.memory_text(max(memory)), job.memory_text(limit))
+        memory = max(peak_memory(job, server, clock.compute[server]) for server in members)
+        table.add_row(name, bubble, job.memory_text(memory), job.memory_text(placed(job, members[0]).limit))
     console.print(table)
 
 
@@ -183,9 +180,7 @@ def compare(before: Plan, after: Plan, again: str, *, as_json: bool) -> None:
         sys.exit(1 if difference else 0)
     console = make_console()
     for name, old, new in difference.fields:
-        console.print(
-            f"{name}: {value_text(name, old, before.job)} -> {value_text(name, new, after.job)}", markup=False
-        )
+        console.print(f"{name}: {value_text(name, old, before.job)} -> {value_text(name, new, after.job)}")
     count = sum(map(len, difference.programs.values()))
     brief = is_read_by_eye() and count > SHOWN
     for server, lines in difference.programs.items():
@@ -196,9 +191,9 @@ def compare(before: Plan, after: Plan, again: str, *, as_json: bool) -> None:
         console.print(str(server), style="bold")
         for line in lines:
             style = "green" if line.startswith("+") else "red" if line.startswith("-") else "dim"
-            console.print(f"  {line}", style=style, markup=False)
+            console.print(f"  {line}", style=style)
     if brief:
-        console.print(f"{again} | less shows them, in {count} lines", markup=False)
+        console.print(f"{again} | less shows them, in {count} lines")
     if not difference:
         console.print("The plans are equal.")
     sys.exit(1 if difference else 0)

@@ -48,7 +48,8 @@ def make_console(*, error: bool = False, color: bool = True) -> "Console":
 
     file = cast("IO[str]", _Spared(sys.stderr)) if error else None
     # Without a word on it, NO_COLOR in the environment counts.
-    return PlainConsole(file=file, no_color=None if color else True, highlight=False, soft_wrap=True)
+    no_color = None if color else True
+    return PlainConsole(file=file, no_color=no_color, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def is_read_by_eye() -> bool:
@@ -121,7 +122,7 @@ def progress_line(text: str, *, counted: bool = False) -> Iterator[Show]:
             nonlocal printed, due
             printed, due = task.description, (task.elapsed or 0.0) + PACE
             count = f"{task.completed:.0f}/{task.total:.0f} " if task.total else ""
-            console.print(f"{count}{printed} after {task.elapsed:.1f} s", markup=False)
+            console.print(f"{count}{printed} after {task.elapsed:.1f} s")
 
         def show(text: str, done: int = 0, total: int | None = None) -> None:
             progress.update(number, description=text, completed=done, total=total)

@@ -162,32 +162,30 @@ def report(diagnosis: Diagnosis, script: Path, untried: list[str]) -> None:
     """Print whether the job runs, and what prevents it."""
     console, line = make_console(), diagnosis.line
     console.print(f"runs       {'yes' if diagnosis.runs else 'no'}, by the options of Megatron {diagnosis.release}")
-    console.print(f"works      {'; '.join(works(line))}", markup=False)
+    console.print(f"works      {'; '.join(works(line))}")
     for unread in diagnosis.unread:
-        console.print(f"unread     {unread}", markup=False)
+        console.print(f"unread     {unread}")
     if diagnosis.unread and not script.is_file():
-        console.print(
-            f"           there is no {script} here, so that options which it adds are not known", markup=False
-        )
+        console.print(f"           there is no {script} here, so that options which it adds are not known")
     for ignored in diagnosis.ignored:
-        console.print(f"ignored    {ignored}", markup=False)
+        console.print(f"ignored    {ignored}")
     for kind, found in (("refused", diagnosis.refused), ("fused", diagnosis.fused)):
         for each in found:
-            console.print(f"{kind:10} {line.option(each.name)}: {each.advice.reason}", markup=False)
-            console.print(f"           change: {each.advice.remedy}", markup=False)
+            console.print(f"{kind:10} {line.option(each.name)}: {each.advice.reason}")
+            console.print(f"           change: {each.advice.remedy}")
     for each in read_only(line.setting):
-        console.print(f"read only  {line.option(each.name)}: {each.advice.reason}; {each.advice.remedy}", markup=False)
+        console.print(f"read only  {line.option(each.name)}: {each.advice.reason}; {each.advice.remedy}")
     if untried:
-        console.print(f"not tried  on GPUs: {', '.join(untried)}; {TRIED}", markup=False)
+        console.print(f"not tried  on GPUs: {', '.join(untried)}; {TRIED}")
     for option in line.left_out:
-        console.print(f"left out   {option}: {LEFT_OUT[option]}", markup=False)
+        console.print(f"left out   {option}: {LEFT_OUT[option]}")
 
 
 def report_plan(diagnosis: Diagnosis, whole: Plan, asked: Plan) -> None:
     """Print what the job survives, and by which plan it trains."""
     console, line, job = make_console(), diagnosis.line, whole.job
-    console.print(f"survives   {survival(diagnosis)}", markup=False)
-    console.print(f"memory     {memory_text(line, job)}", markup=False)
+    console.print(f"survives   {survival(diagnosis)}")
+    console.print(f"memory     {memory_text(line, job)}")
     own = "Megatron's own 1F1B" if job.standard else "a plan in the place of Megatron's interleaved schedule"
     console.print(f"plan       period {job.time_text(whole.period)} with all servers: {own}")
     if asked.dead:

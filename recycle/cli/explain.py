@@ -47,16 +47,16 @@ def command(plan_file: Path, layers: int | None, mtbf: float | None, mttr: float
         print_json({**msgspec.structs.asdict(explanation), "placement": placement})
         return
     console = make_console()
-    console.print(f"{describe_job(plan.job)}; dead: {describe_dead(plan.dead)}", style="bold", markup=False)
+    console.print(f"{describe_job(plan.job)}; dead: {describe_dead(plan.dead)}", style="bold")
     for text in (explanation.time, explanation.bound, *explanation.cost):
-        console.print(text, markup=False)
+        console.print(text)
     for remedy in explanation.remedies:
         at_best = plan.job.time_text(remedy.at_best)
-        console.print(f"Would help: {remedy.change}; at best {at_best}.", markup=False)
+        console.print(f"Would help: {remedy.change}; at best {at_best}.")
     if not explanation.remedies:
         console.print("Nothing that the bounds know of would help.")
     if weighed is not None:
         decision, told = weighed
-        console.print(f"Placement: {decision.line}.", markup=False)
+        console.print(f"Placement: {decision.line}.")
         for story in told if decision.moves else ():
-            console.print(f"  {story}", markup=False)
+            console.print(f"  {story}")

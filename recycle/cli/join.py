@@ -53,7 +53,7 @@ def command(folder: Path, server: Server | None, address: str | None) -> None:
     # Before torch is imported, which takes seconds.
     for name in (PLAN, SETTINGS, JOIN_FILE):
         read_bytes(folder / name)
-    make_console(error=True).print(f"{folder}: loading PyTorch and Megatron", markup=False)
+    make_console(error=True).print(f"{folder}: loading PyTorch and Megatron")
     with interrupted_at_once():
         from recycle.cli.run.planning import planning_of
         from recycle.megatron.gpt.arriving import join_run

@@ -42,7 +42,7 @@ def command(folder: Path, servers: tuple[Server, ...], leave: bool) -> None:
         except OSError as error:
             raise UserError(f"{server}: process {pid} cannot be killed: {error.strerror}") from error
         done = "is asked to leave" if leave else "is killed"
-        make_console().print(f"{server} {done}: process {pid}", markup=False)
+        make_console().print(f"{server} {done}: process {pid}")
 
 
 def worker_of(folder: Path, server: Server) -> int:

@@ -54,7 +54,7 @@ def draw_runs(path: Path, against: Path | None, output: Path) -> bool:
             )
     title = f"{names[0]} over {names[1]}" if against else names[0]
     write_whole(output, draw_losses(title, curves, marks_of(run.history), names[:1] if against else ()).encode())
-    console.print(f"written to {output}", markup=False)
+    console.print(f"written to {output}")
     return comparable
 
 

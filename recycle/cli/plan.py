@@ -154,7 +154,7 @@ def report(plan: Plan, output: Path | None) -> None:
         if plan.provenance.status == "optimal"
         else f"at most {plan.gap:.2%} above optimal"
     )
-    console.print(describe_job(job), markup=False)
+    console.print(describe_job(job))
     console.print(f"dead       {describe_dead(plan.dead)}")
     console.print(
         f"mode       {plan.mode.backward} backward, {plan.mode.optimizer} optimizer, {plan.mode.routing} routing"
@@ -165,7 +165,7 @@ def report(plan: Plan, output: Path | None) -> None:
     for heading, text in zip(("throughput", ""), describe_throughput(plan), strict=False):
         console.print(f"{heading:10} {text}")
     if output is not None:
-        console.print(f"written to {output}", markup=False)
+        console.print(f"written to {output}")
     else:
         console.print("Nothing is written: give -o plan.json to keep the plan.")
 
@@ -190,7 +190,7 @@ def report_entry(catalogue: Catalogue, found: Found, output: Path | None, *, as_
         return
     console, job = report_console(output), index.job
     whole = next(each for each in index.entries if not any(each.counts))
-    console.print(describe_job(job), markup=False)
+    console.print(describe_job(job))
     console.print(f"dead       {describe_dead(found.dead)}")
     console.print(f"period     {job.time_text(entry.period)}, bound {job.time_text(entry.bound)}")
     console.print(
@@ -201,4 +201,4 @@ def report_entry(catalogue: Catalogue, found: Found, output: Path | None, *, as_
     for server, role in found.reading.roles.items():
         console.print(f"role       {server} acts as {role}")
     if output is not None:
-        console.print(f"written to {output}", markup=False)
+        console.print(f"written to {output}")

@@ -44,7 +44,7 @@ def command(job: Job, model_file: Path | None, repeats: int, device: Literal["cp
             "model file"
         )
     keys.require_cut(len(job.stages))
-    make_console(error=True).print(f"{job.name}: measuring its stages; loading PyTorch and Megatron", markup=False)
+    make_console(error=True).print(f"{job.name}: measuring its stages; loading PyTorch and Megatron")
     with interrupted_at_once():
         from recycle.megatron.gpt.forward import load_text
         from recycle.megatron.gpt.profile import profile
@@ -53,11 +53,11 @@ def command(job: Job, model_file: Path | None, repeats: int, device: Literal["cp
     measured = profile(job, options, load_text(None, options), repeats, device)
     write_whole(output, encode_job(measured))
     console = make_console()
-    console.print(describe_job(measured), markup=False)
-    console.print(table(measured), markup=False)
+    console.print(describe_job(measured))
+    console.print(table(measured))
     if measured.latency:
         console.print(f"a transfer between stages takes {measured.latency[0] / 1000:.2f} ms")
-    console.print(f"written to {output}", markup=False)
+    console.print(f"written to {output}")
 
 
 def table(job: Job) -> str:

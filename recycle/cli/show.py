@@ -131,7 +131,7 @@ def command(
             print_lists(subjects)
         elif wanted:
             for _, target in wanted:
-                report_console(target).print(f"written to {target}", markup=False)
+                report_console(target).print(f"written to {target}")
             if STANDARD not in (target for _, target in wanted):
                 for subject in subjects:
                     print_summary(subject)
@@ -148,8 +148,7 @@ def advise(path: Path) -> None:
     if size > LARGE:
         make_console(error=True).print(
             f"{path}: all instructions of {size / 1e9:.1f} GB of recordings are read into memory; "
-            "--iterations 20 keeps those of the last 20 iterations",
-            markup=False,
+            "--iterations 20 keeps those of the last 20 iterations"
         )
 
 
@@ -185,7 +184,7 @@ def export(plan: Plan, csv: Path | None, torch: Path | None, pipeline: int) -> N
     for target, text in texts.items():
         if target is not None:
             write_whole(target, text.encode())
-            report_console(target).print(f"written to {target}", markup=False)
+            report_console(target).print(f"written to {target}")
 
 
 def lay_out(subjects: Sequence[Subject], grouping: Grouping, *, in_files: bool) -> list[Panel]:
@@ -209,8 +208,7 @@ def write_views(wanted: Sequence[tuple[FileView, Path]], panels: Sequence[Panel]
             each, unit = view.cost
             make_console(error=True).print(
                 f"--{view.option}: {boxes:,} instructions are drawn, about {boxes * each:.0f} {unit}; "
-                "--html FILE.html has servers folded into bands",
-                markup=False,
+                "--html FILE.html has servers folded into bands"
             )
         with progress_line("drawing"):
             content = view.encode(panels, target)
@@ -228,15 +226,15 @@ def print_panels(panels: Sequence[Panel]) -> None:
     drawn = draw([panel.chart for panel in panels], console.width, colours, [panel.pace for panel in panels])
     for panel, lines in zip(panels, drawn, strict=True):
         if len(panels) > 1:
-            console.print(f"{panel.name}:", style="bold", markup=False)
+            console.print(f"{panel.name}:", style="bold")
         for line in lines:
             console.print(line)
     for panel in panels:
         if panel.comparison:
             if len(panels) > 2:
-                console.print(f"{panel.name} against {panels[0].name}:", style="bold", markup=False)
+                console.print(f"{panel.name} against {panels[0].name}:", style="bold")
             for text in describe(panel.comparison, panels[0].timeline, panel.timeline):
-                console.print(text, markup=False)
+                console.print(text)
 
 
 def print_events(subject: Subject) -> None:
@@ -246,14 +244,14 @@ def print_events(subject: Subject) -> None:
     history, console = subject.history, make_console()
     if history is not None:
         for event in history.events:
-            console.print(tell(event, history.servers, history.time_unit), markup=False)
+            console.print(tell(event, history.servers, history.time_unit))
 
 
 def print_summary(subject: Subject) -> None:
     """Print what happened in a run in a few lines."""
     console = make_console()
     for line in summary_of(subject):
-        console.print(line, markup=False)
+        console.print(line)
 
 
 def print_lists(subjects: Sequence[Subject]) -> None:
@@ -263,9 +261,7 @@ def print_lists(subjects: Sequence[Subject]) -> None:
     console = make_console(color=False)
     for subject in subjects:
         if subject.timeline is None:
-            console.print(
-                f"# {subject.name} deadlocks: its instructions have no times, and this is their order", markup=False
-            )
+            console.print(f"# {subject.name} deadlocks: its instructions have no times, and this is their order")
         console.out("\n".join(listing(subject)), highlight=False)
 
 

@@ -164,7 +164,7 @@ def command(
         return
     _print(found)
     if output is not None:
-        make_console().print(f"written to {output / 'index.html'}", markup=False)
+        make_console().print(f"written to {output / 'index.html'}")
     sys.exit(0)
 
 
@@ -185,7 +185,7 @@ def _history(
 
 
 def _print(found: "StudyAnswer") -> None:
-    setting, bill = found.setting, found.bill
+    setting = found.setting
     history = setting.history
     said = "".join(
         f"; {plural(count, 'failure')} {what} counted as none" for what, count in history.uncounted.items() if count
@@ -196,40 +196,11 @@ def _print(found: "StudyAnswer") -> None:
         f"{history.seconds / 86_400:.4g} days, servers failed {plural(found.policies[0].failures, 'time')} in the mean "
         f"of {plural(setting.seeds, 'sample')}{said}",
         style="bold",
-        markup=False,
     )
-    rows = [["policy", "goodput", "low", "high", "servers", f"{bill.unit} lost a year", "low", "high"]]
-    rows[0] += ["money", "low", "high"] if bill.price else []
-    rows[0] += ["most of it"]
-    for each in found.policies:
-        lost = (each.lost, each.lost_with(each.high), each.lost_with(each.low))
-        shares = sorted(((share, bucket.value) for bucket, share in each.shares.items()), reverse=True)
-        rows.append(
-            [
-                each.policy + (" (model only)" if each.model_only else ""),
-                *(f"{goodput:.4f}" for goodput in (each.goodput, each.low, each.high)),
-                str(each.outcome.paid),
-                *(f"{bill.hours(hours):,.0f}" for hours in lost),
-                *(f"{bill.money(hours):,.0f}" for hours in lost if bill.price),
-                ", ".join([f"{name} {share:.1%}" for share, name in shares if name != "useful"][:2]),
-            ]
-        )
-    _print_columns(rows, left=(0, len(rows[0]) - 1))
+    _print_columns(found.policy_table())
     console.print("goodput: useful training per server-hour paid for, over that of the job without failures\n")
-    rows = [["by recycle", "choice", "goodput", f"{bill.unit} lost a year", "saved a year", ""]]
-    rows += [
-        [
-            each.topic,
-            each.choice,
-            f"{each.goodput:.4f}",
-            f"{bill.hours(each.lost):,.0f}",
-            "" if each.is_present else f"{bill.hours(each.saved):+,.0f}",
-            "as it is" if each.is_present else "",
-        ]
-        for each in found.choices
-    ]
-    _print_columns(rows, left=(0, 1, 5))
-    console.print(f"\n{found.sentence}", style="bold", markup=False)
+    _print_columns(found.choice_table())
+    console.print(f"\n{found.sentence}", style="bold")
 
 
 def _sweep(setting: "StudySetting", text: str, output: Path | None, as_json: bool) -> None:
@@ -248,12 +219,12 @@ def _sweep(setting: "StudySetting", text: str, output: Path | None, as_json: boo
     own = [name for name in setting.policies if name in OWN]
     rows = [
         [
-            "mtbf of a server",
-            "servers",
-            "micro-batches",
-            *own,
+            "*mtbf of a server",
+            "*servers",
+            "*micro-batches",
+            *(f"*{name}" for name in own),
             "best rival",
-            "",
+            "*",
             "not ahead of, with their best constants",
         ]
     ]
@@ -272,9 +243,9 @@ def _sweep(setting: "StudySetting", text: str, output: Path | None, as_json: boo
                 "; ".join(behind),
             ]
         )
-    _print_columns(rows, left=(len(own) + 3, len(own) + 5))
+    _print_columns(rows)
     if output is not None:
-        make_console().print(f"written to {output / 'sweep.csv'}", markup=False)
+        make_console().print(f"written to {output / 'sweep.csv'}")
 
 
 def _require_plots() -> None:
@@ -292,16 +263,18 @@ def _make_folder(folder: Path) -> None:
         raise UserError(f"{folder}: cannot be made: {error.strerror}") from error
 
 
-def _print_columns(rows: "Sequence[Sequence[str]]", left: "Sequence[int]") -> None:
-    """A table as wide as it is: with a header, and columns to the right but for those on the left."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+def _print_columns(rows: "Sequence[Sequence[str]]") -> None:
+    """A table as wide as it is; its header has a star at columns of numbers, which are to the right."""
+    header, *_ = rows
+    shown = [[cell.lstrip("*") for cell in header], *rows[1:]]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     console = make_console()
-    for number, row in enumerate(rows):
+    for number, row in enumerate(shown):
         cells = (
-            cell.ljust(width) if place in left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.rjust(width) if name.startswith("*") else cell.ljust(width)
+            for name, cell, width in zip(header, row, widths, strict=True)
         )
-        console.print("  ".join(cells).rstrip(), markup=False, style=None if number else "bold")
+        console.print("  ".join(cells).rstrip(), style=None if number else "bold")
 
 
 def _write(folder: Path, found: "StudyAnswer") -> None:

@@ -350,7 +350,7 @@ def refuse_beside(others: Mapping[str, object]) -> None:
 def tell_start(plan: Plan, catalogue: Path | None) -> None:
     """Say what takes the seconds before training begins."""
     plans = f"plans for failures are in {catalogue}" if catalogue else "making plans for failures"
-    make_console(error=True).print(f"{plan.job.name}: {plans}; loading PyTorch and Megatron", markup=False)
+    make_console(error=True).print(f"{plan.job.name}: {plans}; loading PyTorch and Megatron")
 
 
 def meet(
@@ -382,7 +382,7 @@ def meet(
 
 def say(text: str) -> None:
     """Tell the user something, beside the progress of the run."""
-    make_console(error=True).print(f"recycle: {text}", markup=False)
+    make_console(error=True).print(f"recycle: {text}")
 
 
 def attend(folder: Path, meeting: "Rendezvous", *, keeps: bool, goes_on: bool) -> None:

@@ -68,7 +68,7 @@ def command(path: Path, port: int, address: str, in_browser: bool) -> None:
     routes = watch_run(path) if is_run else try_plans(path)
     server = PageServer(address, port, routes, lambda: secret_of(path))
     what = f"{path}, as soon as a run begins there" if awaited else str(path)
-    make_console(error=True).print(f"{server.url} shows {what}; Ctrl-C ends it", markup=False)
+    make_console(error=True).print(f"{server.url} shows {what}; Ctrl-C ends it")
     if in_browser:
         webbrowser.open(server.url)
     try:

@@ -157,6 +157,42 @@ class StudyAnswer(msgspec.Struct, frozen=True):
                 )
         return ", ".join(said) if said else "no other shape, batch or memory that was tried loses less"
 
+    def policy_table(self) -> list[list[str]]:
+        """Each policy with what it keeps and loses, below a header in which columns of numbers begin with a star."""
+        bill = self.bill
+        losses = [f"*{bill.unit} lost a year", "*low", "*high", *(["*money", "*low", "*high"] if bill.price else [])]
+        rows = [["policy", "*goodput", "*low", "*high", "*servers", *losses, "most of it"]]
+        for each in self.policies:
+            lost = (each.lost, each.lost_with(each.high), each.lost_with(each.low))
+            shares = sorted(((share, bucket.value) for bucket, share in each.shares.items()), reverse=True)
+            rows.append(
+                [
+                    each.policy + (" (model only)" if each.model_only else ""),
+                    *(f"{goodput:.4f}" for goodput in (each.goodput, each.low, each.high)),
+                    str(each.outcome.paid),
+                    *(f"{bill.hours(hours):,.0f}" for hours in lost),
+                    *(f"{bill.money(hours):,.0f}" for hours in lost if bill.price),
+                    ", ".join([f"{name} {share:.1%}" for share, name in shares if name != "useful"][:2]),
+                ]
+            )
+        return rows
+
+    def choice_table(self, *, paid: bool = False) -> list[list[str]]:
+        """Each choice with what it loses and saves, in the same form.
+
+        Args:
+            paid: whether it is also said in money, if there is a price.
+        """
+        bill = self.bill
+        rows = [["by recycle", "choice", "*goodput", f"*{bill.unit} lost a year", "*saved a year", ""]]
+        for each in self.choices:
+            saved = "" if each.is_present else f"{bill.hours(each.saved):+,.0f}"
+            money = f"{bill.money(each.saved):+,.0f} in money" if paid and bill.price else ""
+            remark = "as it is" if each.is_present else money
+            lost = f"{bill.hours(each.lost):,.0f}"
+            rows.append([each.topic, each.choice, f"{each.goodput:.4f}", lost, saved, remark])
+        return rows
+
     def as_json(self) -> Mapping[str, object]:
         """What scripts read; throughput over time is left out."""
         return {

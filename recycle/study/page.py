@@ -1,6 +1,6 @@
 """The page of a study: one HTML file with its sentence, tables, plots, and where each figure comes from."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from recycle.study.answer import StudyAnswer
@@ -39,10 +39,10 @@ def page(found: StudyAnswer, curves: Curves) -> str:
 <h1>What failures cost</h1>
 <p class="a">{escape(found.sentence)}</p>
 <h2>What was asked</h2>{_asked(found)}
-<h2>Ways of surviving</h2>{_policies(found)}
-<p class="m">Goodput: useful training per server-hour paid for, over that of the job without failures. In brackets: the
+<h2>Ways of surviving</h2>{_table(*found.policy_table())}
+<p class="m">Goodput: useful training per server-hour paid for, over that of the job without failures. Low and high: the
 least and the greatest over samples and constants. All figures of a row are of the same samples.</p>
-<h2>The job's own choices</h2>{_choices(found)}
+<h2>The job's own choices</h2>{_table(*found.choice_table(paid=True))}
 <p class="m">By <b>recycle</b>, the mean of the samples, against the throughput of the job as it is. A negative loss
 is of a job that trains more than this one would without failures. Another batch is another training.</p>
 {figures}
@@ -79,54 +79,16 @@ def _asked(found: StudyAnswer) -> str:
         rows += [[what, f"{plural(n, 'failure')}, counted as none"] for what, n in history.uncounted.items() if n]
     if bill.price:
         rows += [["price", f"{bill.price:g} for an hour of a server"]]
-    return _table([], rows)
-
-
-def _policies(found: StudyAnswer) -> str:
-    bill = found.bill
-    header = ["policy", "*goodput", "*servers", f"*{bill.unit} lost a year", *(["*money a year"] if bill.price else [])]
-    rows = []
-    for each in found.policies:
-        least, most = each.lost_with(each.high), each.lost_with(each.low)
-        row = [
-            each.policy + (" (model only)" if each.model_only else ""),
-            f"{each.goodput:.4f} ({each.low:.4f} to {each.high:.4f})",
-            str(each.outcome.paid),
-            f"{bill.hours(each.lost):,.0f} ({bill.hours(least):,.0f} to {bill.hours(most):,.0f})",
-        ]
-        if bill.price:
-            row.append(f"{bill.money(each.lost):,.0f} ({bill.money(least):,.0f} to {bill.money(most):,.0f})")
-        rows.append(row)
-    return _table(header, rows)
-
-
-def _choices(found: StudyAnswer) -> str:
-    bill = found.bill
-    header = [
-        "what",
-        "choice",
-        "*goodput",
-        f"*{bill.unit} lost a year",
-        "*saved",
-        *(["*money saved"] if bill.price else []),
-    ]
-    rows = []
-    for each in found.choices:
-        row = [each.topic, each.choice, f"{each.goodput:.4f}", f"{bill.hours(each.lost):,.0f}"]
-        row.append("as it is" if each.is_present else f"{bill.hours(each.saved):+,.0f}")
-        if bill.price:
-            row.append("" if each.is_present else f"{bill.money(each.saved):+,.0f}")
-        rows.append(row)
-    return _table(header, rows)
+    return _table([], *rows)
 
 
 def _throughput(found: StudyAnswer) -> str:
     rows = [[each.dead, f"{each.throughput:.4f}", each.basis] for each in found.throughput]
-    return _table(["dead", "*of fault-free 1F1B", "from"], rows)
+    return _table(["dead", "*of fault-free 1F1B", "from"], *rows)
 
 
 def _sources(found: StudyAnswer) -> str:
-    return _table(["policy", "model"], [[each.policy, each.source] for each in found.policies])
+    return _table(["policy", "model"], *([each.policy, each.source] for each in found.policies))
 
 
 def _constants(found: StudyAnswer) -> str:
@@ -135,10 +97,10 @@ def _constants(found: StudyAnswer) -> str:
         typical = "computed" if each.typical is None else f"{each.typical:,.4g}"
         spread = "" if each.low == each.high or each.low is None else f"{each.low:,.4g} to {each.high:,.4g}"
         rows.append([each.name, typical, spread, each.source])
-    return _table(["--constant", "*typical", "*of the intervals", "from"], rows)
+    return _table(["--constant", "*typical", "*of the intervals", "from"], *rows)
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _table(header: Sequence[str], *rows: Sequence[str]) -> str:
     """Of text; columns whose header begins with a star are of numbers."""
     kinds = [' class="n"' if each.startswith("*") else "" for each in header]
     top = "".join(f"<th{kind}>{escape(each.lstrip('*'))}</th>" for kind, each in zip(kinds, header, strict=True))

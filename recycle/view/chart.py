@@ -20,6 +20,9 @@ from recycle.wording import printable, time_text
 MOST_PEERS = 6
 """Of more peers than this it is not said who executes what."""
 
+MOST_PROBLEMS = 5
+"""Of so many problems a picture says what they are."""
+
 STEPS = ("agree", "rebuild", "restore", "start")
 """What a server does on its way into a new view."""
 
@@ -149,6 +152,12 @@ class Chart(msgspec.Struct, frozen=True):
         length = time_text(window.end - window.start, self.time_unit)
         several = any(each.iteration for each in self.windows)
         return f"iteration {window.iteration + self.first + 1}: {length}" if several else length
+
+    def objections(self) -> Iterator[str]:
+        """What a picture says of the problems, a line each."""
+        yield from (f"ILLEGAL: {problem}" for problem in self.problems[:MOST_PROBLEMS])
+        if len(self.problems) > MOST_PROBLEMS:
+            yield f"and {len(self.problems) - MOST_PROBLEMS} more of this kind"
 
     def rows(self) -> Iterator[Row]:
         """All rows, from the top."""

@@ -1,100 +1,46 @@
 """The paper view: PNG or PDF through matplotlib, which the ``figures`` extra installs."""
 
-import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from recycle.errors import UserError
-from recycle.view.amounts import brief_time
-from recycle.view.chart import Chart, fate, share
 from recycle.view.panel import Panel
-from recycle.view.style import BACK, FILL, INK, MEANING, PAUSE, home_color, label
-from recycle.wording import MICROSECONDS, units
+from recycle.view.picture import Box, Group, Line, Shape, Text, make_picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FORMATS = ("png", "pdf")
-ROW = 0.26
-WIDTH = 11.0
-LETTER = 0.0048
-"""The width of a letter, as a share of the time axis."""
+WIDTH = 1500
+"""Pixels of a figure at most, so that its letters can be read on paper."""
+WIDE, HIGH, PIXEL = 11.0, 200.0, 1 / 96
+"""Inches: of a figure at most, and of a pixel at most."""
+ALIGNED = {"start": "left", "middle": "center", "end": "right"}
 
 
 def encode(panels: Sequence[Panel], target: Path) -> bytes:
     """The picture as a file, in the format that the file's ending says.
 
     Raises:
-        UserError: there are two schedules, or matplotlib is not installed.
+        UserError: matplotlib is not installed.
     """
     form = target.suffix.lstrip(".").lower() or FORMATS[0]
     assert form in FORMATS, f"{target} is no file for a figure"
-    if len(panels) > 1:
-        raise UserError("--figure draws one schedule; use --svg or --html to draw two")
-    return draw_figure(panels[0].chart, form)
-
-
-def draw_figure(chart: Chart, form: str) -> bytes:
-    """The chart as a picture.
-
-    Args:
-        chart: what to draw.
-        form: one of ``FORMATS``.
-
-    Raises:
-        UserError: matplotlib is not installed.
-    """
+    picture = make_picture([panel.chart for panel in panels], [panel.pace for panel in panels], WIDTH)
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UserError("PNG and PDF need matplotlib: pip install matplotlib") from error
-    rows = list(chart.rows())
-    figure = Figure(figsize=(WIDTH, min(200.0, 1.4 + ROW * (len(rows) + len(chart.groups)))), layout="constrained")
+    inch = min(WIDE / picture.width, HIGH / picture.height, PIXEL)
+    figure = Figure(figsize=(picture.width * inch, picture.height * inch))
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    ticks = []
-    y = 0.0
-    for group in chart.groups:
-        y += 0.6
-        for row in group.rows:
-            ticks.append((y, row.label))
-            for outage in row.outages:
-                color = home_color(row.server.pipeline)
-                start, end = max(0.0, outage.start), min(chart.end, outage.end)
-                axes.hlines(y, start, end, color=color, linewidth=1.2)
-                if outage.start == -math.inf:
-                    axes.text(0.5, y, fate(row), color=color, va="center", fontsize=7, backgroundcolor="white")
-                else:
-                    axes.plot(start, y, "x", color=color, markersize=5)
-                if outage.end < math.inf:
-                    axes.plot(end, y, ">", color=BACK, markersize=5)
-            for recovery in row.recoveries:
-                axes.barh(y, recovery.resumed - recovery.noticed, 0.86, left=recovery.noticed, color=PAUSE)
-            for span in row.spans:
-                if span.end > span.start:
-                    _box(axes, chart, row.rerouted(span.instruction), span, y)
-            if not row.dead:
-                axes.text(chart.end * 1.01, y, share(row.bubble), va="center", fontsize=7)
-            y += 1
-    for view in chart.views:
-        axes.axvline(view.time, color="black", linewidth=0.8)
-        axes.text(view.time, 0, view.name, fontsize=6, va="top")
-    axes.set_yticks([place for place, _ in ticks], [label for _, label in ticks], fontsize=7)
-    axes.set_xlim(0, (chart.end or 1) * 1.06)
-    axes.set_ylim(y, 0)
-    axes.xaxis.set_major_formatter(lambda value, _: brief_time(value, chart.time_unit))
-    unit = "" if chart.time_unit in MICROSECONDS else f" ({units(chart.time_unit)})"
-    axes.set_xlabel(f"time{unit}; at the end of each row, its bubble")
-    facts = ", ".join(f"{name} {value}" for name, value in chart.facts)
-    axes.set_title(
-        "\n".join([_plain(chart.title), _plain(facts), *(f"ILLEGAL: {_plain(each)}" for each in chart.problems[:3])]),
-        fontsize=9,
-    )
-    for op in chart.ops:
-        axes.bar(0, 0, color=FILL[op], label=f"{op.value}: {MEANING[op]}")
-    if chart.ops:
-        figure.legend(loc="outside lower center", ncols=5, fontsize=7, frameon=False)
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, picture.width), ylim=(picture.height, 0))
+    axes.set_axis_off()
+    _draw(axes, picture.shapes, inch * 72)
     content = BytesIO()
     # Of letters that its font lacks it warns, and draws boxes.
     with warnings.catch_warnings(action="ignore", category=UserWarning):
@@ -102,25 +48,35 @@ def draw_figure(chart: Chart, form: str) -> bytes:
     return content.getvalue()
 
 
-def _plain(text: str) -> str:
-    """Text without the signs that matplotlib reads as mathematics."""
-    return text.replace("$", r"\$")
+def _draw(axes: "Axes", shapes: Iterable[Shape], point: float, pale: float = 1.0) -> None:
+    """Draw shapes.
 
+    Args:
+        axes: where to.
+        shapes: what, in pixels.
+        point: points per pixel.
+        pale: how much of the colours is left.
+    """
+    from matplotlib.patches import Patch, Polygon, Rectangle
+    from matplotlib.patheffects import withStroke
 
-def _box(axes: Any, chart: Chart, rerouted: bool, span: Any, y: float) -> None:
-    instruction = span.instruction
-    op = instruction.op
-    edge = home_color(instruction.home) if rerouted else "white"
-    axes.barh(
-        y,
-        span.end - span.start,
-        0.86,
-        left=span.start,
-        color=FILL[op],
-        edgecolor="red" if (span.server, span.index) in chart.wrong else edge,
-        hatch="////" if rerouted else None,
-        linewidth=1.2 if rerouted else 0.4,
-    )
-    text = label(instruction)
-    if span.end - span.start >= len(text) * LETTER * chart.end:
-        axes.text((span.start + span.end) / 2, y, text, ha="center", va="center", fontsize=6, color=INK[op])
+    for shape in shapes:
+        patch: Patch | None = None
+        match shape:
+            case Group():
+                _draw(axes, shape.shapes, point, shape.pale)
+            case Text(x, y, content, anchor):
+                text = axes.text(x, y, content, ha=ALIGNED[anchor], color=shape.color, alpha=pale, parse_math=False)
+                # What is painted later is above it, as of all shapes.
+                text.set(fontsize=shape.size * point, fontweight="bold" if shape.bold else "normal", zorder=1)
+                if shape.halo:
+                    text.set_path_effects([withStroke(linewidth=3.5 * point, foreground=shape.halo)])
+            case Line(points, color, thick):
+                patch = Polygon(points, closed=shape.filled, facecolor=color if shape.filled else "none")
+                patch.set(edgecolor=color, linewidth=thick * point, linestyle=(0, (3, 2)) if shape.dashed else "-")
+            case Box(x, y, width, height, fill, edge):
+                patch = Rectangle((x, y), width, height, facecolor=fill or "none", edgecolor=edge or "none")
+                patch.set(linewidth=shape.thick * point if edge else 0, hatch="////" if shape.hatched else None)
+                patch.set_alpha(pale * shape.pale)
+        if patch is not None:
+            axes.add_patch(patch)

@@ -31,13 +31,13 @@ class FileView(NamedTuple):
 
 
 FILE_VIEWS = (
-    FileView("svg", "Write a picture.", (".svg",), svg.encode, (2.2e-4, "MB")),
+    FileView("svg", "Write a picture.", (".svg",), svg.encode, (2.9e-4, "MB")),
     FileView(
         "figure",
         "Write a picture as PNG or PDF, by the file's ending.",
         tuple(f".{each}" for each in figure.FORMATS),
         figure.encode,
-        (1.2e-3, "s of a processor"),
+        (1.4e-3, "s of a processor"),
     ),
     FileView("html", "Write a page to explore in a browser.", (".html",), html.encode),
     FileView("trace", "Write a trace for Perfetto or chrome://tracing.", (".json",), trace.encode),

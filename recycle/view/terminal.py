@@ -123,7 +123,6 @@ def _quantum(chart: Chart) -> float:
     return shortest / 2
 
 
-MOST_PROBLEMS = 5
 DEAD, WAITING, VOID = "x", "=", "~"
 
 
@@ -208,11 +207,7 @@ def listing(subject: Subject) -> Iterator[str]:
 def _draw(chart: Chart, scale: Scale, frame: Frame, colours: Colours) -> list[Text]:
     color = colours != "none"
     head = [Text(chart.title, style="bold"), Text(_facts(chart))]
-    head += [
-        Text(f"ILLEGAL {problem}", style="bold red" if color else "") for problem in chart.problems[:MOST_PROBLEMS]
-    ]
-    if len(chart.problems) > MOST_PROBLEMS:
-        head.append(Text(f"and {len(chart.problems) - MOST_PROBLEMS} more of this kind"))
+    head += [Text(text, style="bold red" if color else "") for text in chart.objections()]
     lines: list[Text] = []
     heading = " bubble  memory"[: frame.tail].rjust(frame.tail) if frame.tail else ""
     lines.append(Text(" " * frame.labels + _axis(chart, scale) + heading, style="dim"))

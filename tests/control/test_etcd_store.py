@@ -65,11 +65,23 @@ def test_to_hear_one_bell_after_the_other_asks_nothing(keys: EtcdCluster, monkey
     store, other = EtcdStore(keys), EtcdStore(keys)
     assert store.hear("epoch/1/bells/call", 0.1) is None
     with monkeypatch.context() as patch:
-        patch.setattr("recycle.control.store.etcd_bells.LONGEST_HEARING", 60.0)
+        patch.setattr(store._bells, "_look", 60.0)
         patch.setattr(store._bells, "_gateway", None)
         for bell in ("call", "W0_0#0", "W0_1#0"):
             other.set(f"epoch/1/bells/{bell}", bell.encode())
             assert store.hear(f"epoch/1/bells/{bell}", 120) == bell.encode()
+
+
+@needs_etcd
+def test_of_a_bell_that_is_set_twice_the_last_value_counts(keys: EtcdCluster) -> None:
+    store, other = EtcdStore(keys), EtcdStore(keys)
+    assert store.hear("bells/a", 0.1) is None
+    for value in (b"1", b"2"):
+        other.set("bells/a", value)
+    other.set("bells/b", b"3")
+    # What is heard is in the order in which it was set.
+    assert store.hear("bells/b", 120) == b"3"
+    assert store.hear("bells/a", 120) == b"2"
 
 
 @needs_etcd
@@ -82,7 +94,7 @@ def test_a_watch_that_ends_or_is_not_understood_is_begun_again(keys: EtcdCluster
         other.set(bell, b"1")
         assert store.hear(bell, 120) == b"1"
         assert store.wait(f"key{number}", 0.1) is None
-        spoil(store._waits._watch[1])
+        spoil(store._waits._watch)
         other.set(f"key{number}", b"1")
         assert store.wait(f"key{number}", 120) == b"1"
 

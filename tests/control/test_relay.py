@@ -18,7 +18,7 @@ from harness.relays import relays
 from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.store.relay import Relay
-from recycle.control.store.relay_requests import door_of
+from recycle.control.store.relay_requests import Request, door_of
 from recycle.control.store.relayed_store import RelayedStore
 
 MEMBERS = 8
@@ -176,6 +176,18 @@ def test_what_is_no_request_ends_the_connection_of_who_sent_it(door: HostDoor, c
         stranger.connect(next(door.names()))
         stranger.sendall(sent)
         assert stranger.recv(1) == b""
+        assert member.get("a") is None
+
+
+@pytest.mark.parametrize("request_", [Request("add"), Request("append"), Request("wait", timeout=1.0)], ids=str)
+def test_a_request_that_no_store_can_carry_out_is_refused_and_others_are_answered(
+    door: HostDoor, contents: Counting, request_: Request
+) -> None:
+    with relays({door: contents.clone}):
+        member = through(door)
+        answer = member._relay.ask(request_)
+        assert answer is not None
+        assert answer.refusal
         assert member.get("a") is None
 
 

@@ -9,8 +9,8 @@ from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.planned import timeline
+from recycle.view import figure as figures
 from recycle.view.chart import make_chart
-from recycle.view.figure import draw_figure
 from recycle.view.html import page
 from recycle.view.panel import Panel
 from recycle.view.subject import subject_of
@@ -72,7 +72,8 @@ def all_views(subject, grouping="stage"):
 
 
 def figure(plan):
-    return draw_figure(chart_of(plan), "png")
+    subject = subject_of(plan, "plan")
+    return figures.encode([Panel("", make_chart(subject, subject.timeline), subject.timeline)], Path("plan.png"))
 
 
 DEAD = Server(1, 2)

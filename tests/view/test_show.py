@@ -1,6 +1,7 @@
 """The verbs ``show`` and ``explain`` as a user calls them."""
 
 import json
+import struct
 import sys
 
 import msgspec
@@ -93,7 +94,7 @@ def test_a_summary_as_json(ran):
 
 def test_an_illegal_plan_is_drawn_with_the_message_at_the_head(ran, illegal):
     out = ran("show", illegal)
-    assert "ILLEGAL the plan says period 1" in out
+    assert "ILLEGAL: the plan says period 1" in out
     assert "W0_0" in out
 
 
@@ -122,8 +123,14 @@ def test_a_figure_without_matplotlib_says_what_to_install(refused, tmp_path, mon
     assert "need matplotlib: pip install" in refused("show", STAGGERED, "--figure", tmp_path / "a.png")
 
 
-def test_the_figures_of_two_schedules_are_refused(run, tmp_path):
-    assert run("show", FUSED, "--against", STAGGERED, "--figure", tmp_path / "a.png")[0] == 2
+def test_a_figure_of_two_schedules_has_both(run, tmp_path):
+    drawn = []
+    for name, against in (("one.png", ()), ("two.png", ("--against", STAGGERED))):
+        assert run("show", FUSED, *against, "--figure", tmp_path / name)[0] == 0
+        drawn.append((tmp_path / name).read_bytes())
+    widths, heights = zip(*(struct.unpack("!2I", each[16:24]) for each in drawn), strict=True)
+    assert widths[0] == widths[1]
+    assert heights[1] > 1.5 * heights[0]
 
 
 def test_explain_says_what_bounds_what_it_costs_and_what_would_help(run, golden):

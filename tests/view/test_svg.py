@@ -40,8 +40,15 @@ def test_names_from_files_are_escaped(staggered):
 
 def test_two_schedules_stand_below_each_other_on_one_time_axis(staggered):
     run = measured(staggered)
-    text = draw([chart_of(staggered), make_chart(Subject("run", None, run), run)], [1.0, 12.5])
-    assert len(ElementTree.fromstring(text).findall("svg:g", NAMESPACE)) == 2
+    charts = [chart_of(staggered), make_chart(Subject("run", None, run), run)]
+    picture = ElementTree.fromstring(draw(charts, [1.0, 12.5]))
+    places = {each.text: float(each.get("y")) for each in picture.findall("svg:text", NAMESPACE)}
+    first, second = (places[chart.title] for chart in charts)
+    boxes_of_second = [
+        each for each in picture.findall(".//svg:g/svg:rect", NAMESPACE) if float(each.get("y")) > second
+    ]
+    assert second > first
+    assert len(boxes_of_second) > len(run.spans) / 2
 
 
 def test_a_picture_that_nobody_can_look_at_is_refused_with_a_number_of_iterations_that_fits(staggered):

@@ -45,17 +45,14 @@ def train_and_show(run: "Run", faults: Faults, meeting: "Rendezvous | None") -> 
     plan, output = run.plan, run.folder
     planning = planning_of(run)
     console = make_console(error=True)
-    console.print(describe_job(plan.job), markup=False)
+    console.print(describe_job(plan.job))
     console.print(f"dead       {describe_dead(plan.dead)}")
     first = min(plan.programs)
-    console.print(
-        f"processes  pgrep -f 'recycle: {first}( |$)' finds a server, recycle kill {output} {first} kills it",
-        markup=False,
-    )
+    console.print(f"processes  pgrep -f 'recycle: {first}( |$)' finds a server, recycle kill {output} {first} kills it")
     throughput = throughput_text(plan.throughput, plan.job.baseline_name)
     console.print(f"plan       period {plan.job.time_text(plan.period)}, {throughput}")
     if untried := untried_release():
-        console.print(f"torch      {untried}", markup=False)
+        console.print(f"torch      {untried}")
     with shown(run, console) as watch:
         train(run, watch, planning.make, faults, meeting, planning.mover)
     tell_where(console, output)
@@ -113,11 +110,9 @@ def shown(run: "Run", console: "Console", began: float | None = None) -> Iterato
 
 def tell_where(console: "Console", output: Path) -> None:
     """Say where everything is to be found."""
-    console.print(f"written to {output}: plan.json, events, checkpoints, tensorboard, loss.svg", markup=False)
+    console.print(f"written to {output}: plan.json, events, checkpoints, tensorboard, loss.svg")
     page = output / "run.html"
-    console.print(
-        f"look at    recycle show {output} --html {page}: what each server did, and each recovery", markup=False
-    )
+    console.print(f"look at    recycle show {output} --html {page}: what each server did, and each recovery")
 
 
 class TrainingProgress:
@@ -224,4 +219,4 @@ class TrainingProgress:
         return self.history.measured(self._epoch) if self.history.changes and self._epoch is not None else None
 
     def _print(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(text)

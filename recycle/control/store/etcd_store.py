@@ -1,24 +1,23 @@
 """The store in an etcd cluster, which outlives any machine of the run and decides by a majority of its members."""
 
-import time
 import uuid
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from http.client import HTTPException
 from itertools import islice
 from types import MappingProxyType
 
 import msgspec
 
 from recycle.control.membership.errors import StoreErased, StoreLost
-from recycle.control.store.etcd_bells import HURRY, Bells
 from recycle.control.store.etcd_cluster import EtcdCluster
-from recycle.control.store.etcd_gateway import KNOWN_HERE, PATIENCE, Gateway, Json, Watch
+from recycle.control.store.etcd_gateway import KNOWN_HERE, PATIENCE, Gateway, Json
+from recycle.control.store.etcd_waits import EtcdWaits
 from recycle.control.store.store import Entries, Store
 
-LONGEST_WATCH = 1.0
-"""Seconds until it is looked whether a watch has missed something: at a member that is lost, it hears nothing."""
+LOOK, LOOK_FOR_BELLS = 1.0, 12.0
+"""Seconds until it is looked whether a watch has missed something. Of bells it is long, because every host of a run
+listens for them all the time. The kernel tells of a member whose host is lost; of one whose process hangs, nothing else
+does."""
 
 BATCH = 127
 """How many operations there may be in one request: one less than etcd takes, for the look whether the start counts."""
@@ -61,8 +60,8 @@ class EtcdStore(Store):
         self._near = near
         self._prefix = f"{cluster.prefix}{prefix}/" if prefix else cluster.prefix
         self._gateway = Gateway(cluster, patience, near)
-        self._waits = EtcdWaits(self._gateway)
-        self._bells: Bells | None = None
+        self._waits = EtcdWaits(self._gateway, LOOK)
+        self._bells = EtcdWaits(self._gateway, LOOK_FOR_BELLS, of_bells=True)
         self._mark = _text(cluster.mark.encode())
         found = self._gateway.call("kv/range", {"key": self._mark})
         self.identity: str = found["header"]["cluster_id"]
@@ -141,17 +140,12 @@ class EtcdStore(Store):
 
     def wait(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
-        return _value(self._waits.wait({"key": self._name(key)}, {}, timeout))
+        return _value(self._waits.wait({"key": self._name(key)}, timeout))
 
     def hear(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
-        span = self._below_key(key.rpartition("/")[0])
-        if self._bells is None or self._bells.span != span:
-            if self._bells is not None:
-                self._bells.close()
-            self._bells = Bells(self._gateway, span)
-        value = self._bells.wait(self._name(key), timeout)
-        return None if value is None else b64decode(value)
+        span, name = self._below_key(key.rpartition("/")[0]), self._name(key)
+        return _value(self._bells.wait(span, timeout, lambda each: each["key"] == name))
 
     def add(self, key: str, amount: int) -> int:
         """See Store; the amount is 0 or 1."""
@@ -193,9 +187,10 @@ class EtcdStore(Store):
 
     def wait_entry(self, log: str, after: int, timeout: float) -> bool:
         """See Store."""
-        return "kvs" in self._waits.wait(
-            self._below_key(log), {"min_create_revision": str(after + 1), "limit": "1"}, timeout
-        )
+        # What a watch tells of may have been appended before.
+        only = {"min_create_revision": str(after + 1), "limit": "1"}
+        found = self._waits.wait(self._below_key(log), timeout, lambda each: int(each["create_revision"]) > after, only)
+        return "kvs" in found
 
     def delete(self, key: str) -> None:
         """See Store."""
@@ -334,69 +329,3 @@ def _batches(keys: Sequence[str], size: int = BATCH) -> Iterator[list[str]]:
     rest = iter(keys)
     while batch := list(islice(rest, size)):
         yield batch
-
-
-class EtcdWaits:
-    """Waits over a watch, which is kept for the next wait for the same.
-
-    Args:
-        gateway: how etcd is asked.
-    """
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._watch: tuple[Mapping[str, str], Watch] | None = None
-
-    def wait(self, span: Mapping[str, str], wanted: Mapping[str, str], timeout: float) -> Json:
-        """Wait until there is something in a range of keys, or a time in seconds is over; gives what was found.
-
-        Args:
-            span: the range, or a key.
-            wanted: what else counts.
-            timeout: in seconds.
-        """
-        deadline = time.monotonic() + timeout
-        while True:
-            found = self._gateway.call("kv/range", {**span, **wanted})
-            left = deadline - time.monotonic()
-            if "kvs" in found or left <= 0:
-                return found
-            revision = int(found["header"]["revision"])
-            oldest = int(wanted.get("min_create_revision", 0))
-            for each in self._news(span, revision, min(left, LONGEST_WATCH)):
-                # A watch may have been opened before this wait, and have heard of what was found then.
-                if int(each["mod_revision"]) > revision and int(each["create_revision"]) >= oldest:
-                    return {"kvs": [each]}
-
-    def _news(self, span: Mapping[str, str], revision: int, timeout: float) -> list[Json]:
-        """Wait until something may have been set in a range after a revision, or a time in seconds is over.
-
-        Returns:
-            What was, as far as it is known.
-        """
-        try:
-            return self._follow(span, revision).news(timeout)
-        except msgspec.DecodeError:
-            self._stop()
-        except (OSError, HTTPException):
-            self._stop()
-            time.sleep(min(timeout, HURRY))
-        return []
-
-    def _follow(self, span: Mapping[str, str], revision: int) -> Watch:
-        """A watch of a range; the same as the last time, as long as it is where requests are answered."""
-        if self._watch is not None:
-            watched, watch = self._watch
-            if watched == span and watch.member == self._gateway.member:
-                return watch
-            self._stop()
-        request = {**span, "start_revision": str(revision + 1), "filters": ["NODELETE"]}
-        watch = self._gateway.open_watch(request)
-        self._watch = span, watch
-        return watch
-
-    def _stop(self) -> None:
-        if self._watch is not None:
-            with suppress(OSError):
-                self._watch[1].close()
-            self._watch = None

@@ -15,20 +15,7 @@ import msgspec
 
 from recycle.control.membership.doors import HostDoor, is_own
 from recycle.control.membership.errors import ControlError, StoreErased, StoreLost
-from recycle.control.store.relay_requests import (
-    HEAD,
-    LARGEST,
-    Answer,
-    Append,
-    Get,
-    Open,
-    ReadLog,
-    Request,
-    Result,
-    Set,
-    Single,
-    Waiting,
-)
+from recycle.control.store.relay_requests import HEAD, LARGEST, Answer, Request, Result
 from recycle.control.store.store import Store
 
 LOOK = 0.2
@@ -43,11 +30,14 @@ TURN = 2.0
 MOST = 256
 """How many different things a host's members can wait for at the same time."""
 
+_REFUSED = (ControlError, TypeError, ValueError, IndexError)
+"""The store refuses a request, or it is none that a store knows."""
+
 
 class _Asked(NamedTuple):
     """A request, and who is told what comes of it."""
 
-    request: Set | Append | Get | Single
+    request: Request
     caller: "_Caller"
 
 
@@ -104,8 +94,8 @@ class Relay:
             request: which.
             caller: who is answered.
         """
-        if isinstance(request, Waiting):
-            self._await(request, caller)
+        if request.timeout is not None:
+            self._await(request, caller, request.timeout)
             return
         self._asked.append(_Asked(request, caller))
         if self._asking is None:
@@ -122,7 +112,7 @@ class Relay:
         """Ask what there is to be asked; what comes meanwhile is asked together after it."""
         loop = asyncio.get_running_loop()
         while self._asked:
-            if all(isinstance(each.request, Append) for each in self._asked):
+            if all(each.request.method == "append" for each in self._asked):
                 await asyncio.sleep(GATHER)
             asked, self._asked = self._asked, []
             answers = await loop.run_in_executor(self._asker, self._carry_out, [each.request for each in asked])
@@ -130,7 +120,7 @@ class Relay:
                 each.caller.answer(_message(answer))
         self._asking = None
 
-    def _carry_out(self, requests: Sequence[Set | Append | Get | Single]) -> list[Answer]:
+    def _carry_out(self, requests: Sequence[Request]) -> list[Answer]:
         """Some requests that nobody has an order for; what is the same is asked once."""
         try:
             if self._store is None:
@@ -140,13 +130,13 @@ class Relay:
             # The next request finds out whether there is a store again, and whether this run may still use it.
             self._store = None
             return [_lost(error)] * len(requests)
-        except ControlError as error:
+        except _REFUSED as error:
             if len(requests) == 1:
                 return [Answer(refusal=str(error))]
             # One of them cannot be carried out.
             return [answer for each in requests for answer in self._carry_out([each])]
 
-    def _await(self, request: Waiting, caller: "_Caller") -> None:
+    def _await(self, request: Request, caller: "_Caller", timeout: float) -> None:
         subject = request.subject
         if subject not in self._waits:
             self._waits[subject] = {}
@@ -154,9 +144,9 @@ class Relay:
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
         callers = self._waits[subject]
-        callers[caller] = asyncio.get_running_loop().call_later(request.timeout, _give_up, callers, caller)
+        callers[caller] = asyncio.get_running_loop().call_later(timeout, _give_up, callers, caller)
 
-    async def _keep_waiting(self, request: Waiting) -> None:
+    async def _keep_waiting(self, request: Request) -> None:
         """Wait for as long as somebody does."""
         loop, callers = asyncio.get_running_loop(), self._waits[request.subject]
         answer: Answer | None = None
@@ -171,15 +161,15 @@ class Relay:
             timer.cancel()
             caller.answer(message)
 
-    def _wait(self, request: Waiting) -> Answer | None:
+    def _wait(self, request: Request) -> Answer | None:
         try:
             store = self._idle.pop() if self._idle else self._connect()
-            is_there, found = request.wait(store, TURN)
+            found = request.ask(store, TURN)
             self._idle.append(store)
-            return Answer(found) if is_there else None
+            return None if found is None or found is False else Answer(found)
         except StoreLost as error:
             return _lost(error)
-        except ControlError as error:
+        except _REFUSED as error:
             return Answer(refusal=str(error))
 
 
@@ -264,34 +254,36 @@ def _give_up(callers: "dict[_Caller, asyncio.TimerHandle]", caller: _Caller) -> 
         caller.answer(_message(Answer()))
 
 
-def _carry_out(store: Store, requests: Sequence[Set | Append | Get | Single]) -> list[Answer]:
+def _carry_out(store: Store, requests: Sequence[Request]) -> list[Answer]:
     values: dict[str, bytes] = {}
     logs: dict[str, list[bytes]] = {}
+    wanted: dict[str, None] = {}
     for each in requests:
-        if isinstance(each, Set):
-            values |= each.values
-        elif isinstance(each, Append):
-            logs.setdefault(each.log, []).extend(each.entries)
+        match each.method:
+            case "set_many":
+                values.update(zip(each.keys, each.values, strict=True))
+            case "append":
+                logs.setdefault(each.keys[0], []).extend(each.values)
+            case "get_many":
+                wanted |= dict.fromkeys(each.keys)
     if values:
         store.set_many(values)
     for log, entries in logs.items():
         store.append(log, *entries)
-    wanted = list(dict.fromkeys(key for each in requests if isinstance(each, Get) for key in each.keys))
-    found = dict(zip(wanted, store.get_many(wanted), strict=True)) if wanted else {}
-    told: dict[ReadLog | Open, Result] = {}
+    found = dict(zip(wanted, store.get_many(list(wanted)), strict=True)) if wanted else {}
+    told: dict[Request, Result] = {}
     answers = []
     for each in requests:
-        match each:
-            case Set() | Append():
+        match each.method:
+            case "set_many" | "append":
                 answers.append(Answer())
-            case Get():
+            case "get_many":
                 answers.append(Answer([found[key] for key in each.keys]))
-            case ReadLog() | Open():
-                if each not in told:
-                    told[each] = each.ask(store)
-                answers.append(Answer(told[each]))
             case _:
-                answers.append(Answer(each.ask(store)))
+                # What is only looked at is looked at once.
+                if each.method not in ("entries", "clone") or each not in told:
+                    told[each] = each.ask(store, None)
+                answers.append(Answer(told[each]))
     return answers
 
 

@@ -1,6 +1,7 @@
 """What the members of a host ask of its relay, and what it answers."""
 
-from typing import Annotated
+from collections.abc import Hashable
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -9,8 +10,11 @@ from recycle.control.membership.messages import read_early
 from recycle.control.store.store import Entries, Store
 
 Text = Annotated[str, msgspec.Meta(max_length=1000)]
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
-Result = None | bool | int | bytes | list[bytes | None] | Entries
+Values = list[bytes | None]
+Result = None | bool | int | bytes | Values | Entries
+Method = Literal[
+    "set_many", "append", "get_many", "entries", "compare_set", "add", "delete", "clone", "wait", "hear", "wait_entry"
+]
 
 HEAD = 4
 """Bytes before each message: its length."""
@@ -18,127 +22,46 @@ HEAD = 4
 LARGEST = 1 << 26
 
 
-class Set(msgspec.Struct, frozen=True, tag="set"):
-    """See Store; for many keys."""
-
-    values: dict[Text, bytes]
-
-
-class Append(msgspec.Struct, frozen=True, tag="append"):
-    """See Store."""
-
-    log: Text
-    entries: tuple[bytes, ...]
-
-
-class Get(msgspec.Struct, frozen=True, tag="get"):
-    """See Store; of many keys."""
-
-    keys: tuple[Text, ...]
-
-
-class ReadLog(msgspec.Struct, frozen=True, tag="entries"):
-    """See Store."""
-
-    log: Text
-    after: int
-
-    def ask(self, store: Store) -> Result:
-        """Carry it out."""
-        return store.entries(self.log, self.after)
-
-
-class CompareSet(msgspec.Struct, frozen=True, tag="compare"):
-    """See Store."""
-
-    key: Text
-    expected: bytes
-    desired: bytes
-
-    def ask(self, store: Store) -> Result:
-        """Carry it out."""
-        return store.compare_set(self.key, self.expected, self.desired)
-
-
-class Add(msgspec.Struct, frozen=True, tag="add"):
-    """See Store."""
-
-    key: Text
-    amount: int
-
-    def ask(self, store: Store) -> Result:
-        """Carry it out."""
-        return store.add(self.key, self.amount)
-
-
-class Delete(msgspec.Struct, frozen=True, tag="delete"):
-    """See Store."""
-
-    key: Text
-
-    def ask(self, store: Store) -> Result:
-        """Carry it out."""
-        store.delete(self.key)
-        return None
-
-
-class Open(msgspec.Struct, frozen=True, tag="open"):
-    """Whether there is a store in which this run may still decide."""
-
-    def ask(self, store: Store) -> Result:
-        """Carry it out."""
-        store.clone()
-        return None
-
-
-class WaitKey(msgspec.Struct, frozen=True, tag="wait"):
-    """See Store.
+class Request(msgspec.Struct, frozen=True):
+    """A call of one of Store's methods.
 
     Attributes:
-        key: what is waited for.
-        timeout: in seconds.
-        is_bell: whether it is heard as a bell.
+        method: which; ``clone`` asks whether there is a store in which this run may still decide.
+        keys: or the log that it is called for.
+        values: to be stored.
+        number: to be added, or after which entries are read.
+        timeout: in seconds, of a method that waits; None for any other.
     """
 
-    key: Text
-    timeout: Seconds
-    is_bell: bool = False
+    method: Method
+    keys: tuple[Text, ...] = ()
+    values: tuple[bytes, ...] = ()
+    number: int | None = None
+    timeout: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
     @property
-    def subject(self) -> tuple[str, int]:
+    def subject(self) -> Hashable:
         """What is waited for; whoever waits for the same has it at the same time."""
-        return self.key, -2 if self.is_bell else -1
+        return self.method, self.keys, self.number
 
-    def wait(self, store: Store, seconds: float) -> tuple[bool, Result]:
-        """Wait for a while; whether there is something, and what."""
-        found = (store.hear if self.is_bell else store.wait)(self.key, seconds)
-        return found is not None, found
+    def ask(self, store: Store, seconds: float | None) -> Result:
+        """Carry it out.
 
-
-class WaitEntry(msgspec.Struct, frozen=True, tag="wait_entry"):
-    """See Store."""
-
-    log: Text
-    after: int
-    timeout: Seconds
-
-    @property
-    def subject(self) -> tuple[str, int]:
-        """See WaitKey."""
-        return self.log, self.after
-
-    def wait(self, store: Store, seconds: float) -> tuple[bool, Result]:
-        """See WaitKey."""
-        found = store.wait_entry(self.log, self.after, seconds)
-        return found, found
-
-
-Single = ReadLog | CompareSet | Add | Delete | Open
-"""Requests that are carried out one by one, unless they are the same."""
-
-Waiting = WaitKey | WaitEntry
-
-Request = Set | Append | Get | Single | Waiting
+        Args:
+            store: where.
+            seconds: for which it waits; None if it is a method that does not.
+        """
+        if self.method == "get_many":
+            return store.get_many(self.keys)
+        if self.method == "set_many":
+            store.set_many(dict(zip(self.keys, self.values, strict=True)))
+        elif self.method == "clone":
+            store.clone()
+        else:
+            numbers = [each for each in (self.number, seconds) if each is not None]
+            found: Result = getattr(store, self.method)(*self.keys, *self.values, *numbers)
+            return found
+        return None
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar, cast
+from typing import cast
 from weakref import finalize
 
 import msgspec
@@ -12,21 +12,7 @@ import msgspec
 from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.errors import ControlError, StoreErased, StoreLost
 from recycle.control.store.closing import close_with
-from recycle.control.store.relay_requests import (
-    HEAD,
-    Add,
-    Answer,
-    Append,
-    CompareSet,
-    Delete,
-    Get,
-    Open,
-    ReadLog,
-    Request,
-    Set,
-    WaitEntry,
-    WaitKey,
-)
+from recycle.control.store.relay_requests import HEAD, Answer, Request, Result, Values
 from recycle.control.store.store import Entries, Store
 
 AGAIN = 1.0
@@ -34,8 +20,6 @@ AGAIN = 1.0
 
 SLOW = 15.0
 """Seconds without an answer after which a relay is stopped, and not the store that it asks."""
-
-_T = TypeVar("_T")
 
 
 class RelayedStore(Store):
@@ -60,75 +44,74 @@ class RelayedStore(Store):
         self._relay = RelayConnection(door)
         # While there is none.
         self._own: Store | None = None
-        self._ask(Open(), lambda store: None)
+        self._ask(Request("clone"))
 
     def set_many(self, values: Mapping[str, bytes]) -> None:
         """See Store."""
-        self._ask(Set(dict(values)), lambda store: store.set_many(values))
+        self._ask(Request("set_many", tuple(values), tuple(values.values())))
 
     def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """See Store."""
-        return self._ask(Get(tuple(keys)), lambda store: store.get_many(keys))
+        return cast("Values", self._ask(Request("get_many", tuple(keys))))
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """See Store."""
-        request = CompareSet(key, expected, desired)
-        return self._ask(request, lambda store: store.compare_set(key, expected, desired))
+        return cast("bytes", self._ask(Request("compare_set", (key,), (expected, desired))))
 
     def wait(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
-        found = self._ask(WaitKey(key, timeout), lambda store: store.wait(key, timeout), timeout)
+        found = cast("bytes | None", self._ask(Request("wait", (key,), timeout=timeout)))
         # The time may have been over before the relay has looked.
         return self.get(key) if found is None else found
 
     def hear(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
-        return self._ask(WaitKey(key, timeout, is_bell=True), lambda store: store.hear(key, timeout), timeout)
+        return cast("bytes | None", self._ask(Request("hear", (key,), timeout=timeout)))
 
     def add(self, key: str, amount: int) -> int:
         """See Store."""
-        return self._ask(Add(key, amount), lambda store: store.add(key, amount))
+        return cast("int", self._ask(Request("add", (key,), number=amount)))
 
     def append(self, log: str, *entries: bytes) -> None:
         """See Store."""
-        self._ask(Append(log, entries), lambda store: store.append(log, *entries))
+        self._ask(Request("append", (log,), entries))
 
     def entries(self, log: str, after: int) -> Entries:
         """See Store."""
-        return self._ask(ReadLog(log, after), lambda store: store.entries(log, after))
+        return cast("Entries", self._ask(Request("entries", (log,), number=after)))
 
     def wait_entry(self, log: str, after: int, timeout: float) -> bool:
         """See Store."""
-        return self._ask(WaitEntry(log, after, timeout), lambda store: store.wait_entry(log, after, timeout), timeout)
+        return cast("bool", self._ask(Request("wait_entry", (log,), number=after, timeout=timeout)))
 
     def delete(self, key: str) -> None:
         """See Store."""
-        self._ask(Delete(key), lambda store: store.delete(key))
+        self._ask(Request("delete", (key,)))
 
     def delete_all(self, outlived: Callable[[str], bool]) -> None:
         """See Store."""
-        self._directly(lambda store: store.delete_all(outlived))
+        self._itself().delete_all(outlived)
 
     def clone(self) -> "RelayedStore":
         """See Store."""
         return RelayedStore(self._door, self._connect)
 
-    def _ask(self, request: Request, itself: Callable[[Store], _T], timeout: float = 0.0) -> _T:
+    def _ask(self, request: Request) -> Result:
         """Ask the relay, which gets the same from the store; where there is none, the store itself."""
-        answer = self._relay.ask(request, timeout)
+        answer = self._relay.ask(request)
         if answer is None:
-            return self._directly(itself)
+            return request.ask(self._itself(), request.timeout)
         self._own = None
         if answer.lost:
             raise (StoreErased if answer.erased else StoreLost)(answer.lost)
         if answer.refusal:
             raise ControlError(answer.refusal)
-        return cast("_T", answer.result)
+        return answer.result
 
-    def _directly(self, ask: Callable[[Store], _T]) -> _T:
+    def _itself(self) -> Store:
         if self._own is None:
             self._own = self._connect()
-        return ask(self._own)
+        return self._own
 
 
 class RelayConnection:
@@ -146,12 +129,11 @@ class RelayConnection:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Answer)
 
-    def ask(self, request: Request, timeout: float) -> Answer | None:
+    def ask(self, request: Request) -> Answer | None:
         """Ask it.
 
         Args:
             request: what.
-            timeout: seconds for which it may wait for something.
 
         Returns:
             The answer; None where there is no relay, or none that answers.
@@ -162,7 +144,7 @@ class RelayConnection:
             if self._socket is None:
                 self._socket = self._door.connect(SLOW)
                 self._hang_up = close_with(self, self._socket.close)
-            self._socket.settimeout(timeout + SLOW)
+            self._socket.settimeout((request.timeout or 0.0) + SLOW)
             message = self._encoder.encode(request)
             self._socket.sendall(len(message).to_bytes(HEAD) + message)
             return self._decoder.decode(self._receive(self._socket))

@@ -5,14 +5,19 @@ import select
 import signal
 import socket
 from contextlib import closing
+from unittest.mock import MagicMock
 
 import pytest
 
-from harness.processes import is_running, send_signal
+from harness.doors import names_of
+from harness.processes import is_running, processes, send_signal, title
+from harness.sockets import listening
 from harness.started import wait_until
 from recycle.control.board.joinfile import new_token
 from recycle.errors import RunFailed
+from recycle.runtime.launch.meet.keepers import is_kept
 from recycle.runtime.launch.process.fork_server import ForkServer
+from recycle.runtime.launch.supervise.host_keeper import HostKeeper
 from recycle.state.channel import HERE
 from recycle.state.client import KeeperClient
 from recycle.state.errors import KeeperLost
@@ -69,16 +74,42 @@ def test_a_keeper_can_be_reached_once_it_has_started_and_outlives_it(fork_server
     assert (started.kind, started.name) == ("started", "keeper")
     client = KeeperClient(HERE, token, "here")
     put(client, StatePart(0, 0, 0, 0, 1), bytes(1000))
-    pid = os.pidfd_open(started.pid)
     fork_server.end()
     fork_server.pid = 0
     # It is there for the next start of the run, until somebody says that there is none.
     assert len(client.copies()) == 1
     client.dismiss()
-    assert select.select([pid], [], [], 120)[0]
-    os.close(pid)
+    wait_until(lambda: not is_kept(token))
     with pytest.raises(KeeperLost):
         client.copies()
+
+
+def test_the_launcher_says_that_its_keeper_was_killed_and_has_the_next_one_stay(fork_server):
+    token = new_token()
+    keeper, setting = HostKeeper(token, fork_server), MagicMock()
+    setting.keeping.limit.return_value, setting.keeping.within = 1000, None
+    assert list(keeper.open(setting)) == [setting.keeping.describe.return_value]
+    started = fork_server.next_event(120)
+    assert started is not None
+    assert list(keeper.learn(started)) == []
+    assert list(keeper.look()) == []
+    (first,) = keepers_of(token)
+    send_signal(first, signal.SIGKILL)
+    texts = []
+    wait_until(lambda: texts.extend(keeper.look()) or texts)
+    assert texts == ["the keeper's process is gone, and with it the copies in memory: another one is started"]
+    assert list(keeper.look()) == []
+    assert first not in keepers_of(token)
+    keeper.end(over=True, trained=False)
+    wait_until(lambda: not is_kept(token))
+    assert fork_server.next_event(0) is None
+
+
+def keepers_of(token):
+    """The processes that serve as the keeper of a run."""
+    (door,) = [name for name, kind in names_of(token).items() if kind == "keeper"]
+    serving = [each for each in processes() if title(each) == "recycle: keeper"]
+    return [each for each in serving if door in {socket.address for socket in listening([each])}]
 
 
 def test_what_the_system_refuses_is_told_and_all_that_runs_goes_on(fork_server):

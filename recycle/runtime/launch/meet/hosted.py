@@ -1,19 +1,18 @@
 """A store for processes that were started apart without torchrun; as with torchrun, it is in no rank's process."""
 
-import signal
 import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from recycle.control.host.children import fork_below, ignore_signals
+from recycle.control.host.children import fork_below
 from recycle.control.host.waiting_notice import WaitingNotice
 from recycle.control.membership.addresses import look_up, place
 from recycle.control.membership.errors import ControlError, StoreLost
-from recycle.control.store.tcp_store import TorchStore, serve
+from recycle.control.store.tcp_store import TorchStore
 from recycle.runtime.launch.meet.start import Start
-from recycle.runtime.launch.process.title import set_title
+from recycle.runtime.launch.process.fork_server import serve_until_killed
 
 PATIENCE = 600.0
 """Seconds that processes wait for the store."""
@@ -39,21 +38,13 @@ class HostedStore:
         self._start = start
         if start.rank == 0:
             listener = start.listen()
-            fork_below(partial(_serve, listener))
+            fork_below(partial(serve_until_killed, listener))
             listener.close()
         await_store(lambda: TorchStore(start.host, start.port), start, PATIENCE, say)
 
     def variables(self) -> dict[str, str]:
         """What torch has to be told so that it takes this store for torchrun's."""
         return self._start.variables() | {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-
-
-def _serve(listener: socket.socket) -> None:
-    ignore_signals()
-    set_title("store")
-    served = serve(listener)
-    while served is not None:
-        signal.pause()
 
 
 def await_store(

@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from recycle.control.host.children import ignore_signals
@@ -20,20 +20,6 @@ AGAIN = 1.0
 """Seconds after which a keeper that was killed is started again: where memory is short, not at once."""
 
 
-def detach_keeper(listeners: Sequence[socket.socket], token: str, limit: int, within: Path | None) -> None:
-    """In a process that was forked for it: become a keeper, which nobody's end takes along, until the run is over.
-
-    Args:
-        listeners: where trainers connect.
-        token: the run's.
-        limit: the most bytes that may be kept.
-        within: the folder in which it may write versions to disk; None where nobody asks for it.
-    """
-    _detach(listeners)
-    set_title("keeper")
-    _serve(listeners, token, limit, within)
-
-
 def fork_keeper(listeners: Sequence[socket.socket], token: str, limit: int, within: Path | None) -> None:
     """Start a keeper that is no child of this process, and have another one where that is killed alone.
 
@@ -45,17 +31,19 @@ def fork_keeper(listeners: Sequence[socket.socket], token: str, limit: int, with
         limit: the most bytes that may be kept.
         within: the folder in which it may write versions to disk; None where nobody asks for it.
     """
-    pid = os.fork()
-    if pid == 0:
-        try:
-            if os.fork() == 0:
-                _detach(listeners)
-                _guard_keeper(listeners, token, limit, within)
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-    for each in listeners:
-        each.close()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                if os.fork() == 0:
+                    _detach(listeners)
+                    _guard_keeper(listeners, token, limit, within)
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+    finally:
+        for each in listeners:
+            each.close()
 
 
 def _detach(listeners: Sequence[socket.socket]) -> None:
@@ -86,20 +74,10 @@ def _guard_keeper(listeners: Sequence[socket.socket], token: str, limit: int, wi
         pid = os.fork()
         if pid == 0:
             set_title("keeper")
-            _serve(listeners, token, _BOUND.unpack(bound)[0], within, promised)
+            scribe = None if within is None else DiskScribe(token, within)
+            keeper.serve(listeners, token, _BOUND.unpack(bound)[0], scribe=scribe, promised=promised)
             os._exit(0)
         _, status = os.waitpid(pid, 0)
         if not os.WIFSIGNALED(status):
             return
         time.sleep(AGAIN)
-
-
-def _serve(
-    listeners: Sequence[socket.socket],
-    token: str,
-    limit: int,
-    within: Path | None,
-    promised: Callable[[int], None] = lambda _: None,
-) -> None:
-    scribe = None if within is None else DiskScribe(token, within)
-    keeper.serve(listeners, token, limit, scribe=scribe, promised=promised)

@@ -17,10 +17,10 @@ from typing import Literal
 
 import msgspec
 
-from recycle.control.host.children import die_with, fork_below, ignore_signals
+from recycle.control.host.children import fork_below, ignore_signals
 from recycle.control.store.tcp_store import listen, serve
 from recycle.errors import RunFailed, UserError
-from recycle.runtime.launch.process.detached import detach_keeper
+from recycle.runtime.launch.process.detached import fork_keeper
 from recycle.runtime.launch.process.title import set_title
 from recycle.state import keeper
 
@@ -49,9 +49,9 @@ class ForkEvent(msgspec.Struct, frozen=True):
     """What the fork server answers: a process was started, one has ended, or the system has refused one.
 
     Attributes:
-        kind: what happened.
+        kind: what happened; of a keeper it is not told that it has ended, for another one is started then.
         name: ``store``, ``keeper``, or a member.
-        pid: of the process.
+        pid: of the process; 0 for a keeper.
         port: where the store listens.
         status: of a process that has ended, as ``waitstatus_to_exitcode`` gives it.
         reason: why one could not be started.
@@ -151,6 +151,20 @@ def _in_run() -> Iterator[None]:
         ) from error
 
 
+def serve_until_killed(listener: socket.socket) -> int:
+    """Be the process of a store.
+
+    Args:
+        listener: where it is reached.
+    """
+    ignore_signals()
+    set_title("store")
+    served = serve(listener)
+    signal.pause()
+    del served
+    return 1
+
+
 class _Host:
     """The fork server's own side."""
 
@@ -182,45 +196,27 @@ class _Host:
                     self._tell(ForkEvent("refused", request.name, status=1, reason=str(error)))
 
     def _fulfil(self, request: ForkRequest) -> None:
-        listener = None
-        port = request.port
-        if request.kind == "store":
-            listener = listen(self._host, request.port)
-            port = listener.getsockname()[1]
-        elif request.kind == "keeper":
-            listener = keeper.listen(request.token)
-        own = os.getpid()
+        if request.kind == "keeper":
+            doors = [keeper.listen(request.token), *([] if self._door is None else [self._door])]
+            fork_keeper(doors, request.token, request.limit, None if request.within is None else Path(request.within))
+            self._tell(ForkEvent("started", request.name))
+            return
+        listener = listen(self._host, request.port) if request.kind == "store" else None
+        port = request.port if listener is None else listener.getsockname()[1]
+
+        def work() -> int:
+            self._channel.close()
+            for handle in self._children:
+                os.close(handle)
+            if self._door is not None:
+                self._door.close()
+            return self._start(request.name, request.port) if listener is None else serve_until_killed(listener)
+
         try:
-            pid = os.fork()
-        except OSError:
+            pid = fork_below(work)
+        finally:
             if listener is not None:
                 listener.close()
-            raise
-        if pid == 0:
-            status = 1
-            try:
-                if listener is not None and request.kind == "keeper":
-                    doors = [] if self._door is None else [self._door]
-                    within = None if request.within is None else Path(request.within)
-                    detach_keeper([listener, *doors], request.token, request.limit, within)
-                    os._exit(0)
-                die_with(own)
-                self._channel.close()
-                for handle in self._children:
-                    os.close(handle)
-                if self._door is not None:
-                    self._door.close()
-                if listener is None:
-                    status = self._start(request.name, request.port)
-                else:
-                    set_title("store")
-                    served = serve(listener)
-                    signal.pause()
-                    del served
-            finally:
-                os._exit(status)
-        if listener is not None:
-            listener.close()
         self._children[os.pidfd_open(pid)] = (request.name, pid)
         self._tell(ForkEvent("started", request.name, pid, port))
 

@@ -1,7 +1,6 @@
 """The keeper of the launcher's host, as the launcher has it."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from recycle.runtime.launch.meet.keepers import dismiss, hold
 from recycle.runtime.launch.process.fork_server import ForkEvent, ForkServer
@@ -26,7 +25,6 @@ class HostKeeper:
         self._token = token
         self._fork_server = fork_server
         self._limit = 0
-        self._within: Path | None = None
         self._channel: Channel | None = None
         self._is_found = False
 
@@ -47,28 +45,29 @@ class HostKeeper:
             return
         self.directory = directory = setting.direct_keepers(keeping)
         self._limit = keeping.limit(directory, setting.host)
-        self._within = keeping.within
         if keeping.slot.is_taken(directory, setting.host):
-            self._fork_server.start_keeper(self._token, self._limit, self._within)
+            self._fork_server.start_keeper(self._token, self._limit, keeping.within)
         else:
             self._is_found = True
             self._channel = hold(self._token, self._limit)
         yield keeping.describe(directory)
 
     def learn(self, event: ForkEvent) -> Iterator[str]:
-        """It has started, ended, or was refused; gives what the user should know."""
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
+        """It has started, or was refused; gives what the user should know."""
         if event.kind == "started":
             self._channel = hold(self._token, self._limit)
-            return
-        self._is_found = False
-        if event.kind == "refused":
+        else:
             yield f"no keeper can be started: {event.reason}; the run goes on without copies in this host's memory"
+
+    def look(self) -> Iterator[str]:
+        """Whether it is still there; gives what the user should know."""
+        if self._channel is None or self._channel.is_quiet:
             return
-        self._fork_server.start_keeper(self._token, self._limit, self._within)
-        yield "the keeper's process is gone, and with it the copies in memory: another one is started"
+        self._channel.close()
+        self._is_found = False
+        self._channel = hold(self._token, self._limit)
+        if self._channel is not None:
+            yield "the keeper's process is gone, and with it the copies in memory: another one is started"
 
     def is_of_use(self, *, trained: bool) -> bool:
         """Whether a later start may go on from what is kept.

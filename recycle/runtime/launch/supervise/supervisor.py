@@ -139,6 +139,8 @@ class Supervisor:
             self._hear(received)
         while (event := self._fork_server.next_event(0)) is not None:
             self._learn(event)
+        for text in self._keeper.look():
+            self._news.remark(text)
         if text := self._quiet_watch.news():
             self._news.remark(text)
         self._do_faults()
