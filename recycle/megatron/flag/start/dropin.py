@@ -5,6 +5,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from functools import cache, partial, wraps
 from itertools import chain
@@ -225,7 +226,7 @@ def switch_on(make: Make, protection: Protection) -> Callable[[], None]:
     groups = make_groups(protection)
     keep_what_optimizers_are_made_of()
     store = torch_store(protection)
-    drop_ins: list[DropIn] = []
+    leaving = ExitStack()
 
     @wraps(set_up)
     def initialize_megatron(*positional: Any, **keywords: Any) -> Any:
@@ -233,16 +234,12 @@ def switch_on(make: Make, protection: Protection) -> Callable[[], None]:
         arguments = get_args()
         drop_in = DropIn(arguments, make, protection, groups)
         drop_in.install(training)
-        drop_ins.append(drop_in)
+        leaving.callback(drop_in.leave)
         return result
-
-    def leave() -> None:
-        for drop_in in drop_ins:
-            drop_in.leave()
 
     parse_flags()
     replace(training, "initialize_megatron", initialize_megatron)
-    return leave
+    return leaving.close
 
 
 def make_groups(protection: Protection) -> list[ReplaceableGroup]:
