@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from harness.flag_runs import losses, nearly, needs_training, norms, train
+from harness.flag_runs import TORCHRUN, losses, nearly, needs_training, norms, train
 from recycle.errors import UserError
 from recycle.megatron.flag.command.on_cpu import SWITCHES, VALUES, require_without_cuda, settings_for_cpu
 from recycle.megatron.flag.device.cpu_training import COLLECTORS
@@ -44,11 +44,14 @@ def test_a_script_is_given_what_is_missing(tmp_path):
 
 def test_one_line_instead_of_a_traceback(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text("raise AssertionError")
-    command = [sys.executable, "-m", "recycle.megatron", script, "--pipeline-schedule", "recycle"]
+    script.write_text("print('it has begun')")
+    job = ("--pipeline-schedule", "recycle", "--micro-batch-size", "1", "--global-batch-size", "2")
+    command = [sys.executable, "-W", "ignore", *TORCHRUN, "2", "-m", "recycle.megatron", script, *job]
     ended = subprocess.run(command, capture_output=True, text=True)
-    assert ended.returncode == 2
-    assert ended.stderr.splitlines()[-1].startswith("recycle: --distributed-backend, Megatron's default is nccl")
+    assert ended.returncode == 1
+    (said,) = {line for line in ended.stderr.splitlines() if line.startswith("recycle: ")}
+    assert said.startswith("recycle: --distributed-backend, Megatron's default is nccl")
+    assert ended.stdout == ""
 
 
 @needs_training

@@ -419,7 +419,11 @@ ENDS = {
     "stopped": (leave(STOPPED), STOPPED, ""),
     "logs": (log_at_the_end, 0, "all was logged\n"),
     "refuses": (refuse, REFUSED, "recycle: --lr is missing: give it\n"),
-    "has lost the store": (lose_store, STOPPED, "recycle: the store was lost before the run began: train again\n"),
+    "has lost the store": (
+        lose_store,
+        STOPPED,
+        "recycle: the store was lost before the run began: the store does not answer; train again\n",
+    ),
     "fails": (fail, 1, "OSError: this is what happened\n"),
     "dies": (die, 128 + signal.SIGKILL, ""),
 }
