@@ -17,6 +17,23 @@ from harness.started import Started
 
 PAGE = ROOT / "docs" / "howto" / "torchrun.md"
 STORE = ROOT / "docs" / "reference" / "store.md"
+# Read when tests are collected, so that a page that loses one of them fails at once.
+MAKE_SECRET = block_with(ROOT / "docs" / "reference" / "network.md", "openssl rand -hex")
+UNDER_TORCHRUN = block_with(
+    PAGE, "-m recycle.megatron pretrain_gpt.py ... \\\n    --pipeline-schedule recycle --use-tp"
+)
+EACH_RANK = block_with(PAGE, "RANK=$((8 * HOST + i))")
+TRAINER = block_with(PAGE, "train job.toml")
+PLAIN, ENCRYPTED, CERTIFICATES, USERS, ADDRESS = (
+    block_with(STORE, each)
+    for each in (
+        "--listen-client-urls http://",
+        "--listen-client-urls https://",
+        "openssl req -x509",
+        "etcdctl auth enable",
+        "export RECYCLE_STORE=",
+    )
+)
 ABSENT = " and ".join(each for each in ("etcdctl", "openssl") if shutil.which(each) is None)
 WHY_NOT = missing() or etcd_missing() or (f"the page takes {ABSENT}" if ABSENT else "")
 pytestmark = [
@@ -83,13 +100,12 @@ def site(tmp_path):
 
 
 def test_a_job_of_torchrun_outlives_a_host_which_comes_back_elsewhere(site):
-    site.done(block_with(PAGE, "/dev/urandom"), 0)
-    block = block_with(PAGE, "-m recycle.megatron pretrain_gpt.py ... \\\n    --pipeline-schedule recycle --use-tp")
-    first, second = (site.type(block, each, SIZES, i=str(each)) for each in (0, 1))
+    site.done(MAKE_SECRET, 0)
+    first, second = (site.type(UNDER_TORCHRUN, each, SIZES, i=str(each)) for each in (0, 1))
     second.wait_for(" iteration        3/", 400)
     site.machines[1].crash()
     first.wait_for("training goes on with 2 servers", 400)
-    third = site.type(block, 2, SIZES, i="1")
+    third = site.type(UNDER_TORCHRUN, 2, SIZES, i="1")
     first.wait_for("training goes on with 4 servers", 400)
     site.slow.unlink()
     assert first.ended(400) == 0, first.output
@@ -98,10 +114,9 @@ def test_a_job_of_torchrun_outlives_a_host_which_comes_back_elsewhere(site):
 
 def outlive(site, host, **variables):
     """Start two pipelines by hand, on a host each, and lose one of the hosts."""
-    site.done(block_with(PAGE, "/dev/urandom"), 0)
-    block = block_with(PAGE, "RANK=$((8 * HOST + i))")
+    site.done(MAKE_SECRET, 0)
     store = {"--use-tp-pp-dp-mapping": "--use-tp-pp-dp-mapping --recycle-store $STORE"} if "STORE" in variables else {}
-    both = [site.type(block, each, BY_HAND | store, HOST=str(each), **variables) for each in (0, 1)]
+    both = [site.type(EACH_RANK, each, BY_HAND | store, HOST=str(each), **variables) for each in (0, 1)]
     both[1].wait_for(" iteration        3/", 400)
     site.machines[host].crash()
     left = both[1 - host]
@@ -109,35 +124,34 @@ def outlive(site, host, **variables):
     return left
 
 
-def serve(site, text):
+def serve(site, block):
     """Start a member of etcd on each host."""
     for host in range(3):
-        site.type(block_with(STORE, text), host, MEMBERS)
+        site.type(block, host, MEMBERS)
 
 
 def test_ranks_that_were_started_by_hand_come_back_on_another_host(site):
     left = outlive(site, 1)
-    back = site.type(block_with(PAGE, "RANK=$((8 * HOST + i))"), 2, BY_HAND, HOST="1")
+    back = site.type(EACH_RANK, 2, BY_HAND, HOST="1")
     left.wait_for("training goes on with 4 servers", 400)
     site.slow.unlink()
     assert [each.ended(400) for each in (left, back)] == [0, 0], left.output
 
 
 def test_with_etcd_the_first_host_may_die_with_a_member(site):
-    serve(site, "--listen-client-urls http://")
+    serve(site, PLAIN)
     left = outlive(site, 0, STORE="etcd://host0,host1,host2")
     site.slow.unlink()
     assert left.ended(400) == 0, left.output
 
 
 def test_with_certificates_and_a_password_as_well(site):
-    site.done(block_with(STORE, "openssl req -x509"), 0)
-    serve(site, "--listen-client-urls https://")
+    site.done(CERTIFICATES, 0)
+    serve(site, ENCRYPTED)
     users = {"user add root": f"user add root:{SECRET}", "user add recycle": f"user add recycle:{SECRET}"}
     wait = "until etcdctl --endpoints https://host0:2379 --cacert ca.pem endpoint health; do sleep 0.2; done"
-    site.done(f"{wait}\n{block_with(STORE, 'etcdctl auth enable')}", 0, users)
-    line = block_with(STORE, "export RECYCLE_STORE=")
-    url = site.done(f'{line}echo "$RECYCLE_STORE"', 0).strip()
+    site.done(f"{wait}\n{USERS}", 0, users)
+    url = site.done(f'{ADDRESS}echo "$RECYCLE_STORE"', 0).strip()
     left = outlive(site, 0, RECYCLE_STORE=url)
     site.slow.unlink()
     assert left.ended(400) == 0, left.output
@@ -145,6 +159,6 @@ def test_with_certificates_and_a_password_as_well(site):
 
 def test_servers_of_recycle_train_are_started_by_torchrun(site):
     (site.folder / "job.toml").write_text("pipelines = 2\nstages = 2\nmicro_batches = 2\n")
-    block = changed(block_with(PAGE, "train job.toml"), SIZES)
+    block = changed(TRAINER, SIZES)
     both = [site.type(block, each, i=str(each)) for each in (0, 1)]
     assert [each.ended(400) for each in both] == [0, 0], both[0].output

@@ -286,17 +286,17 @@ def test_who_was_killed_comes_back_and_is_a_full_member(dataset, tmp_path, monke
 
 @pytest.mark.long
 def test_a_death_is_repeated_to_the_bit_from_the_checkpoint_before_it(dataset, tmp_path, monkeypatch):
-    """By the same catalogue, the same server dies in the same iteration, at another moment of it."""
+    """By the same catalogue, the same server dies in the same iteration, at another moment of it, or is left out."""
     job = paper_job(pipelines=4, stages=2, micro_batches=2)
     make_catalogue(tmp_path / "plans.zip", job, Mode(optimizer="global"), 1, QUICK, "lowered", lambda *_: None)
 
-    def died(forward, *arguments):
+    def trained(name, accident, *arguments):
         """What the last checkpoint of each stage holds."""
-        folder = tmp_path / f"killed-{forward}"
-        monkeypatch.setenv("ACCIDENTS", f"5:forward:{forward}")
+        folder = tmp_path / name
+        monkeypatch.setenv("ACCIDENTS", accident)
         settings = (*ON, "--recycle-catalogue", tmp_path / "plans.zip", *TO_FILE, folder, *arguments)
         survived = train(dataset, *settings, ranks=8, iterations=LENGTH, script="accident_prone_gpt.py")
-        assert deaths(survived) == ["W1_1"]
+        assert deaths(survived) == ["W1_1"] * bool(accident)
         files = sorted(folder.glob(f"iter_{LENGTH:07}/*/*.pt"))
         assert len(files) == 2
         states = [torch.load(each, weights_only=False) for each in files]
@@ -304,11 +304,15 @@ def test_a_death_is_repeated_to_the_bit_from_the_checkpoint_before_it(dataset, t
         return [each for each in leaves if isinstance(each, torch.Tensor)]
 
     # In the sixth iteration, which has two of this server's forward passes.
-    first = died(11)
-    (tmp_path / "killed-11" / "latest_checkpointed_iteration.txt").write_text("4")
-    again = died(4, *FROM_FILE, tmp_path / "killed-11")
+    first = trained("first", "5:forward:11")
+    (tmp_path / "first" / "latest_checkpointed_iteration.txt").write_text("4")
+    load = (*FROM_FILE, tmp_path / "first")
+    again = trained("again", "5:forward:4", *load)
     assert len(first) == len(again) > 100
     assert all(map(torch.equal, first, again))
+    fifth, left_out = trained("fifth", "5:forward:1", *load), trained("left", "", *load, "--recycle-dead", "W1_1")
+    assert not all(map(torch.equal, first, fifth))
+    assert all(map(torch.equal, fifth, left_out))
 
 
 @pytest.mark.long
