@@ -179,7 +179,7 @@ class AnyPart(NamedTuple):
 
 
 class LiveExecution:
-    """Executes a plan where the dead take part in nothing, and nobody else dies; in the place of ProtectedExecution."""
+    """In the place of ProtectedExecution: executes a plan whose dead servers take part in nothing; no other dies."""
 
     def __init__(self, plan: Plan, here: ThisRank, store: dist.Store) -> None:
         self.plan = plan

@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -222,3 +223,19 @@ def _ip(*words: str) -> None:
 def _run(*words: str) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
+
+
+def leave_few_ports(host: Host) -> None:
+    """Have the system of a host give away ports 40000 to 40003 alone."""
+    command = host.command("sysctl", "-w", "net.ipv4.ip_local_port_range=40000 40003")
+    subprocess.run(command, check=True, capture_output=True)
+
+
+@contextlib.contextmanager
+def no_port_free() -> Iterator[None]:
+    """Within the block, hold all ports that the system gives away."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            while True:
+                held.enter_context(socket.create_server(("", 0)))
+        yield

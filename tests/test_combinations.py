@@ -2,15 +2,15 @@
 
 import os
 import re
-import subprocess
 import tomllib
 
 import pytest
 
+from harness.nested_tests import named_tests, require_passed
 from harness.paths import ROOT
 from scripts.combinations import combinations
 
-TESTS = (
+TESTS = named_tests(
     "tests/test_package.py::test_an_installed_wheel_plans_and_draws",
     "tests/survival/test_kills.py::test_two_at_once",
     "tests/megatron/flag/test_surviving.py::test_killed_at_any_moment_nothing_changes_and_the_checkpoint_loads_in_stock",
@@ -44,9 +44,5 @@ def test_the_package_works_and_what_is_killed_changes_nothing(combination, test)
     if not (combination.folder / "installed").exists():
         pytest.skip(f"{combination.folder.name} is not here: scripts/test --long makes it, if it finds that Python")
     python = combination.folder / "bin" / "python"
-    variables = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
-    # It is no worker of these tests, whose undisturbed runs are of other releases.
-    variables.pop("PYTEST_XDIST_WORKER", None)
-    words = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "--timeout", "1800", test]
-    ended = subprocess.run(words, env=variables, cwd=ROOT, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-2000:]
+    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+    require_passed("--timeout", "1800", test, python=python, python_path=str(ROOT), environment={"PATH": path})

@@ -380,6 +380,17 @@ def test_a_host_that_has_both_holders_of_a_shard_is_not_survived(run):
     assert f"not the loss of a host: with 4 ranks on each, {text} changes that" in out
 
 
+@pytest.mark.parametrize("stages", [1, 2])
+def test_an_order_of_ranks_that_megatron_refuses_is_not_advised(run, stages):
+    # Of a server's two ranks.
+    job = job_of(8, stages, 4, "--num-layers", 8, "--context-parallel-size", 2, *QUICKLY)
+    words = ("--ranks-per-host", 8, *job)
+    assert MAPPED not in " ".join(run("doctor", *words)[1:])
+    if stages > 1:
+        _, _, err = run("doctor", *words, MAPPED)
+        assert "(1) is the tensor-parallel x context-parallel size (2)" in err
+
+
 HOLDERS = "both servers that hold a shard of the optimizer's state, so that its loss ends the job"
 
 

@@ -189,8 +189,8 @@ def survival(diagnosis: Diagnosis) -> str:
         f"{lost} of stage {stages}"
     )
     line = diagnosis.line
-    helps = not line.pipelines_last and not any(_lost_with_a_host(line, True, diagnosis.ranks_per_host))
-    if not helps:
+    may = not line.pipelines_last and line.server_ranks.take_pipelines_last(line.shape.stages)
+    if not may or any(_lost_with_a_host(line, True, diagnosis.ranks_per_host)):
         return text
     text = f"{text}; {PIPELINES_LAST} changes that"
     return text if line.flags.store is not None else f"{text} but for the first host, {_HAS_STORE}"

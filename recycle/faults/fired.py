@@ -56,7 +56,7 @@ class FiredFile:
         line = FiredLine(time_ns, self._by, self._incarnation, fault.kind.value, str(fault))
         # One write of an appending file: the lines of several processes do not mix.
         with self._output:
-            # Of a pipe nobody is waited for.
+            # A pipe would wait for its other end.
             handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
             with os.fdopen(handle, "ab", buffering=0) as file:
                 file.write(msgspec.json.encode(line) + b"\n")

@@ -3,12 +3,11 @@
 import os
 import resource
 import socket
-import subprocess
 from contextlib import suppress
 
 import pytest
 
-from harness.hosts import hosts, missing
+from harness.hosts import hosts, leave_few_ports, missing, no_port_free
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.open_files import allow_most, why_none_opens
 from recycle.control.store.etcd_cluster import EtcdCluster
@@ -50,23 +49,16 @@ def test_a_store_that_is_not_reached_because_nothing_more_opens_is_not_blamed(co
 @pytest.mark.parametrize("connect", [torch_store, etcd_store])
 def test_a_store_that_is_not_reached_because_no_port_is_free_is_not_blamed(connect):
     with hosts(1) as (host,):
-        few = host.command("sysctl", "-w", "net.ipv4.ip_local_port_range=40000 40003")
-        subprocess.run(few, check=True, capture_output=True)
+        leave_few_ports(host)
 
         def body(member):
             host.enter_network()
             listener = socket.create_server(("127.0.0.1", 30_000))
-            held = []
-            with suppress(OSError):
-                while True:
-                    held.append(socket.create_server(("", 0)))
             said = (
                 r"cannot be reached: no port is free here \(.*\): net.ipv4.ip_local_port_range is 40000 to 40003; make"
             )
-            with pytest.raises(StoreLost, match=said):
+            with no_port_free(), pytest.raises(StoreLost, match=said):
                 connect(listener.getsockname()[1])
-            for each in held:
-                each.close()
             assert why_none_opens() == ""
 
         launch(1, body)

@@ -19,6 +19,8 @@ from harness.paths import ROOT, python_path
 from harness.started import TRAIN, wait_until
 
 PAGE = ROOT / "docs" / "howto" / "slurm.md"
+# Read when tests are collected, so that a page that loses one of them fails at once.
+SCRIPT, COME_BACK = block_with(PAGE, "#!/bin/bash"), block_with(PAGE, "FIRST +")
 MODEL = "layers = 1\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\n"
 WHY_NOT = missing() or etcd_missing() or ("" if shutil.which("curl") else "the script takes curl")
 JOB = "4711"
@@ -26,14 +28,9 @@ TOOLS = ("srun", "scontrol", "scancel", "curl")
 MEGATRON = re.compile(r"python -m recycle\.megatron .*?\$MODEL_AND_DATA", re.DOTALL)
 
 
-def script():
-    """That of the job."""
-    return block_with(PAGE, "#!/bin/bash")
-
-
 def test_the_script_is_one_of_bash():
-    assert subprocess.run(["bash", "-n"], input=script(), text=True, check=False).returncode == 0
-    assert script().startswith("#!/bin/bash\n#SBATCH ")
+    assert subprocess.run(["bash", "-n"], input=SCRIPT, text=True, check=False).returncode == 0
+    assert SCRIPT.startswith("#!/bin/bash\n#SBATCH ")
 
 
 class Cluster:
@@ -90,7 +87,7 @@ def batch(tmp_path):
     train = f"{' '.join(TRAIN)} train {size} -o {run} --resume-from {run}"
     with hosts(4) as (*nodes, spare):
         cluster = Cluster(tmp_path, nodes, spare, 1)
-        process = cluster.begin(MEGATRON.sub(lambda _: train, script()))
+        process = cluster.begin(MEGATRON.sub(lambda _: train, SCRIPT))
         yield process, cluster
         process.kill()
         process.wait()
@@ -123,7 +120,7 @@ def test_ranks_of_a_megatron_job_come_back_on_a_spare_node(tmp_path):
     given = {"MODEL_AND_DATA": shlex.join(arguments), "PACE": str(slow)}
     with hosts(4) as (*nodes, spare):
         cluster = Cluster(tmp_path, nodes, spare, 2)
-        own = changed(script(), sizes)
+        own = changed(SCRIPT, sizes)
         command = " ".join(re.search(r"python -m (recycle\.megatron .*?\$MODEL_AND_DATA)", own, re.DOTALL)[1].split())
         processes = [cluster.begin(own, **given)]
         try:
@@ -134,7 +131,7 @@ def test_ranks_of_a_megatron_job_come_back_on_a_spare_node(tmp_path):
             back = {"MASTER_ADDR=N0": f"MASTER_ADDR={names[0]}", "N0,N1,N2": ",".join(names), "FIRST=72": "FIRST=2"}
             back |= {"JOBID": JOB, "SPARE": spare.name, "--ntasks=8": "--ntasks=2", "WORLD_SIZE=128": "WORLD_SIZE=6"}
             back["recycle.megatron pretrain_gpt.py ... --pipeline-schedule recycle"] = command.replace("\\ ", "")
-            processes.append(cluster.begin(changed(block_with(PAGE, "FIRST +"), back), **given))
+            processes.append(cluster.begin(changed(COME_BACK, back), **given))
             wait_until(lambda: "with 6 servers" in cluster.said(0), 300)
             for process in processes:
                 process.wait(300)

@@ -37,7 +37,7 @@ def require_free(folder: Path, option: str = "--output") -> None:
         locks = []
         for path in (folder, folder / LOCK):
             with suppress(OSError):  # what is wrong with it is said when it is taken
-                # Of a pipe nobody is waited for.
+                # A pipe would wait for a writer.
                 locks.append(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
                 opened.callback(os.close, locks[-1])
         _await_free(locks, folder, option)

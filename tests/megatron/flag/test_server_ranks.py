@@ -1,12 +1,22 @@
 """Which ranks a server has, how they divide its work, and which servers die with a host."""
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 from megatron.core.parallel_state import RankGenerator
 
 from recycle.job import Server
 from recycle.megatron.flag.command.planning import Shape
-from recycle.megatron.flag.command.server_ranks import ServerRanks, hosts_of, lost_stages, servers_of, unprotected
+from recycle.megatron.flag.command.server_ranks import (
+    PIPELINES_LAST,
+    ServerRanks,
+    hosts_of,
+    lost_stages,
+    servers_of,
+    spread_over_hosts,
+    unprotected,
+)
 
 
 @given(*[st.integers(1, 3)] * 6)
@@ -82,6 +92,18 @@ def test_a_stage_is_torn_if_opposite_peers_die_together_and_another_one_lives(
             and any({one, (one + shape.pipelines // 2) % shape.pipelines} <= each for one in each)
             for each in lost
         )
+
+
+@given(SHAPES.filter(lambda shape: not unprotected(shape)), st.integers(1, 3), st.integers(1, 3), st.booleans())
+def test_a_job_that_is_spread_as_it_is_told_outlives_any_host(shape, tensor, context, pipelines_last):
+    ranks = ServerRanks.of({"tensor_model_parallel_size": tensor, "context_parallel_size": context}.get)
+    said = spread_over_hosts(shape, ranks, pipelines_last)
+    servers = servers_of(shape, pipelines_last or PIPELINES_LAST in said)
+    (most,) = map(int, re.findall(r"at most (\d+) of its servers on a host$", said))
+    assert lost_stages(servers, hosts_of(servers, ranks.size, most * ranks.size)) == ([], [])
+    # Megatron refuses the option, or it changes nothing.
+    if context > 1 or shape.stages == 1:
+        assert PIPELINES_LAST not in said
 
 
 def test_what_cannot_be_outlived_says_why():

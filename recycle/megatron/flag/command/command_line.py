@@ -167,10 +167,11 @@ def _servers(settings: argparse.Namespace, total: int, ranks: ServerRanks, pipel
             f"{total} ranks are no multiple of {per_server}, the {ranks.size} that compute together with their experts "
             "x pipeline-parallel size: change one of them"
         )
-    if pipelines_last and ranks.experts != in_pipeline and settings.pipeline_model_parallel_size > 1:
+    if pipelines_last and not ranks.take_pipelines_last(settings.pipeline_model_parallel_size):
         raise UserError(
-            f"{PIPELINES_LAST}: Megatron takes it only where experts are divided among the ranks of one pipeline's "
-            "stage: leave it out, or change --expert-model-parallel-size"
+            f"{PIPELINES_LAST}: Megatron takes it only if the expert-model-parallel x expert-tensor-parallel size "
+            f"({ranks.experts}) is the tensor-parallel x context-parallel size ({in_pipeline}): leave it out, or "
+            "change one of them"
         )
     return int(total // per_server)
 

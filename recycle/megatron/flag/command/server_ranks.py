@@ -50,6 +50,10 @@ class ServerRanks(NamedTuple):
         """How many of Megatron's pipelines go through a server."""
         return self.size // (self.tensor * self.context)
 
+    def take_pipelines_last(self, stages: int) -> bool:
+        """Whether Megatron takes ``PIPELINES_LAST``: only if as many ranks share experts as a pipeline's stage."""
+        return stages == 1 or self.experts == self.tensor * self.context
+
     def place(self, rank: int) -> tuple[int, ServerRank]:
         """The place of a rank's server among all in their order, and which of its ranks it is."""
         place, number = divmod(rank, self.size)
@@ -124,6 +128,20 @@ def lost_stages(servers: Sequence[Server], hosts: Sequence[Collection[Server]]) 
     return sorted(set().union(*exposed)), sorted(set().union(*torn))
 
 
+def spread_over_hosts(shape: Shape, ranks: ServerRanks, pipelines_last: bool) -> str:
+    """How a job is started so that no host has all servers of a stage, or both holders of an optimizer's shard.
+
+    Args:
+        shape: of the job.
+        ranks: of a server.
+        pipelines_last: whether the command line has ``PIPELINES_LAST``.
+    """
+    if not ranks.take_pipelines_last(shape.stages):
+        return f"start at most {shape.pipelines // 2} of its servers on a host"
+    helps = not pipelines_last and shape.stages > 1
+    return f"{f'add {PIPELINES_LAST}, and ' * helps}start at most {shape.stages} of its servers on a host"
+
+
 def unprotected(shape: Shape) -> str:
-    """Why a job cannot outlive its servers, whoever starts it; empty if it can."""
+    """Why a job cannot outlive its servers; empty if it can."""
     return "with one pipeline there are no peers" if shape.pipelines == 1 else ""

@@ -25,7 +25,7 @@ from recycle.job import Server
 from recycle.megatron.flag.command.command_line import read_command_line
 from recycle.megatron.flag.command.exit_signal import taken
 from recycle.megatron.flag.command.flags import RECORD, REFUSED, STORE, TOKEN, TRUST, Flags
-from recycle.megatron.flag.command.server_ranks import PIPELINES_LAST, lost_stages, servers_of, unprotected
+from recycle.megatron.flag.command.server_ranks import lost_stages, servers_of, spread_over_hosts, unprotected
 from recycle.megatron.flag.start.keeper_part import KeeperPart, find_last_start, require_token
 from recycle.megatron.flag.start.same_command import require_same_in_run
 from recycle.runtime.errors import RunError, lost_before_view
@@ -65,6 +65,7 @@ class Protection(NamedTuple):
         life: how often this rank was started again.
         ranks: how many each server has; those of one follow each other.
         keeping: this process's part in its host's keeper; None where nothing is kept.
+        remedy: how the job is started so that it outlives any of its hosts.
     """
 
     servers: tuple[Server, ...]
@@ -75,6 +76,7 @@ class Protection(NamedTuple):
     life: int = 0
     ranks: int = 1
     keeping: KeeperPart | None = None
+    remedy: str = ""
 
     @property
     def by_rank(self) -> list[Server]:
@@ -124,14 +126,13 @@ class Protection(NamedTuple):
             return []
         directory = None if self.keeping is None else self.keeping.directory
         kept = directory is not None and directory.survival(1) == 1
-        order = f"add {PIPELINES_LAST}, and start at most as many servers on a host as there are stages"
         found = risks(
             self.meeting.hosts,
             [(server.stage,) for server in self.by_rank],
             self.ranks,
             etcd=self.meeting.cluster is not None,
             kept=kept,
-            order=order,
+            order=self.remedy,
             store=STORE,
         )
         on_hosts: dict[str, set[Server]] = defaultdict(set)
@@ -142,7 +143,7 @@ class Protection(NamedTuple):
             stages = f"stage{'s' * (len(torn) > 1)} {', '.join(map(str, torn))}"
             found.append(
                 f"both servers that hold a shard of the optimizer's state of {stages} are on one host, whose loss ends "
-                f"the run: {order}"
+                f"the run: {self.remedy}"
             )
         return found
 
@@ -274,8 +275,9 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
                 hosted = None if start.served else HostedStore(start, say)
             redundancy = flags.redundancy
             keeping = None if redundancy is None else KeeperPart(flags, redundancy, meeting, endpoint.token, words)
-        servers, ranks = servers_of(line.shape, line.pipelines_last), line.server_ranks.size
-        return Protection(servers, endpoint, hosted, meeting, keys.pop_all(), ranks=ranks, keeping=keeping)
+        servers, ranks = servers_of(line.shape, line.pipelines_last), line.server_ranks
+        remedy = spread_over_hosts(line.shape, ranks, line.pipelines_last)
+        return Protection(servers, endpoint, hosted, meeting, keys.pop_all(), 0, ranks.size, keeping, remedy)
 
 
 def held(folder: Path | None, *, begins: bool) -> AbstractContextManager[None]:

@@ -1,14 +1,12 @@
 """One gloo device for all groups of a rank."""
 
 import os
-import socket
 import subprocess
 import sys
-from contextlib import suppress
 
 import pytest
 
-from harness.hosts import hosts, missing
+from harness.hosts import hosts, leave_few_ports, missing, no_port_free
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.gloo.groups import make_backend
@@ -67,19 +65,14 @@ def test_an_interface_that_is_not_there_is_refused_as_torch_refuses_it():
 @pytest.mark.skipif(bool(missing()), reason="a network with few ports takes root on Linux")
 def test_where_no_port_is_free_the_address_is_not_blamed():
     with hosts(1) as (host,):
-        few = host.command("sysctl", "-w", "net.ipv4.ip_local_port_range=40000 40003")
-        subprocess.run(few, check=True, capture_output=True)
+        leave_few_ports(host)
 
         def body(member):
             host.enter_network()
-            held = []
-            with suppress(OSError):
-                while True:
-                    held.append(socket.create_server(("", 0)))
             said = (
                 f"nothing can listen at {host.address}: no port is free here .*: net.ipv4.ip_local_port_range is 40000"
             )
-            with pytest.raises(RunError, match=said):
+            with no_port_free(), pytest.raises(RunError, match=said):
                 make_backend(0, ["W0_0"], NetworkOptions(address=host.address))
 
         launch(1, body)
