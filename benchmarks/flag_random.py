@@ -52,6 +52,18 @@ iterations from one server's death to the next one's where each dies once."""
 CALM = ("--lr", "2e-3", "--min-lr", "2e-4", "--lr-decay-style", "linear", "--lr-warmup-fraction", "0.2")
 FLAG = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms", "--recycle-restarts", "100")
 KEPT = ("--recycle-keep-in-memory", "copies=1")
+MODEL = (
+    "--swiglu; --disable-bias-linear; --untie-embeddings-and-output-weights; --qk-layernorm; --optimizer sgd; "
+    "--position-embedding-type rope --no-rope-fusion; --group-query-attention --num-query-groups 2; "
+    "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1; --calculate-per-token-loss; "
+    "--weight-decay 0.1; --clip-grad 0.2; --log-params-norm; --log-num-zeros-in-grad; --mtp-num-layers 1; "
+    "--decoupled-lr 1e-3 --decoupled-min-lr 1e-4; --account-for-embedding-in-pipeline-split; --eval-iters 2; "
+    "--lr-decay-style cosine; --empty-unused-memory-level 1"
+)
+TENSORS = "--tensor-model-parallel-size", "2"
+EXPERTS = "--sequence-parallel", "--expert-model-parallel-size", "2", "--expert-tensor-parallel-size", "1"
+DIVIDED = TENSORS, (*TENSORS, "--sequence-parallel"), ("--context-parallel-size", "2"), (*TENSORS, *EXPERTS)
+"""How the two ranks of a server divide its work; where there are experts, by the second or the last way."""
 VIRTUAL = ("--num-layers-per-virtual-pipeline-stage", "1")
 OVERLAPS = ("--overlap-grad-reduce", "--overlap-param-gather", "--ddp-bucket-size", "4000")
 ALLOWED_LOSS, ALLOWED_NORM = 1e-5, 5e-3
@@ -69,6 +81,7 @@ class Drawn(NamedTuple):
     Attributes:
         pipelines: how many.
         stages: of each.
+        size: how many ranks a server has.
         stock: what stock Megatron is told as well.
         ours: what is told under the flag alone.
         iterations: how many there are; None where that follows from the batches.
@@ -79,6 +92,7 @@ class Drawn(NamedTuple):
 
     pipelines: int
     stages: int
+    size: int
     stock: tuple[str, ...]
     ours: tuple[str, ...]
     iterations: int | None
@@ -89,7 +103,7 @@ class Drawn(NamedTuple):
     @property
     def ranks(self) -> int:
         """How many there are."""
-        return self.pipelines * self.stages
+        return self.pipelines * self.stages * self.size
 
     @property
     def begins_from_checkpoint(self) -> bool:
@@ -123,7 +137,7 @@ def draw_each_server(source: random.Random, number: int) -> Drawn:
     )
     # A death waits until the servers that died before are back, and so comes later than it was drawn.
     length = moments[-1].after + 8 * APART
-    return Drawn(pipelines, stages, stock, (*FLAG, *VIRTUAL) if number % 2 else FLAG, length, (), "", moments)
+    return Drawn(pipelines, stages, 1, stock, (*FLAG, *VIRTUAL) if number % 2 else FLAG, length, (), "", moments)
 
 
 def draw_any(source: random.Random) -> Drawn:
@@ -136,6 +150,10 @@ def draw_any(source: random.Random) -> Drawn:
     virtual, kept = perhaps(0.25, *VIRTUAL), perhaps(0.5, *KEPT)
     at_once = pipelines * 2
     batch = at_once * source.choice((2, 4))
+    size = source.choice((1, 1, 2)) if pipelines * stages < 9 else 1
+    experts = perhaps(0.25, "--num-experts", 4, "--disable-bias-linear")
+    divided = source.choice(DIVIDED[1::2] if experts else DIVIDED[:3]) if size > 1 else ()
+    model = (word for each in MODEL.split("; ") if source.random() < 0.2 for word in each.split())
     pace = source.choice(("", "", "0.3"))
     length = 40 if pace else 18
     grows = perhaps(0.2, "--rampup-batch-size", at_once, at_once, 8 * at_once)
@@ -146,17 +164,19 @@ def draw_any(source: random.Random) -> Drawn:
         *("--global-batch-size", str(batch), *grows, "--eval-interval", str(source.choice((3, 4, 5, 100)))),
         *perhaps(0.4, "--use-distributed-optimizer", *perhaps(0.6, *OVERLAPS)),
         *perhaps(0.2, "--iterations-to-skip", *skipped),
+        *(*model, *experts, *divided),
     )
     # Those with virtual stages begin from a checkpoint, and Megatron saves in no other format than it loads.
     styles = ("torch_dist",) if virtual else ("torch", "torch_dist")
     saves = perhaps(0.4, "--save-interval", source.choice((3, 4, 5)), "--ckpt-format", source.choice(styles))
-    ours = (*FLAG, *virtual, *kept, *perhaps(0.4, "--recycle-stagger"), *saves)
+    exact = perhaps(0.15, "--recycle-exact")
+    ours = (*FLAG, *virtual, *kept, *perhaps(0.4, "--recycle-stagger"), *exact, *saves)
     rejected = tuple(sorted(source.sample(range(3, 12), source.choice((0, 0, 1, 2)))))
-    moments = tuple(draw_moments(source, pipelines, stages, bool(kept)))
-    return Drawn(pipelines, stages, stock, ours, None if grows else length, rejected, pace, moments)
+    moments = tuple(draw_moments(source, pipelines, stages, size, bool(kept)))
+    return Drawn(pipelines, stages, size, stock, ours, None if grows else length, rejected, pace, moments)
 
 
-def draw_moments(source: random.Random, pipelines: int, stages: int, kept: bool) -> Iterator[Moment]:
+def draw_moments(source: random.Random, pipelines: int, stages: int, size: int, kept: bool) -> Iterator[Moment]:
     """One death, two in different stages of which the second may be late, or a whole stage where its state is kept."""
     after = SAVED
     for _ in range(source.choice((1, 1, 2, 2, 3))):
@@ -170,7 +190,7 @@ def draw_moments(source: random.Random, pipelines: int, stages: int, kept: bool)
             deaths[others[0] * pipelines + source.randrange(pipelines)] = late
         elif kind == "stage":
             deaths = {first * pipelines + pipeline: delay for pipeline in range(pipelines)}
-        yield Moment(after, tuple((rank, round(seconds, 3)) for rank, seconds in deaths.items()))
+        yield Moment(after, tuple((rank * size + source.randrange(size), round(s, 3)) for rank, s in deaths.items()))
 
 
 def is_refused(drawn: Drawn) -> bool:
@@ -217,7 +237,7 @@ class Runs:
         stock, begins = self.stock(drawn)
         slow, saved = self._folder / f"slow-{number}", self._folder / f"saved-{number}"
         loads = ("--load", begins, "--dist-ckpt-optim-fully-reshardable") if drawn.begins_from_checkpoint else ()
-        kills = Kills(drawn.moments, drawn.pipelines, slow)
+        kills = Kills(drawn.moments, drawn.pipelines, slow, drawn.size)
         saves = ("--save", saved) if "--save-interval" in drawn.ours else ()
         status, said = self._run(drawn, *drawn.ours, *saves, *loads, slow=slow, watch=kills)
         found = printed(said)

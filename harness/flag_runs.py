@@ -327,17 +327,18 @@ class Kills:
 
     Args:
         moments: in turn.
-        pipelines: of the job, whose servers have a rank each.
+        pipelines: of the job.
         slow: the file that paced_gpt.py looks for; it is there as long as a server is away.
+        size: how many ranks a server has.
 
     Attributes:
         killed: the servers, in turn.
     """
 
-    def __init__(self, moments: Sequence[Moment], pipelines: int, slow: Path) -> None:
+    def __init__(self, moments: Sequence[Moment], pipelines: int, slow: Path, size: int = 1) -> None:
         self.killed: list[str] = []
         self._left = list(moments)
-        self._pipelines = pipelines
+        self._pipelines, self._size = pipelines, size
         self._slow = slow
         self._due: list[str] = []
 
@@ -348,7 +349,8 @@ class Kills:
             self._slow.unlink(missing_ok=True)
         stages = {name.partition("_")[2] for name in away}
         for moment in [each for each in self._left if each.after <= max(found.trained, default=0)]:
-            names = {rank: f"W{rank % self._pipelines}_{rank // self._pipelines}" for rank, _ in moment.deaths}
+            places = {rank: divmod(rank // self._size, self._pipelines) for rank, _ in moment.deaths}
+            names = {rank: f"W{pipeline}_{stage}" for rank, (stage, pipeline) in places.items()}
             if stages.isdisjoint(name.partition("_")[2] for name in names.values()):
                 self._left.remove(moment)
                 self._due += names.values()

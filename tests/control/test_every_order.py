@@ -88,6 +88,7 @@ class Order:
         return repr((members, machines, agents, stored, self.world.begun, self.world.rung))
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("depth", [4, *(pytest.param(each, marks=pytest.mark.long) for each in (5, 6))])
 @pytest.mark.parametrize("victim", [0, 1], ids=["the leader dies", "another one dies"])
 def test_in_every_order_in_which_a_death_is_heard_of_the_run_finds_back(victim: int, depth: int) -> None:

@@ -55,11 +55,12 @@ def _end(name: tuple[Any, ...]) -> tuple[str, int]:
 def own_sockets() -> Iterator[tuple[int, int]]:
     """Each socket's file descriptor and inode. By the time that it is looked at, it may be closed."""
     for name in os.listdir(SOCKETS):  # noqa: PTH208 - training stands still while this is done
-        # An error is the listing's own descriptor, or one that is closed.
-        with suppress(OSError):
+        try:
             status = os.fstat(int(name))
-            if stat.S_ISSOCK(status.st_mode):
-                yield int(name), status.st_ino
+        except OSError:  # the listing's own descriptor, or one that is closed
+            continue
+        if stat.S_ISSOCK(status.st_mode):
+            yield int(name), status.st_ino
 
 
 @contextmanager

@@ -4,9 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recycle.megatron.flag.steps import step_outcome
-from recycle.megatron.flag.steps.step_outcome import StepOutcome
+from recycle.megatron.flag.steps.step_outcome import StepOutcome, as_told
 
 
 @pytest.fixture
@@ -45,6 +47,16 @@ def test_a_stage_without_figures_has_those_of_the_others(said, counts_zeros):
         # The learning rate.
         assert training.reduce_max_stat_across_model_parallel_group(0.1) == ("asked", 0.1)
     assert len(said) == 2
+
+
+@given(st.none() | st.floats(0, 1e9))
+def test_a_figure_that_all_stages_know_is_what_they_would_tell_each_other(figure):
+    training = pytest.importorskip("megatron.training.utils")
+    with pytest.MonkeyPatch.context() as alone:
+        alone.setattr(torch.distributed, "all_reduce", lambda *_, **__: None)
+        alone.setattr(torch.cuda, "current_device", lambda: "cpu")
+        alone.setattr(training.mpu, "get_model_parallel_group", lambda: None)
+        assert as_told(figure) == training.reduce_max_stat_across_model_parallel_group(figure)
 
 
 def test_a_step_that_one_stage_has_not_made_is_made_by_none(said):

@@ -136,10 +136,9 @@ def spread_over_hosts(shape: Shape, ranks: ServerRanks, pipelines_last: bool) ->
         ranks: of a server.
         pipelines_last: whether the command line has ``PIPELINES_LAST``.
     """
-    if not ranks.take_pipelines_last(shape.stages):
-        return f"start at most {shape.pipelines // 2} of its servers on a host"
-    helps = not pipelines_last and shape.stages > 1
-    return f"{f'add {PIPELINES_LAST}, and ' * helps}start at most {shape.stages} of its servers on a host"
+    may = ranks.take_pipelines_last(shape.stages)
+    add = f"add {PIPELINES_LAST}, and " * (may and not pipelines_last and shape.stages > 1)
+    return f"{add}start at most {shape.stages if may else shape.pipelines // 2} of its servers on a host"
 
 
 def unprotected(shape: Shape) -> str:

@@ -39,7 +39,7 @@ from recycle.megatron.flag.state.saving import save_by_the_living
 from recycle.megatron.flag.state.training_code import TrainingCode
 from recycle.megatron.flag.steps.shard_optimizers import keep_what_optimizers_are_made_of
 from recycle.megatron.flag.steps.stage_steps import StageSteps, Stepping
-from recycle.megatron.flag.steps.step_outcome import StepOutcome
+from recycle.megatron.flag.steps.step_outcome import StepOutcome, as_told
 from recycle.megatron.flag.steps.vote import Vote
 from recycle.megatron.flag.world.stub_groups import make_stub_groups, meet_own_ranks
 from recycle.megatron.shared.patching import replace
@@ -181,8 +181,8 @@ class DropIn:
         # A schedule that has stepped cannot be run again to see whether its result is the same.
         get_rerun_state_machine().set_mode(RerunMode.DISABLED)
         # All servers know the same already, and would wait for each other.
-        for name in ("logical_and_across_model_parallel_group", "reduce_max_stat_across_model_parallel_group"):
-            replace(training, name, lambda value, **_: value)
+        replace(training, "logical_and_across_model_parallel_group", lambda value, **_: value)
+        replace(training, "reduce_max_stat_across_model_parallel_group", as_told)
 
     def _make_stage_steps(
         self, execution: ProtectedExecution, stages: Sequence[MegatronStage], version: int

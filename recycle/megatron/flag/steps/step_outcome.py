@@ -1,5 +1,6 @@
 """What stages of a pipeline tell each other of the optimizer's step, in one call for all that training code asks."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +14,11 @@ NOTHING = -1.0
 """What Megatron takes for a figure that a rank does not have."""
 
 
+def as_told(figure: float | None, **_: object) -> float | None:
+    """A figure as stages would tell it to each other, which is a float32: all of them know it already."""
+    return figure and torch.tensor(figure, dtype=torch.float32).item()
+
+
 class StepOutcome:
     """Whether a step was made, the norm, and the number of zeros where it is logged: of all stages together.
 
@@ -24,9 +30,8 @@ class StepOutcome:
 
     def __init__(self, optimizer: Any, counts_zeros: bool, training: Any) -> None:
         self._own_step = optimizer.step
-        self._own_greatest = training.reduce_max_stat_across_model_parallel_group
-        self._asked = 2 if counts_zeros else 1
-        self._made = True
+        self._own_greatest: Callable[..., float | None] = training.reduce_max_stat_across_model_parallel_group
+        self._made, self._asked = True, 2 if counts_zeros else 1
         self._figures: list[float | None] = []
         optimizer.step = self._step
         replace(training, "logical_and_across_model_parallel_group", self._is_made)
@@ -46,7 +51,4 @@ class StepOutcome:
 
     def _greatest(self, figure: float, **group: Any) -> float | None:
         """What was shared with the step, in the order in which it is asked for; all else is asked as ever."""
-        if self._figures:
-            return self._figures.pop(0)
-        found: float | None = self._own_greatest(figure, **group)
-        return found
+        return self._figures.pop(0) if self._figures else self._own_greatest(figure, **group)

@@ -14,22 +14,21 @@ import ctypes
 import os
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from operator import call
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from recycle.control.membership.vanished import VANISHED, end_idle_with_host, looked_at, own_sockets
-
-FAMILIES = socket.AF_INET, socket.AF_INET6
 
 _IPV4 = 4
 """Bytes of an address of that family."""
 
 _NAME = struct.Struct("=Q")
-_SOCKET = struct.Struct("=HH")
-_HOSTS = {socket.AF_INET: slice(4, 8), socket.AF_INET6: slice(8, 24)}
+_FAMILY, _PORT = struct.Struct("=H"), struct.Struct("=2xH")
+_STREAM = struct.pack("=i", socket.SOCK_STREAM)
+_HOSTS: dict[int, slice] = {socket.AF_INET: slice(4, 8), socket.AF_INET6: slice(8, 24)}
 """Where the host is in a socket address of a family."""
 
 
@@ -53,20 +52,13 @@ class Address(NamedTuple):
     def of(cls, published: bytes) -> "Address":
         """Read what gloo published: a name, a socket address, and more; both begin with their lengths."""
         (length,) = _NAME.unpack_from(published)
-        place = published[2 * _NAME.size + length :]
-        family, port = _SOCKET.unpack_from(place)
-        return cls(place[_HOSTS[socket.AddressFamily(family)]], port)
+        return cls.read(published[2 * _NAME.size + length :])
 
     @classmethod
-    def of_end(cls, family: int, name: tuple[Any, ...]) -> "Address":
-        """An end of a connection.
-
-        Args:
-            family: one of ``FAMILIES``.
-            name: as Python gives it: the host, perhaps with the interface that it is at, the port, and more.
-        """
-        host, port = name[:2]
-        return cls(socket.inet_pton(family, host.partition("%")[0]), socket.htons(port))
+    def read(cls, name: bytes) -> "Address":
+        """Read a socket address of the internet's, as the kernel writes it."""
+        (family,), (port,) = _FAMILY.unpack_from(name), _PORT.unpack_from(name)
+        return cls(name[_HOSTS[family]], port)
 
 
 # Unlike Python's own functions, these let no other thread go on.
@@ -81,7 +73,7 @@ AGAIN = 3
 """So many times either happens before an end counts as one that does not answer: once may happen on any network."""
 
 _ROOM = 128
-"""Bytes of a socket address, at most."""
+"""Bytes of an answer of the kernel's, at most."""
 
 
 class Connection(NamedTuple):
@@ -135,18 +127,14 @@ def open_connections() -> list[Connection]:
     """The TCP connections of this process."""
     found = []
     for number, inode in own_sockets():
-        # An error is one that is closed, or a socket that listens and so has no peer.
-        with suppress(OSError):
-            with looked_at(number) as connection:
-                family = connection.family
-                if family not in FAMILIES or connection.type != socket.SOCK_STREAM:
-                    continue
-                ends = connection.getsockname(), connection.getpeername()
-            peer = _peer(number)
+        # One that listens has no peer.
+        peer = _ask(_LIBRARY.getpeername, number)
+        if peer and _FAMILY.unpack_from(peer)[0] in _HOSTS:
+            kind = _ask(_LIBRARY.getsockopt, number, socket.SOL_SOCKET, socket.SO_TYPE)
+            here = _ask(_LIBRARY.getsockname, number)
             # Else it was closed meanwhile, and the number is another one's.
-            if peer and _inode(number) == inode:
-                here, there = (Address.of_end(family, each) for each in ends)
-                found.append(Connection(number, peer, inode, here, there))
+            if here and kind == _STREAM and _inode(number) == inode:
+                found.append(Connection(number, peer, inode, Address.read(here), Address.read(peer)))
     return found
 
 
@@ -169,10 +157,9 @@ def cut_vanished() -> None:
 def _unanswered(seconds: float) -> Iterator[Connection]:
     """Connections whose other ends do not answer, and have not for so long."""
     for connection in open_connections():
-        with suppress(OSError):
-            with looked_at(connection.number) as socket_there:
-                info = socket_there.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
-            found = _INFO.unpack(info)
+        info = _ask(_LIBRARY.getsockopt, connection.number, socket.IPPROTO_TCP, socket.TCP_INFO)
+        if len(info) >= _INFO.size:
+            found = _INFO.unpack_from(info)
             again, asked, silent = found[2], found[3], found[20] / 1000
             if max(again, asked) >= AGAIN and silent >= seconds:
                 yield connection
@@ -192,8 +179,8 @@ def _inode(number: int) -> int:
         return 0
 
 
-def _peer(number: int) -> bytes:
-    """The other end of what is at a file descriptor, as the kernel writes it; empty where there is none."""
-    name, length = ctypes.create_string_buffer(_ROOM), ctypes.c_uint32(_ROOM)
-    failed = _LIBRARY.getpeername(number, name, ctypes.byref(length))
-    return b"" if failed else name.raw[: length.value]
+def _ask(call: Callable[..., int], number: int, *more: int) -> bytes:
+    """What the kernel says of what is at a file descriptor, as it writes it; empty where there is no such thing."""
+    answer, length = ctypes.create_string_buffer(_ROOM), ctypes.c_uint32(_ROOM)
+    failed = call(number, *more, answer, ctypes.byref(length))
+    return b"" if failed else answer.raw[: length.value]

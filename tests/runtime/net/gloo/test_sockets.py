@@ -171,6 +171,22 @@ def test_whoever_listens_at_the_number_of_a_closed_connection_is_not_cut():
     assert moment > 0, "it was closed at no moment"
 
 
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_connections_of_the_internet_are_found_with_both_ends(family, host):
+    before = open_connections()
+    with socket.create_server((host, 0), family=family) as listening, socket.socket(family, socket.SOCK_DGRAM) as sends:
+        sends.connect((host, 9))
+        one, other = socket.socketpair()
+        with one, other, socket.create_connection(listening.getsockname()[:2]) as here, listening.accept()[0] as there:
+            found = {each.number: each for each in open_connections() if each not in before}
+            assert set(found) == {here.fileno(), there.fileno()}
+            for each in (here, there):
+                ends = found[each.fileno()].here, found[each.fileno()].there
+                names = each.getsockname(), each.getpeername()
+                assert [end.name for end in ends] == [host, host]
+                assert [end.port for end in ends] == [socket.htons(name[1]) for name in names]
+
+
 def test_a_connection_is_looked_at_and_cut_without_a_second_number():
     def look():
         sockets = [each for each in open_numbers().values() if each.startswith("socket:")]
