@@ -56,6 +56,7 @@ from benchmarks.shared import (
     race,
     run_part,
 )
+from harness.unprotected import train_unprotected
 from recycle.cli.run.model import quiet
 from recycle.control.board.joinfile import new_token
 from recycle.control.membership.view import View
@@ -64,6 +65,8 @@ from recycle.job import Job, Stage
 from recycle.jobfile import load_job
 from recycle.megatron.gpt.forward import forward_step, load_text
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
+from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.training import train
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.world import Place, join_server
@@ -117,42 +120,28 @@ def start(
     if not process:
         # Ctrl-C is not for it.
         os.setsid()
-        _train(load_job(PAPER, ALONE) if alone else job, folder, sequence, protected, redundancy, alone, done)
+        plan = plan_maker(load_job(PAPER, ALONE) if alone else job, Mode())(())
+        options = ModelOptions(dropout=0.1, sequence=sequence)
+        if alone:
+            options = msgspec.structs.replace(options, layers=2, hidden=512, heads=8)
+        _train(Run(plan, options, ENDLESS, folder, redundancy=redundancy), protected, done)
         os._exit(1)  # it does not come to its end
     done.close()
     return Contestant(process, receiver.recv_bytes)
 
 
-def _train(
-    job: Job,
-    folder: Path,
-    sequence: int,
-    protected: bool,
-    redundancy: Redundancy | None,
-    alone: bool,
-    done: Connection,
-) -> None:
-    from harness.unprotected import train_unprotected
-    from recycle.megatron.gpt.model import ModelOptions
-    from recycle.megatron.gpt.run import Run
-    from recycle.megatron.gpt.training import train
-
-    plan = plan_maker(job, Mode())(())
+def _train(run: Run, protected: bool, done: Connection) -> None:
     told: dict[int, int] = {}
 
     def watch(line: Line) -> None:
         if isinstance(line, IterationLine):
             told[line.step] = told.get(line.step, 0) + 1
-            if told[line.step] == len(plan.programs):
+            if told[line.step] == len(run.plan.programs):
                 del told[line.step]
                 done.send_bytes(b"")
 
-    options = ModelOptions(dropout=0.1, sequence=sequence)
-    if alone:
-        options = ModelOptions(layers=2, hidden=512, heads=8, dropout=0.1, sequence=sequence)
-    run = Run(plan, options, ENDLESS, folder, redundancy=redundancy)
     if protected:
-        train(run, watch, plan_maker(job, plan.mode), Faults())
+        train(run, watch, plan_maker(run.plan.job, run.plan.mode), Faults())
     else:
         train_unprotected(run, watch)
 

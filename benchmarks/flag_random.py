@@ -53,10 +53,10 @@ CALM = ("--lr", "2e-3", "--min-lr", "2e-4", "--lr-decay-style", "linear", "--lr-
 FLAG = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms", "--recycle-restarts", "100")
 KEPT = ("--recycle-keep-in-memory", "copies=1")
 MODEL = (
-    "--swiglu; --disable-bias-linear; --untie-embeddings-and-output-weights; --qk-layernorm; --optimizer sgd; "
+    "--swiglu; --disable-bias-linear; --untie-embeddings-and-output-weights; --qk-layernorm; --clip-grad 0.2; "
     "--position-embedding-type rope --no-rope-fusion; --group-query-attention --num-query-groups 2; "
     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1; --calculate-per-token-loss; "
-    "--weight-decay 0.1; --clip-grad 0.2; --log-params-norm; --log-num-zeros-in-grad; --mtp-num-layers 1; "
+    "--weight-decay 0.1; --log-params-norm; --log-num-zeros-in-grad; --mtp-num-layers 1; "
     "--decoupled-lr 1e-3 --decoupled-min-lr 1e-4; --account-for-embedding-in-pipeline-split; --eval-iters 2; "
     "--lr-decay-style cosine; --empty-unused-memory-level 1"
 )
