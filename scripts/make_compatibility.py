@@ -43,8 +43,9 @@ PEERS_APART = "--use-tp-pp-dp-mapping"
 """It puts peers on different hosts. Megatron does not have it for all sizes."""
 LOCAL = "--transformer-impl local --no-gradient-accumulation-fusion "
 ENGINE = "--transformer-impl transformer_engine --no-gradient-accumulation-fusion "
+ENGINE_FUSED = "--transformer-impl transformer_engine "
 EXPERTS = "--num-experts 4 "
-EIGHT = ENGINE + "--bf16 --fp8-format hybrid --fp8-recipe "
+GROUPED = EXPERTS + "--moe-grouped-gemm"
 
 
 class Row(NamedTuple):
@@ -66,9 +67,9 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
         Row("data and pipeline parallelism", ""),
         Row("tensor parallelism", "--tensor-model-parallel-size 2"),
         Row("sequence parallelism", "--tensor-model-parallel-size 2 --sequence-parallel"),
-        Row("context parallelism", "--context-parallel-size 2", ENGINE),
+        Row("context parallelism, Transformer Engine", "--context-parallel-size 2", ENGINE),
         Row(
-            "context and tensor parallelism",
+            "context and tensor parallelism, Transformer Engine",
             "--context-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel",
             ENGINE,
         ),
@@ -87,14 +88,17 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
         Row("dispatch by alltoall", EXPERTS + "--moe-token-dispatcher-type alltoall"),
         Row("dispatch by DeepEP", EXPERTS + "--expert-model-parallel-size 2 --moe-token-dispatcher-type flex"),
         Row("balancing by sequence", EXPERTS + "--moe-router-load-balancing-type seq_aux_loss"),
+        Row("grouped GEMM, Transformer Engine, fused gradient accumulation (both default)", GROUPED, ENGINE_FUSED),
+        Row("grouped GEMM, Transformer Engine", GROUPED + " --no-gradient-accumulation-fusion", ENGINE_FUSED),
     ),
     "Numbers": (
         Row("bf16", "--bf16"),
         Row("fp16", "--fp16"),
         Row("fixed loss scale", "--fp16 --loss-scale 1024"),
-        Row("fp8, tensorwise", "tensorwise", EIGHT),
-        Row("fp8, blockwise", "blockwise", EIGHT),
-        Row("fp8, mxfp8", "mxfp8", EIGHT),
+        *(
+            Row(f"fp8, {recipe}, Transformer Engine", f"--fp8-format hybrid --fp8-recipe {recipe}", ENGINE + "--bf16")
+            for recipe in ("tensorwise", "blockwise", "mxfp8")
+        ),
         Row("gradients summed in bf16", "--bf16 --grad-reduce-in-bf16"),
         Row("loss per token", "--calculate-per-token-loss"),
     ),
@@ -131,7 +135,7 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
         Row(
             "Transformer Engine and fused gradient accumulation (both default)",
             "",
-            "--transformer-impl transformer_engine",
+            ENGINE_FUSED,
         ),
         Row("Megatron's own layers, fused gradient accumulation", "", "--transformer-impl local"),
         Row("gloo between servers", "--distributed-backend gloo"),
@@ -211,8 +215,8 @@ recycle doctor torchrun --nproc-per-node 8 pretrain_gpt.py ...
 ## Megatron: settings that run
 
 The Megatron integration is `--pipeline-schedule recycle`. The rows are for megatron-core {release}, with two stages
-and at least two pipelines, so that each stage has peers. Unless a row says otherwise, layers are Megatron's own:
-`--transformer-impl local --no-gradient-accumulation-fusion`. Other releases that it knows: {releases}.
+and at least two pipelines, so that each stage has peers. Unless a row names Transformer Engine, layers are Megatron's
+own: `--transformer-impl local --no-gradient-accumulation-fusion`. Other releases that it knows: {releases}.
 
 - **backward**: whether the plan can compute weight gradients later than input gradients (*split*). If not (*fused*),
   a failure costs more throughput.
@@ -246,7 +250,23 @@ In the first row, a few weight gradients are still computed with the input gradi
 and of embeddings.
 
 While all servers live, layers compute their weight gradients as in stock Megatron. As soon as a plan splits the
-backward pass, they leave them for W. This has run on CPUs only, with stand-ins for Transformer Engine's layers.
+backward pass, they leave them for W. No GPU has run this. On CPUs, it was tried with plain torch in the place of
+Transformer Engine's kernels.
+
+### FP8, experts and grouped GEMM
+
+None of this has run, because Transformer Engine needs CUDA. By the code, such a job is accepted with:
+
+| you want | give | why |
+| --- | --- | --- |
+| FP8 | `--fp8-format hybrid --fp8-recipe blockwise`, or `tensorwise`, or `mxfp8` | Megatron's default recipe, \
+`delayed`, is refused, and so is `--fp8-param-gather` |
+| grouped GEMM | `--moe-grouped-gemm`, and not `--no-gradient-accumulation-fusion` | without fused gradient \
+accumulation, the backward pass is *fused*, and a failure costs more |
+| experts that are divided (EP) | `--expert-tensor-parallel-size 1` | the default is the tensor parallelism: with TP 8 \
+and EP 8, a server is 64 ranks on 8 hosts. With 1, it is 8 ranks ([more sizes](cluster.md#servers-of-several-ranks)) |
+| the distributed optimizer, copies in memory | nothing more | neither excludes FP8 or experts. \
+`--recycle-stagger` and `--recycle-exact` do |
 
 ### Process, and a server that fills a host
 
@@ -377,7 +397,7 @@ def row_of(row: Row, reasons: Reasons, in_kills: set[str]) -> list[str]:
     never = row.layers != LOCAL or any(read_only(diagnosis.line.setting))
     in_test = all(each in in_kills or each.partition(" ")[0] in in_kills for each in options_in(row.words))
     tried = "never run" if never else "killed" if in_test else "no"
-    shown = " ".join(shlex.split(row.words)) if row.layers != EIGHT else f"--fp8-recipe {row.words}"
+    shown = " ".join(shlex.split(row.words))
     return [
         f"{row.name} <code>{shown.replace('|', '&#124;')}</code>" if shown else row.name,
         "fused" if diagnosis.fused else "split",

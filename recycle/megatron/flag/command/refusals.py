@@ -55,7 +55,9 @@ def _off(name: str, advice: Advice) -> Rule:
 
 
 GRAPHS = Advice("a recorded graph runs one fixed order, and a plan's order changes with the failures", "leave it out")
-BALANCE = Advice("what it counts is summed over pipelines, whose orders differ", "use aux_loss")
+BALANCE = Advice(
+    "its counts are summed over pipelines, which compute micro-batches in different orders", "use aux_loss"
+)
 LAYER_WISE = Advice("peers have the state of different layers, so a dead one's is lost", "use --optimizer adam or sgd")
 MOVED = Advice("it follows the micro-batches of a rank, and a plan moves them", "leave it out")
 COMMUNICATORS = Advice("each view makes its own communicators between servers, without torch", "leave it out")
@@ -243,7 +245,8 @@ EIGHT_BITS = (
         ("fp8_recipe",),
         ("tensorwise", "blockwise", "mxfp8"),
         Advice(
-            "its scales are agreed on by all pipelines after every micro-batch, whose orders differ",
+            "its scales take a collective of all pipelines after each micro-batch, and pipelines compute these in "
+            "different orders",
             "use --fp8-recipe tensorwise, blockwise or mxfp8",
         ),
     ),
@@ -325,7 +328,7 @@ NOT_OWN = (
         Advice("what experts report is not taken back with a step", "leave it out"),
     ),
     Rule(("context_parallel_size",), (1,), Advice("each rank sums a part of a sequence", "leave it out")),
-    Rule(("fp8",), (), Advice("layers keep rounded weights of a step that is taken back", "train with --bf16")),
+    Rule(("fp8",), (), Advice("layers cache rounded weights, which an undone step leaves stale", "train with --bf16")),
     _off("fp16", Advice("the training code itself skips steps, before the next iteration begins", "use --bf16")),
     _off("grad_reduce_in_bf16", Advice("gradients are added up in full precision", "leave it out")),
     _off("log_num_zeros_in_grad", Advice("they are not counted", "leave it out")),
