@@ -13,6 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
+from types import FrameType
 from typing import NamedTuple
 
 from recycle.control.board.board import Board
@@ -32,6 +33,9 @@ KNOWN = 50
 
 CAUSE = "standstill: "
 """What the cause of an alarm begins with where something has not come to its end."""
+
+TRANSPORTS = "recycle.runtime.net."
+"""Modules in which a thread waits for other servers. Anywhere else it computes, or is stuck."""
 
 
 class ListPosition(NamedTuple):
@@ -69,6 +73,7 @@ class StandstillWatch:
         name: of this rank.
         server: whose list it executes.
         tell: is told where this rank is in one: whether it waits for nobody, a line, and the stack of its Python code.
+        warn: is told of one that this rank has noticed.
         now: a clock, in seconds.
     """
 
@@ -77,11 +82,12 @@ class StandstillWatch:
         name: str,
         server: Server,
         tell: Callable[[bool, str, str], None],
+        warn: Callable[[str], None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name = name
         self._server = server
-        self._tell = tell
+        self._tell, self._warn = tell, warn
         self._now = now
         self._trains = threading.get_ident()
         self._lengths: deque[float] = deque(maxlen=KNOWN)
@@ -146,17 +152,16 @@ class StandstillWatch:
             return
         self._raised = True
         usual = f", {passed / median(lengths):.0f} times as long as usual" if lengths else ""
-        cause = f"{CAUSE}{what} has taken {passed:.0f} s{usual}, and {self._said(place, joint)[0]}"
-        board.failures.raise_alarm(self._epoch, cause, self._name)
+        noticed = f"{CAUSE}{what} has taken {passed:.0f} s"
+        board.failures.raise_alarm(self._epoch, f"{noticed}{usual}, and {self._said(place, joint)[0]}", self._name)
+        # Many notice it at once, and what all of them say is printed once.
+        self._warn(f"{noticed}; all servers stop, and wait for one that is stuck")
 
     def explain(self, cause: str) -> None:
         """From another thread, before the one that trains is freed: in a standstill, say where this rank is."""
         if cause.startswith(CAUSE):
-            # Python has no other way to another thread's stack.
-            frame = sys._current_frames().get(self._trains)  # noqa: SLF001
-            stack = traceback.format_stack(frame) if frame is not None else []
-            line, waits = self._said(self._place, self._joint)
-            self._tell(not waits, line, "".join(stack))
+            frame, (line, waits) = self._frame(), self._said(self._place, self._joint)
+            self._tell(not waits, line, "" if frame is None else "".join(traceback.format_stack(frame)))
 
     def _said(self, place: ListPosition | None, joint: JointWork | None) -> tuple[str, bool]:
         """Where this rank is, in words, and whether it waits for others there."""
@@ -164,9 +169,17 @@ class StandstillWatch:
             return f"{self._name} has been in {joint.what} for {self._now() - joint.since:.0f} s", True
         if place is None:
             return f"{self._name} is in no iteration", False
-        awaited = self._awaited(place.instruction)
+        frame = self._frame()
+        frames = () if frame is None else traceback.walk_stack(frame)
+        waits = any(each.f_globals.get("__name__", "").startswith(TRANSPORTS) for each, _ in frames)
+        awaited = self._awaited(place.instruction) if waits else []
         line = f"{self._name} has been at {place.instruction} for {self._now() - place.since:.0f} s"
         return (f"{line} and waits for {' and '.join(map(str, awaited))}" if awaited else line), bool(awaited)
+
+    def _frame(self) -> FrameType | None:
+        """Where the thread that trains is."""
+        # Python has no other way to another thread's stack.
+        return sys._current_frames().get(self._trains)  # noqa: SLF001
 
     def _awaited(self, instruction: Instruction) -> list[Server]:
         """For whom it may wait."""

@@ -85,7 +85,9 @@ class Survivor:
         self._gathering = Gathering(member, store, rank)
         holdings, view_plans = Holdings(member, trainee), ViewPlans(member, job, plans, store)
         self._reports = reports = ViewReports(member, reporter, trainee.iteration, lambda: holdings.last_death)
-        self._standstill = still = StandstillWatch(rank.of(member.server), member.server, reports.tell_standstill)
+        self._standstill = still = StandstillWatch(
+            rank.of(member.server), member.server, reports.tell_standstill, reports.warn
+        )
         self._alarm_watch = watch = AlarmWatch(endpoint, durations, self._look_around, still.explain, rank.size)
         self._links = LinkWatch(
             Participant(member, rank),

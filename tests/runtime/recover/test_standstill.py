@@ -12,7 +12,16 @@ from recycle.job import Server
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
-from recycle.runtime.recover.standstill import CAUSE, DISK, FACTOR, FIRST, LEAST, StandstillWatch, patience
+from recycle.runtime.recover.standstill import (
+    CAUSE,
+    DISK,
+    FACTOR,
+    FIRST,
+    LEAST,
+    TRANSPORTS,
+    StandstillWatch,
+    patience,
+)
 
 FIRST_STAGE, LAST_STAGE = Server(0, 0), Server(0, 1)
 USUAL = 4.0
@@ -28,9 +37,11 @@ class Run:
     """One server's list, executed on a clock of its own."""
 
     def __init__(self, plan, server):
-        self.time, self.usual, self.told = 100.0, USUAL, []
+        self.time, self.usual, self.told, self.warned = 100.0, USUAL, [], []
         self.program = plan.programs[server]
-        self.watch = StandstillWatch(str(server), server, lambda *told: self.told.append(told), lambda: self.time)
+        self.watch = StandstillWatch(
+            str(server), server, lambda *told: self.told.append(told), self.warned.append, lambda: self.time
+        )
         self.watch.begin(3, plan)
         self.board = Board(MemoryStore(), "token")
 
@@ -49,6 +60,13 @@ class Run:
         return alarm and alarm.cause
 
 
+def in_transport(act):
+    """Do something where a thread waits for another server."""
+    names = {"__name__": f"{TRANSPORTS}gloo.transfers"}
+    exec("def wait(act):\n    return act()", names)
+    return names["wait"](act)
+
+
 def instruction_of(plan, server, op):
     return next(each for each in plan.programs[server] if each.op is op)
 
@@ -64,10 +82,13 @@ def test_an_iteration_that_takes_far_longer_than_the_others_ends_the_view(plan):
     run.time += FACTOR * USUAL - USUAL
     assert run.look() is None
     run.time += 2 * USUAL
-    cause = run.look()
+    cause = in_transport(run.look)
     assert cause.startswith(f"{CAUSE}iteration 4 has taken 8")
     assert "times as long as usual, and W0_1 has been at 1F" in cause
     assert cause.endswith("and waits for W0_0")
+    assert run.warned == [f"{cause.partition(',')[0]}; all servers stop, and wait for one that is stuck"]
+    run.look()
+    assert len(run.warned) == 1
 
 
 def test_of_the_first_iteration_nothing_is_known_and_short_ones_have_their_time(plan):
@@ -129,9 +150,16 @@ def test_of_a_first_thing_that_waits_for_no_disk_it_is_known_when_it_stands_stil
 def test_a_rank_says_where_it_is_for_whom_it_waits_and_what_its_code_does(plan):
     run = Run(plan, FIRST_STAGE)
     run.iterate(0, until=instruction_of(plan, FIRST_STAGE, Op.REDUCE))
-    told = threading.Thread(target=run.watch.explain, args=(f"{CAUSE}iteration 1 has taken 600 s",))
-    told.start()
-    told.join()
+
+    def explain():
+        told = threading.Thread(target=run.watch.explain, args=(f"{CAUSE}iteration 1 has taken 600 s",))
+        told.start()
+        told.join()
+
+    # Whoever computes waits for nobody, whatever it was sent before.
+    explain()
+    assert run.told.pop()[:2] == (True, "W0_0 has been at 0REDUCE for 0 s")
+    in_transport(explain)
     ((waits_for_nobody, line, stack),) = run.told
     assert not waits_for_nobody
     assert line == "W0_0 has been at 0REDUCE for 0 s and waits for W1_0"
