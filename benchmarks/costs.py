@@ -164,9 +164,7 @@ def protection() -> int:
     job = paper_shaped(arguments.shape)
     missed = False
     for sequence in arguments.sequence:
-        print(
-            f"{4 * sequence} tokens in a micro-batch, {arguments.starts} starts, {arguments.pairs} pairs of turns each:"
-        )
+        print(f"{4 * sequence} tokens in a micro-batch, {arguments.starts} starts, {arguments.pairs} pairs each:")
         starts = [
             measure_protection(job, sequence, arguments.pairs, arguments.seconds) for _ in range(arguments.starts)
         ]
@@ -186,10 +184,8 @@ ALLOWED_COPIES = 1.01
 def measure_copies(job: Job, copies: int, pairs: int, seconds: float, sequence: int, *, alone: bool) -> list[float]:
     """Print what an iteration takes with and without copies, in one start of both; gives the ratios."""
     with tempfile.TemporaryDirectory() as folder, other_hosts(copies - 1):
-        starts = [
-            partial(start, job, Path(folder) / str(each), sequence, True, each, alone=alone)
-            for each in (None, Redundancy(1, 1))
-        ]
+        begin = partial(start, job, alone=alone)
+        starts = [partial(begin, Path(folder) / str(each), sequence, True, each) for each in (None, Redundancy(1, 1))]
         turns = race(starts, ("off", f"copies={copies}"), pairs, seconds)
     return [ours.clock / stock.clock for stock, ours in turns]
 
@@ -203,9 +199,7 @@ def other_hosts(count: int) -> Iterator[None]:
         for number in range(count):
             with listen_to_hosts(LOOPBACK) as door:
                 keepers.enter_context(keeper_process([door], token, OTHERS_MEMORY))
-                clients.append(
-                    KeeperClient((LOOPBACK, door.getsockname()[1]), token, f"another host's keeper {number}")
-                )
+                clients.append(KeeperClient((LOOPBACK, door.getsockname()[1]), token, f"other keeper {number}"))
         find, host_names = KeeperFinder.find, KeeperDirectory.host_names
 
         def find_all(finder: KeeperFinder) -> KnownKeepers:
@@ -215,10 +209,7 @@ def other_hosts(count: int) -> Iterator[None]:
         def name_all(directory: KeeperDirectory, address: str) -> Mapping[str, str]:
             return {**host_names(directory, address), **{each.name: each.name for each in clients}}
 
-        with (
-            patch.object(KeeperFinder, "find", find_all),
-            patch.object(KeeperDirectory, "host_names", name_all),
-        ):
+        with patch.object(KeeperFinder, "find", find_all), patch.object(KeeperDirectory, "host_names", name_all):
             yield
         assert all(each.copies() for each in clients), "another host's keeper got nothing"
 
@@ -317,9 +308,8 @@ def measure_watching(job: Job, rounds: int, seconds: float) -> tuple[list[float]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
         run = start(job, folder, 64, True)
-        serving = subprocess.Popen(
-            [sys.executable, "-c", WATCH, "watch", folder, "--port", "0"], stderr=subprocess.PIPE, text=True
-        )
+        words = [sys.executable, "-c", WATCH, "watch", str(folder), "--port", "0"]
+        serving = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
         try:
             assert serving.stderr is not None
             said = re.search(r"http://\S+", serving.stderr.readline())

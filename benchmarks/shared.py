@@ -62,9 +62,7 @@ def sizes(count: int) -> Callable[[str], tuple[int, ...]]:
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
     """The option ``--shape`` for another number of pipelines and stages than the worked example's."""
-    parser.add_argument(
-        "--shape", type=sizes(2), default=(3, 4), metavar="DxP", help="pipelines x stages (default 3x4)"
-    )
+    parser.add_argument("--shape", type=sizes(2), default=(3, 4), metavar="DxP", help="pipelines x stages (3x4)")
 
 
 def add_starts(parser: argparse.ArgumentParser, turns: str = "pairs", of: str = "of turns, in each start") -> None:
