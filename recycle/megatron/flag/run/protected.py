@@ -251,13 +251,20 @@ class ProtectedExecution:
 
     def _leave_out(self, dead: Sequence[Server]) -> None:
         """Let servers go that are to do no work: one after the other, so that each shard keeps a holder."""
-        for server in dead:
-            try:
-                assert self._survivor is not None
-                self._survivor.go_on_without(server, DEAD)
+        assert self._survivor is not None
+        # Others may have let one go before this server was in a view with it.
+        for server in (each for each in dead if each in self.network.view.servers):
+            self._pause(partial(self._survivor.go_on_without, server, DEAD))
+
+    def _pause(self, leave: Callable[[], None] | None) -> None:
+        """Enter the next view, where nothing is broken, or leave; all servers come here before the same iteration."""
+        try:
+            if leave is not None:
+                leave()
                 self._go_on()
-            except AdmissionPause as pause:
-                self.enter_next_view(pause)
+            raise AdmissionPause(ADMITTED)
+        except AdmissionPause as pause:
+            self.enter_next_view(pause)
 
     @property
     def arrives(self) -> bool:
@@ -295,15 +302,11 @@ class ProtectedExecution:
         parting = survivor.is_parting and not is_end
         if not parting and (not heard.admit or heard.unprotected):
             return
+        epoch = self.epoch
         self.settle()
-        with rejoin_state.opened():
-            try:
-                if parting:
-                    survivor.part()
-                    self._go_on()
-                raise AdmissionPause(ADMITTED)
-            except AdmissionPause as pause:
-                self.enter_next_view(pause)
+        if self.epoch == epoch:  # or others do not pause, or have done so
+            with rejoin_state.opened():
+                self._pause(survivor.part if parting else None)
 
     def _evaluate(self) -> list[torch.Tensor]:
         assert self._survivor is not None
