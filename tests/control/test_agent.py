@@ -15,7 +15,7 @@ from harness.memory_store import MemoryStore
 from harness.processes import is_running, send_signal
 from recycle.control.board.board import Board
 from recycle.control.board.parts import EndBoard
-from recycle.control.host.agent import DONE, FENCED, GOOD, STOPPED, HostAccess, run_agent
+from recycle.control.host.agent import CUT_SHORT, DONE, FENCED, GOOD, STOPPED, HostAccess, run_agent
 from recycle.control.host.heartbeats import Heartbeat
 from recycle.control.host.signs import host_name
 from recycle.control.membership.addresses import LOOPBACK
@@ -193,6 +193,15 @@ def test_a_worker_that_raises_ends_with_status_1(run: Run, capfd: pytest.Capture
     assert run.ended(FIRST) == 1
     assert run.board.failures.death(FIRST).reason == "ended with status 1"
     assert "this is what happened" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("status", [*GOOD, FENCED, STOPPED])
+def test_a_worker_that_something_ends_in_the_middle_is_dead_whatever_its_status_says(run: Run, status: int) -> None:
+    run.board.verdicts.propose(verdict(1, FIRST, SECOND))
+    run.start(FIRST, lambda: os._exit(status))
+    assert run.ended(FIRST) == CUT_SHORT
+    assert run.board.failures.death(FIRST).reason == "ended before it was done"
+    assert run.board.failures.alarm(1) is not None
 
 
 def test_a_run_that_ended_well_and_a_fenced_worker_are_no_failures(run: Run) -> None:

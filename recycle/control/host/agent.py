@@ -40,6 +40,9 @@ STOPPED = 74
 LEFT = 73
 """The exit status of a worker that was told to leave, and has told the others."""
 
+CUT_SHORT = 72
+"""The exit status of a worker that something has ended with one of these statuses, before it could say so itself."""
+
 GOOD = (DONE, LEFT)
 """The exit statuses of a worker that has ended as it should."""
 
@@ -112,11 +115,11 @@ def run_agent(
             ends.append(lifeline.watch())
     status = exit_status(worker)
     if status is not None:
-        status = agent.judge(status)
+        status = agent.judge(_meant(status, lifeline))
         agent.report_worker(status)
     # While the worker is taken apart, which may take long, somebody else speaks for the host.
     agent.leave()
-    own = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+    own = _meant(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]), lifeline)
     final = agent.judge(own)
     if final != status:
         agent.report_worker(final)
@@ -132,7 +135,14 @@ def run_agent(
 def _work(body: Callable[[], int], lifeline: Lifeline) -> int:
     with _traced():
         lifeline.hold()
-        return body()
+        status = body()
+        lifeline.finish()
+        return status
+
+
+def _meant(status: int, lifeline: Lifeline) -> int:
+    """What a worker's exit status says: a library that ends the process says nothing of the training."""
+    return CUT_SHORT if status in (*GOOD, FENCED, STOPPED) and not lifeline.is_finished else status
 
 
 @contextmanager
@@ -372,9 +382,8 @@ class _Agent:
 
 
 def _reason(status: int, rank: ServerRank) -> str:
-    how = (
-        f"was killed by signal {-status} ({signal.Signals(-status).name})"
-        if status < 0
-        else f"ended with status {status}"
-    )
+    if status < 0:
+        how = f"was killed by signal {-status} ({signal.Signals(-status).name})"
+    else:
+        how = "ended before it was done" if status == CUT_SHORT else f"ended with status {status}"
     return how if rank.size == 1 else f"has lost rank {rank.number}, which {how}"

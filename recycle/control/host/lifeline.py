@@ -17,6 +17,8 @@ _SHARED = 1
 _ROBUST = 1
 # Both are larger in no C library.
 _MUTEX_SIZE, _ATTRIBUTE_SIZE = 256, 64
+# What the worker says beside the lock.
+_HELD, _FINISHED = b"\1", b"\2"
 
 
 class Lifeline:
@@ -26,7 +28,7 @@ class Lifeline:
         self._memory = mmap.mmap(-1, mmap.PAGESIZE)
         self._library = ctypes.CDLL(None)
         self._mutex = (ctypes.c_char * _MUTEX_SIZE).from_buffer(self._memory)
-        self._held = ctypes.c_char.from_buffer(self._memory, _MUTEX_SIZE)
+        self._said = ctypes.c_char.from_buffer(self._memory, _MUTEX_SIZE)
         attribute = (ctypes.c_char * _ATTRIBUTE_SIZE)()
         self._call("pthread_mutexattr_init", attribute)
         self._call("pthread_mutexattr_setpshared", attribute, _SHARED)
@@ -36,12 +38,21 @@ class Lifeline:
     def hold(self) -> None:
         """In the worker: hold it from now on. It belongs to the thread that calls this, which must be the main one."""
         self._call("pthread_mutex_lock", self._mutex)
-        self._held.value = b"\1"
+        self._said.value = _HELD
+
+    def finish(self) -> None:
+        """In the worker, as the last thing it does: it ends by itself, and not by something that ends the process."""
+        self._said.value = _FINISHED
 
     @property
     def is_held(self) -> bool:
         """Whether the worker has taken it yet."""
-        return self._held.value == b"\1"
+        return self._said.value in (_HELD, _FINISHED)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the worker has come to its end."""
+        return self._said.value == _FINISHED
 
     def watch(self) -> int:
         """In the agent, once it is held: a file descriptor that becomes readable when the worker's main thread ends.

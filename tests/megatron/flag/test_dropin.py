@@ -1,10 +1,13 @@
 """A user's script under the flag prints what it prints without it: losses, norms, evaluations; checkpoints go round."""
 
 import re
+import signal
 
 import pytest
 
-from harness.flag_runs import kill_in_turn, losses, nearly, needs_training, returns, train
+from harness.flag_runs import agents, kill_in_turn, losses, nearly, needs_training, returns, train
+from harness.processes import children, send_signal
+from harness.started import newest_view
 from harness.undisturbed import trained_by_script
 from recycle.job import Server
 
@@ -94,3 +97,21 @@ def test_servers_that_are_left_out_leave_before_the_first_iteration(dataset, tmp
     assert before.count("W1_1 leaves: --recycle-dead") == survived.output.count(" leaves: ") == 1
     assert re.search(r"W1_0 was killed by signal 9 .*; training goes on with 2 servers", after)
     assert returns(survived) == ["W1_0"]
+
+
+@pytest.mark.parametrize("way", ["left out", "told to leave"])
+def test_who_is_late_where_a_server_leaves_finds_the_others_in_the_next_iteration(dataset, tmp_path, way):
+    left_out = ("--recycle-dead", "W0_0") if way == "left out" else ()
+    sent = []
+
+    def watch(launcher, output):
+        if " iteration        2/" in output and way != "left out" and not sent:
+            sent.extend(children(agents(launcher.pid)[0]))
+            send_signal(sent[0], signal.SIGTERM)
+
+    settings = (*ON, "--recycle-budget", "1s", *left_out, "--recycle-record", tmp_path / "run")
+    late = train(dataset, *settings, iterations=20, script="late_parting_gpt.py", watch=watch, patience=100.0)
+    assert late.output.count("W0_0 leaves: ") == 1
+    # Who would wait for the others, and they for it, would begin another one.
+    assert newest_view(tmp_path / "run").epoch == 1
+    assert list(late.trained) == list(range(1, 21))

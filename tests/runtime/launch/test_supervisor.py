@@ -14,7 +14,7 @@ from harness.started import wait_until
 from recycle.control.board.board import Board
 from recycle.control.board.heartbeat_board import Beat
 from recycle.control.board.joinfile import JOIN_FILE, JoinFile
-from recycle.control.host.agent import DONE
+from recycle.control.host.agent import DONE, FENCED
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Verdict
@@ -128,6 +128,21 @@ def test_servers_from_elsewhere_that_fall_silent_do_not_keep_the_launcher_waitin
     launched.replace()
     launched.kill_all()
     assert "no server reached the end of the run" in launched.end()
+
+
+def test_who_comes_too_late_to_a_run_that_others_have_kept_fails_nothing(tmp_path):
+    def serve(member, access):
+        board = access.endpoint.board()
+        board.verdicts.propose(Verdict(1, tuple(map(str, THEIRS)), 3))
+        for each in THEIRS:
+            board.end.reach(View(1, THEIRS), each)
+        send = LauncherConnection(access.watch, access.endpoint.token, str(member), os.getpid())
+        send(ReportMessage(msgspec.json.encode(InstantLine("end", 0.0, str(member.server), "too late"))))
+        return FENCED
+
+    heard = []
+    Supervisor(setting_of(tmp_path), serve, heard.append).run()
+    assert [each.text for each in heard] == ["too late"] * len(OURS)
 
 
 def test_what_servers_said_last_is_heard_though_they_have_ended_before(tmp_path, monkeypatch):

@@ -133,7 +133,7 @@ class ProtectedExecution:
         self._rejoin_state: RejoinState | None = None
         self._stages: Sequence[MegatronStage] = ()
         self._steps: Steps | None = None
-        self._survivor: Survivor | None = None
+        self._begun: Survivor | None = None
         self._network: Network | None = None
 
     # What the schedule asks for.
@@ -175,7 +175,7 @@ class ProtectedExecution:
             transport=training.transport,
             iteration=progress.iteration,
         )
-        self._survivor = Survivor(
+        self._begun = Survivor(
             Member(self.server, self._protection.life),
             self.job,
             trainee,
@@ -234,7 +234,6 @@ class ProtectedExecution:
         self.let_in()
         self._ready.train()
         progress.answer()
-        assert self._survivor is not None
         self._survivor.tell_recovery()
         self.collectives.advance(self._ready.versions.newest)
         self._roles.go_on()
@@ -251,13 +250,19 @@ class ProtectedExecution:
 
     def _leave_out(self, dead: Sequence[Server]) -> None:
         """Let servers go that are to do no work: one after the other, so that each shard keeps a holder."""
-        for server in dead:
-            try:
-                assert self._survivor is not None
-                self._survivor.go_on_without(server, DEAD)
+        # Others may have let one go before this server was in a view with it.
+        for server in (each for each in dead if each in self.network.view.servers):
+            self._pause(partial(self._survivor.go_on_without, server, DEAD))
+
+    def _pause(self, leave: Callable[[], None] | None) -> None:
+        """Enter the next view, where nothing is broken, or leave; all servers come here before the same iteration."""
+        try:
+            if leave is not None:
+                leave()
                 self._go_on()
-            except AdmissionPause as pause:
-                self.enter_next_view(pause)
+            raise AdmissionPause(ADMITTED)
+        except AdmissionPause as pause:
+            self.enter_next_view(pause)
 
     @property
     def arrives(self) -> bool:
@@ -285,7 +290,6 @@ class ProtectedExecution:
         after it than a server that begins with it.
         """
         survivor, rejoin_state, progress = self._survivor, self._rejoin_state, self.progress
-        assert survivor is not None
         assert rejoin_state is not None
         if progress.repeats:
             return
@@ -295,18 +299,14 @@ class ProtectedExecution:
         parting = survivor.is_parting and not is_end
         if not parting and (not heard.admit or heard.unprotected):
             return
+        epoch = self.epoch
         self.settle()
-        with rejoin_state.opened():
-            try:
-                if parting:
-                    survivor.part()
-                    self._go_on()
-                raise AdmissionPause(ADMITTED)
-            except AdmissionPause as pause:
-                self.enter_next_view(pause)
+        # Otherwise a view has begun meanwhile: the others do not pause, or have done so.
+        if self.epoch == epoch:
+            with rejoin_state.opened():
+                self._pause(survivor.part if parting else None)
 
     def _evaluate(self) -> list[torch.Tensor]:
-        assert self._survivor is not None
         for stage in self._stages:
             stage.drop()
         with self._survivor.during("an evaluation"):
@@ -359,14 +359,12 @@ class ProtectedExecution:
         Args:
             error: how that was noticed.
         """
-        assert self._survivor is not None
         self._survivor.recover(error)
         self._go_on()
         self._ready.entered()
 
     def recover(self, error: ViewBroken) -> None:
         """Enter the next view, and get as far there as the training code believes that this server is."""
-        assert self._survivor is not None
         self.enter_next_view(error)
         self._ready.catch_up()
         self._survivor.tell_recovery()
@@ -398,7 +396,7 @@ class ProtectedExecution:
 
     def together(self, kind: str, act: Callable[[], None]) -> None:
         """See Living."""
-        survivor = self._survivor
+        survivor = self._begun
         if self._network is None or survivor is None:
             act()
             return
@@ -425,7 +423,7 @@ class ProtectedExecution:
         Raises:
             SystemExit: the run was told to end, or its last checkpoint could not be written.
         """
-        survivor = self._survivor
+        survivor = self._begun
         self.settle()
         self._leaving = True
         while survivor is not None and survivor.end is None:
@@ -441,11 +439,15 @@ class ProtectedExecution:
     def _go_on(self) -> None:
         """In the view that was entered, if there is one with this server."""
         survivor, recording = self._survivor, self._training.recording
-        assert survivor is not None
         if survivor.end is not None and not self._leaving:
             raise SystemExit(survivor.end)
         if survivor.end is None and recording is not None:
             recording.enter(self.epoch, self.progress.iteration(survivor.step))
+
+    @property
+    def _survivor(self) -> Survivor:
+        assert self._begun is not None, "no schedule has begun"
+        return self._begun
 
     @property
     def _ready(self) -> Steps:

@@ -317,11 +317,12 @@ class Supervisor:
             return
         if self._reasons and self._signals.number:
             raise EndedBySignal("; ".join(self._reasons), self._signals.number)
-        if self._reasons:
-            raise RunFailed("; ".join(self._reasons))
         with suppress(StoreLost):
+            # Whoever came too late for it has ended for a reason, too.
             if self._board is not None and was_kept(self._board):
                 return
+        if self._reasons:
+            raise RunFailed("; ".join(self._reasons))
         ends = ", ".join(f"{each} ended with {status}" for each, status in self._ended.items())
         source = "what is in memory" if self._keeper.is_of_use(trained=self._has_trained) else "the last checkpoint"
         raise RunFailed(f"no server reached the end of the run: {ends}; go on from {source} with --resume")
