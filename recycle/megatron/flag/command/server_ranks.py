@@ -51,7 +51,11 @@ class ServerRanks(NamedTuple):
         return self.size // (self.tensor * self.context)
 
     def take_pipelines_last(self, stages: int) -> bool:
-        """Whether Megatron takes ``PIPELINES_LAST``: only if as many ranks share experts as a pipeline's stage."""
+        """Whether Megatron takes ``PIPELINES_LAST``: as many ranks have to share experts as share a stage.
+
+        Args:
+            stages: of a pipeline; with one, the order stays the same.
+        """
         return stages == 1 or self.experts == self.tensor * self.context
 
     def place(self, rank: int) -> tuple[int, ServerRank]:
