@@ -176,12 +176,14 @@ def test_verbs_and_options_exist(command, tmp_path, monkeypatch):
 
 def made_smaller(words):
     """A command with other sizes: those that it has are taken out, because an option is given once."""
-    # For a plan of compute form nothing is searched.
-    less = [] if "compute.json" in words else SMALLER[words[1]]
+    # For a plan of compute form, and one that a catalogue has, nothing is searched.
+    less = [] if "compute.json" in words or (words[1] == "plan" and "--catalogue" in words) else SMALLER[words[1]]
     less = [*less, *(SWEEP if "--sweep" in words else ())]
     options = [each.opts for each in group.get_command(click.Context(group), words[1]).params]
     same = {name: names[0] for names in options for name in names}
     given, left = {same.get(each) for each in less} - {None}, iter(words)
+    # A search ends after its moves, or its time.
+    given |= {"--budget"} if "--moves" in less else set()
     kept = []
     for word in left:
         name, _, value = word.partition("=")
