@@ -112,6 +112,6 @@ def test_who_is_late_where_a_server_leaves_finds_the_others_in_the_next_iteratio
     settings = (*ON, "--recycle-budget", "1s", *left_out, "--recycle-record", tmp_path / "run")
     late = train(dataset, *settings, iterations=20, script="late_parting_gpt.py", watch=watch, patience=100.0)
     assert late.output.count("W0_0 leaves: ") == 1
-    # Who would wait for the others, and they for it, would begin another one.
+    # A late rank that paused for the others once more would begin another view.
     assert newest_view(tmp_path / "run").epoch == 1
     assert list(late.trained) == list(range(1, 21))

@@ -134,7 +134,7 @@ def test_who_comes_too_late_to_a_run_that_others_have_kept_fails_nothing(tmp_pat
     def serve(member, access):
         send = LauncherConnection(access.watch, access.endpoint.token, str(member), os.getpid())
         send(ReportMessage(msgspec.json.encode(InstantLine("end", 0.0, str(member.server), "too late"))))
-        # Nobody listens any more once the run is over.
+        # The launcher listens no more once the run is over.
         wait_until((tmp_path / str(member.server)).exists, 60)
         board = access.endpoint.board()
         board.verdicts.propose(Verdict(1, tuple(map(str, THEIRS)), 3))

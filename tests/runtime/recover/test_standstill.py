@@ -1,6 +1,7 @@
 """An iteration that does not come to its end ends the view, and says who waits for whom."""
 
 import threading
+from types import FunctionType
 from unittest.mock import ANY
 
 import pytest
@@ -62,9 +63,7 @@ class Run:
 
 def in_transport(act):
     """Do something where a thread waits for another server."""
-    names = {"__name__": f"{TRANSPORTS}gloo.transfers"}
-    exec("def wait(act):\n    return act()", names)
-    return names["wait"](act)
+    return FunctionType((lambda act: act()).__code__, {"__name__": f"{TRANSPORTS}gloo.transfers"})(act)
 
 
 def instruction_of(plan, server, op):
@@ -156,7 +155,7 @@ def test_a_rank_says_where_it_is_for_whom_it_waits_and_what_its_code_does(plan):
         told.start()
         told.join()
 
-    # Whoever computes waits for nobody, whatever it was sent before.
+    # A rank that computes waits for no other, even if its instruction had to be sent something before.
     explain()
     assert run.told.pop()[:2] == (True, "W0_0 has been at 0REDUCE for 0 s")
     in_transport(explain)

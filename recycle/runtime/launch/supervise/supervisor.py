@@ -318,7 +318,7 @@ class Supervisor:
         if self._reasons and self._signals.number:
             raise EndedBySignal("; ".join(self._reasons), self._signals.number)
         with suppress(StoreLost):
-            # Whoever came too late for it has ended for a reason, too.
+            # A server that came too late for it has given a reason, too.
             if self._board is not None and was_kept(self._board):
                 return
         if self._reasons:
