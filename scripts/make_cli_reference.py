@@ -53,7 +53,7 @@ TAIL = """\
 ## A schedule for torch
 
 `recycle show plan.json --torch schedule.csv` writes one pipeline as a schedule that torch loads. It is for plans
-without re-routing. In a job of P ranks:
+without re-routing, and protects no run from failures. In a job of P ranks:
 
 ```python
 from torch.distributed.pipelining import PipelineStage

@@ -194,6 +194,9 @@ MODEL_KEYS = ("fp16", "exact", "tensor_parallel", "sequence_parallel", "distribu
 ONE_OF = (("chunks", "moving layers"), ("tensor parallelism", "sequence parallelism"))
 """Of these, one implies the other."""
 
+FROM_CHECKPOINT = "--use-mp-args-from-checkpoint-args"
+"""With it, the number of stages is not on the command line."""
+
 NO = "no"
 """What is accepted where nothing is."""
 
@@ -473,6 +476,7 @@ def by_name() -> str:
             said.discard("runs")
         said.add(f"{when}: {verdict}" if when else verdict)
     found |= {name: {"left out"} for name in (*LEFT_OUT, "--async-save")}
+    found |= {"--use-checkpoint-args": {"runs"}, FROM_CHECKPOINT: {"the job runs **unprotected**"}}
     return table(
         ["option", "what becomes of it"], [[f"`{each}`", "; ".join(sorted(found[each]))] for each in sorted(found)]
     )
@@ -555,6 +559,9 @@ def make_page() -> str:
         "\n## Megatron: settings that are refused\n\n",
         "Each is refused before training starts, in one line that names setting and remedy.\n\n",
         table(["setting", "accepted", "why", "what to do"], refused()),
+        f"\n`{FROM_CHECKPOINT}` is another case. The doctor refuses it, because the number of stages is not on the\n"
+        "command line. A job that starts with it runs, but **unprotected**: its first line says that the death of a\n"
+        "server ends the run. Give the sizes on the command line, and `--use-checkpoint-args` alone.\n",
         "\n## Megatron: options that are left out\n\n",
         "These change no result. The job runs without them, and a line says so. `--async-save` is left out, too,\n"
         "if the run survives deaths: checkpoints are then written before training goes on.\n\n",
@@ -563,7 +570,9 @@ def make_page() -> str:
         "*runs*: a row above says with what. *left out*: the job runs without it. An option that is not here runs as\n"
         "in stock Megatron, or the doctor names it. Options that tune Megatron's schedule, or its transfers between\n"
         "stages (p2p), have no effect: `--microbatch-group-size-per-virtual-pipeline-stage`,\n"
-        "`--no-overlap-p2p-communication`, `--overlap-p2p-communication-warmup-flush`.\n\n",
+        "`--no-overlap-p2p-communication`, `--overlap-p2p-communication-warmup-flush`. Without\n"
+        "`--recycle-stagger` and `--recycle-exact`, neither Megatron's check of gradients for NaN nor\n"
+        "`--check-for-large-grads` has an effect.\n\n",
         by_name(),
         "\n",
         TAIL.format(train=trained().rstrip()),

@@ -313,7 +313,7 @@ def search_options(function: F) -> F:
         click.option(
             "--moves",
             type=Count(1),
-            help="Search for this many moves instead; gives the same plan on every machine.",
+            help="Try this many changes of the plan instead; gives the same plan on every machine.",
         ),
         click.option(
             "--budget",

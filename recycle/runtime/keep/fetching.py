@@ -78,10 +78,10 @@ class Fetching:
                 if room.finish(copy.part):
                     return sources
             except BadCopy as error:
-                self._warn(f"{error}; it is never trained on, and the next rung is taken")
+                self._warn(f"{error}; it is never trained on, and the next source is tried")
                 self._drop(keeper, copy.part)
             except KeeperLost as error:
-                self._warn(f"{copy.keeper}: {error}; the next rung is taken")
+                self._warn(f"{copy.keeper}: {error}; the next source is tried")
         part = rungs[0].part
         if part.needed == 1:
             raise ConnectionLost(f"there is no copy of {part} that is as it was put")

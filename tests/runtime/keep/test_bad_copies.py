@@ -117,7 +117,7 @@ def test_a_bad_copy_is_left_out_on_every_rung(text, spoil, monkeypatch):
             assert all(
                 re.search(rf"part [12] of 2 of version 1 of stage 1 at host{bad - 1}", each) for each in warnings
             )
-            assert all("never trained on, and the next rung is taken" in each for each in warnings)
+            assert all("never trained on, and the next source is tried" in each for each in warnings)
         keepers.bad = redundancy.spare + 1
         with pytest.raises(ConnectionLost, match=r"as (it was|they were) put"):
             joiner.fetch(BAD)
