@@ -570,9 +570,7 @@ def make_page() -> str:
         "*runs*: a row above says with what. *left out*: the job runs without it. An option that is not here runs as\n"
         "in stock Megatron, or the doctor names it. Options that tune Megatron's schedule, or its transfers between\n"
         "stages (p2p), have no effect: `--microbatch-group-size-per-virtual-pipeline-stage`,\n"
-        "`--no-overlap-p2p-communication`, `--overlap-p2p-communication-warmup-flush`. Without\n"
-        "`--recycle-stagger` and `--recycle-exact`, neither Megatron's check of gradients for NaN nor\n"
-        "`--check-for-large-grads` has an effect.\n\n",
+        "`--no-overlap-p2p-communication`, `--overlap-p2p-communication-warmup-flush`.\n\n",
         by_name(),
         "\n",
         TAIL.format(train=trained().rstrip()),

@@ -57,7 +57,8 @@ class Injector:
         """
         due = [fault for fault in self._waiting if _is_due(fault, step, instruction)]
         for fault in due:
-            self._fire(fault)
+            self._waiting.remove(fault)
+            self._fired(fault, time.monotonic_ns())
             self._do(fault)
 
     def after(self, _: int, instruction: Instruction, seconds: Callable[[], float]) -> None:
@@ -67,10 +68,6 @@ class Injector:
                 self._factor = 1.0
             else:
                 time.sleep((self._factor - 1) * seconds())
-
-    def _fire(self, fault: Fault) -> None:
-        self._waiting.remove(fault)
-        self._fired(fault, time.monotonic_ns())
 
     def _do(self, fault: Fault) -> None:
         match fault.kind:

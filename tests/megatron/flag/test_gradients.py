@@ -11,7 +11,7 @@ from harness.examples import placed_job
 from harness.gpt_runs import OPTIONS
 from recycle.holding import placed
 from recycle.job import Server
-from recycle.megatron.flag.steps.gradients import LiveGradients, factor_of
+from recycle.megatron.flag.steps.gradients import BucketGroup, LiveGradients, factor_of
 from recycle.megatron.gpt.model import transformer_config
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.megatron.shared.world import join_server
@@ -55,7 +55,7 @@ class Buffer(SimpleNamespace):
 
 def chunk_of(number):
     """A chunk in DDP, whose gradients are a number."""
-    ddp = SimpleNamespace(average_in_collective=False)
+    ddp = SimpleNamespace(average_in_collective=False, check_for_nan_in_grad=False, check_for_large_grads=False)
     layers, experts = (
         [
             Buffer(
@@ -84,6 +84,26 @@ def test_a_gradient_that_grows_after_its_sum_has_begun_ends_the_run_with_the_rem
     assert peers.said[0] == f"sum {chunks[0]}"
     with pytest.raises(RunError, match=r"--overlap-grad-reduce: .* leave it out"):
         stages[0].on_gradient(weight)
+
+
+@pytest.mark.parametrize("wanted", [(False, False), (True, False), (False, True)])
+def test_megatron_looks_at_each_gradient_before_its_sum_begins(monkeypatch, wanted):
+    job, server, peers = placed_job("interleaved:2"), Server(0, 1), Peers()
+    network = SimpleNamespace(peers=peers, server=server, view=SimpleNamespace(peers=lambda stage: ()))
+    stages = [chunk_of(each) for each in placed(job, server).chunks]
+    for each in stages:
+        ddp = each.model.buffers[0].ddp_config
+        ddp.check_for_nan_in_grad, ddp.check_for_large_grads = wanted
+
+    def check_grads(group, *asked):
+        assert asked == wanted
+        peers.said.extend(f"look {int(each.grad_data[0])}" for each in group.buckets)
+
+    monkeypatch.setattr(BucketGroup, "check_grads", check_grads)
+    update = LiveGradients(stages, network, job)
+    update.start_reduction(1)
+    looked = ("look", "sum") if any(wanted) else ("sum",)
+    assert peers.said == [f"{what} {number}" for number in (1, 11) for what in looked]
 
 
 def test_virtual_stages_are_summed_while_others_compute():

@@ -86,7 +86,9 @@ class Ending:
             exits = bool(own(model, optimizer, scheduler, iteration, operations, context, data))
             if iteration != self._due:
                 return exits
-            if self._arguments.save and not exits and not self._is_planned(iteration):
+            interval = self._arguments.save_interval
+            is_planned = bool(interval) and iteration % interval == 0
+            if self._arguments.save and not exits and not is_planned:
                 training.save_checkpoint_and_time(
                     iteration, model, optimizer, scheduler, operations, context, train_data_iterator=data
                 )
@@ -97,7 +99,3 @@ class Ending:
             return exits or self.ends
 
         replace(training, "checkpoint_and_decide_exit", checkpoint_and_decide_exit)
-
-    def _is_planned(self, iteration: int) -> bool:
-        interval = self._arguments.save_interval
-        return bool(interval) and iteration % interval == 0

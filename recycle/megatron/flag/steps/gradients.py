@@ -3,6 +3,7 @@
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -10,6 +11,7 @@ from megatron.core import parallel_state
 from megatron.core.distributed.finalize_model_grads import (
     _allreduce_non_tensor_model_parallel_grads as sum_over_tensor_ranks,
 )
+from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBucketGroup as BucketGroup
 from torch.distributed import ReduceOp
 
 from recycle.holding import placed
@@ -48,7 +50,7 @@ def take_overlaps_over(models: Sequence[Any]) -> None:
                 model.disable_forward_pre_hook(param_sync=False)
             settings.overlap_param_gather = False
             # The training code goes on to turn hooks on and off.
-            model.enable_forward_pre_hook = model.disable_forward_pre_hook = _do_nothing
+            model.enable_forward_pre_hook = model.disable_forward_pre_hook = lambda **_: None
 
 
 class SameParameters(NamedTuple):
@@ -91,6 +93,14 @@ class GradientBucket(NamedTuple):
             for buffer, same in buffers
             for each in buffer.buckets
         ]
+
+    def check(self) -> None:
+        """Have Megatron look at the gradients of this rank, as it does before it sums: none may be NaN, for example."""
+        settings = self.buffer.ddp_config
+        wanted = settings.check_for_nan_in_grad, settings.check_for_large_grads
+        if any(wanted):
+            here = SimpleNamespace(grad_data=self.buffer.grad_data[self.place])
+            BucketGroup.check_grads(SimpleNamespace(buckets=[here]), *wanted)
 
 
 class LiveGradients:
@@ -225,6 +235,7 @@ class LiveGradients:
     def _start_next(self, chunk: int) -> None:
         """Start the sum of the first bucket of a chunk of which that was not done."""
         bucket = self._sums[chunk][len(self._under_way[chunk])]
+        bucket.check()
         gradients, factor = bucket.buffer.grad_data[bucket.place], factor_of(bucket.buffer)
         if factor != 1.0:
             gradients *= factor
@@ -265,7 +276,3 @@ def sum_over(ranks: Carrier | None, tensor: torch.Tensor) -> None:
     """Sum a tensor over some ranks of the server, in place; None where there is no other one than this."""
     if ranks is not None:
         tensor.copy_(ranks.reduce(tensor, ReduceOp.SUM))
-
-
-def _do_nothing(**_: Any) -> None:
-    pass

@@ -311,16 +311,12 @@ class ShardOptimizers:
         parameters = (each for group in self._own.recycle_made_of.groups for each in group["params"])
         return [each for each in parameters if hasattr(each, "main_param")]
 
-    def _rank(self, shard: int) -> int:
-        """That Megatron has given a shard to."""
-        return shard * self._of_server + self._among_own
-
     @contextmanager
     def _as_rank(self, shard: int) -> Iterator[None]:
-        """For a while, this server has another rank among all peers of the launch."""
+        """For a while, this server has the rank among all peers of the launch that Megatron has given a shard to."""
         counted = [group.counted for group in self._groups]
         for group in self._groups:
-            group.counted = self._rank(shard), self._size
+            group.counted = shard * self._of_server + self._among_own, self._size
         try:
             yield
         finally:

@@ -34,7 +34,7 @@ class StepOutcome:
         self._made, self._asked = True, 2 if counts_zeros else 1
         self._figures: list[float | None] = []
         optimizer.step = self._step
-        replace(training, "logical_and_across_model_parallel_group", self._is_made)
+        replace(training, "logical_and_across_model_parallel_group", lambda *_, **__: self._made)
         replace(training, "reduce_max_stat_across_model_parallel_group", self._greatest)
 
     def _step(self) -> Any:
@@ -45,9 +45,6 @@ class StepOutcome:
         failed, *greatest = said.tolist()
         self._made, self._figures = not failed, [None if each == NOTHING else each for each in greatest]
         return result
-
-    def _is_made(self, *_: Any, **__: Any) -> bool:
-        return self._made
 
     def _greatest(self, figure: float, **group: Any) -> float | None:
         """What was shared with the step, in the order in which it is asked for; all else is asked as ever."""
