@@ -61,11 +61,15 @@ def run_apart(body: Callable[[], object], name: str, ended_within: float = 0.0) 
         atexit.unregister(thread.join)
 
     thread = threading.Thread(target=run, name=name, daemon=True)
-    atexit.register(thread.join, ended_within)
     try:
         _start(thread, 0)
     except NoneLeft:
-        run()
+        body()
+        return
+    # Not before: the process may be at its end, and join whatever is there.
+    atexit.register(thread.join, ended_within)
+    if not thread.is_alive():
+        atexit.unregister(thread.join)
 
 
 @contextmanager

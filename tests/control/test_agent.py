@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
+from pathlib import Path
 
 import pytest
 
@@ -131,6 +132,15 @@ def test_a_relay_runs_beside_who_speaks_for_the_host_and_whoever_speaks_next_has
     eventually(lambda: not is_running(first))
     assert is_running(second)
     assert run.is_running(SECOND)
+
+
+def test_for_want_of_memory_the_kernel_ends_the_worker_before_its_agent(run: Run) -> None:
+    run.start(FIRST)
+    process = Path("/proc")
+    agent, worker = (
+        int((process / str(each) / "oom_score").read_text()) for each in (run.agents[FIRST].pid, run.workers[FIRST])
+    )
+    assert worker > agent
 
 
 def test_an_agent_that_gets_no_thread_and_no_further_process_goes_on_and_speaks_when_it_gets_one(
