@@ -6,6 +6,7 @@ One agent of each host also speaks for the host.
 import ctypes
 import os
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -55,6 +56,8 @@ AT_ONCE = 0.02
 
 _FIRST, _MOST_FIRST = 500, 1000
 """By how many thousandths of all memory a worker counts as larger than it is, and the most that the kernel takes."""
+
+_NO_MEMORY = b"recycle: this worker ends for want of memory; raise ulimit -v, ulimit -d, or the memory of its host\n"
 
 _SET_CHILD_SUBREAPER = 36
 
@@ -144,6 +147,7 @@ def run_agent(
 def _work(body: Callable[[], int], lifeline: Lifeline) -> int:
     with _traced():
         _be_first_for_want_of_memory()
+        sys.unraisablehook = _end_without_memory
         lifeline.hold()
         status = body()
         lifeline.finish()
@@ -157,6 +161,17 @@ def _be_first_for_want_of_memory() -> None:
         score.write_text(str(min(int(score.read_text()) + _FIRST, _MOST_FIRST)))
 
 
+def _end_without_memory(unraisable: "sys.UnraisableHookArgs") -> None:
+    """End a worker where an error that nothing can catch is one of memory: a thread that cannot begin is waited for.
+
+    Another worker begins with memory.
+    """
+    if issubclass(unraisable.exc_type, MemoryError):
+        os.write(2, _NO_MEMORY)
+        os._exit(1)
+    sys.__unraisablehook__(unraisable)
+
+
 def _meant(status: int, lifeline: Lifeline) -> int:
     """What a worker's exit status says: a library that ends the process says nothing of the training."""
     return CUT_SHORT if status in (*GOOD, FENCED, STOPPED) and not lifeline.is_finished else status
@@ -166,8 +181,10 @@ def _meant(status: int, lifeline: Lifeline) -> int:
 def _traced() -> Iterator[None]:
     try:
         yield
-    except BaseException:
+    except BaseException as error:
         traceback.print_exc()
+        if isinstance(error, MemoryError):
+            os.write(2, _NO_MEMORY)
         raise
 
 
