@@ -57,7 +57,7 @@ AT_ONCE = 0.02
 _FIRST, _MOST_FIRST = 500, 1000
 """By how many thousandths of all memory a worker counts as larger than it is, and the most that the kernel takes."""
 
-_NO_MEMORY = b"recycle: this worker ends for want of memory; raise ulimit -v, ulimit -d, or the memory of its host\n"
+_NO_MEMORY = "recycle: this worker ends for want of memory; raise ulimit -v, or give its host more\n"
 
 _SET_CHILD_SUBREAPER = 36
 
@@ -167,7 +167,7 @@ def _end_without_memory(unraisable: "sys.UnraisableHookArgs") -> None:
     Another worker begins with memory.
     """
     if issubclass(unraisable.exc_type, MemoryError):
-        os.write(2, _NO_MEMORY)
+        os.write(2, _NO_MEMORY.encode())
         os._exit(1)
     sys.__unraisablehook__(unraisable)
 
@@ -184,7 +184,7 @@ def _traced() -> Iterator[None]:
     except BaseException as error:
         traceback.print_exc()
         if isinstance(error, MemoryError):
-            os.write(2, _NO_MEMORY)
+            os.write(2, _NO_MEMORY.encode())
         raise
 
 
