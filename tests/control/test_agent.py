@@ -428,25 +428,6 @@ def test_who_has_ended_as_it_should_is_not_said_to_be_gone(run: Run) -> None:
     assert not run.board.failures.wait_gone(Participant(FIRST), 0.01)
 
 
-def test_a_worker_without_memory_for_a_thread_that_it_starts_ends_and_says_why(
-    run: Run, capfd: pytest.CaptureFixture[str]
-) -> None:
-    class Lost:
-        """As a thread whose memory is not there when it begins: who starts it waits on."""
-
-        def __del__(self) -> None:
-            raise MemoryError
-
-    def work() -> int:
-        Lost()
-        return sleep()
-
-    run.start(FIRST, work)
-    assert run.ended(FIRST) == 1
-    assert run.board.failures.death(FIRST).reason == "ended with status 1"
-    assert "recycle: this worker ends for want of memory; raise ulimit -v" in capfd.readouterr().err
-
-
 def test_a_worker_that_an_error_of_memory_ends_says_what_to_do(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     def work() -> int:
         raise MemoryError

@@ -6,7 +6,6 @@ One agent of each host also speaks for the host.
 import ctypes
 import os
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from recycle.control.membership.messages import Death
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import SOLE, Member, ServerRank
 from recycle.control.store.store import Store
+from recycle.saying import say
 from recycle.threads import NoneLeft
 
 DONE = 0
@@ -56,8 +56,6 @@ AT_ONCE = 0.02
 
 _FIRST, _MOST_FIRST = 500, 1000
 """By how many thousandths of all memory a worker counts as larger than it is, and the most that the kernel takes."""
-
-_NO_MEMORY = "recycle: this worker ends for want of memory; raise ulimit -v, or give its host more\n"
 
 _SET_CHILD_SUBREAPER = 36
 
@@ -147,7 +145,6 @@ def run_agent(
 def _work(body: Callable[[], int], lifeline: Lifeline) -> int:
     with _traced():
         _be_first_for_want_of_memory()
-        sys.unraisablehook = _end_without_memory
         lifeline.hold()
         status = body()
         lifeline.finish()
@@ -159,17 +156,6 @@ def _be_first_for_want_of_memory() -> None:
     score = Path("/proc/self/oom_score_adj")
     with suppress(OSError):
         score.write_text(str(min(int(score.read_text()) + _FIRST, _MOST_FIRST)))
-
-
-def _end_without_memory(unraisable: "sys.UnraisableHookArgs") -> None:
-    """End a worker where an error that nothing can catch is one of memory: a thread that cannot begin is waited for.
-
-    Another worker begins with memory.
-    """
-    if issubclass(unraisable.exc_type, MemoryError):
-        os.write(2, _NO_MEMORY.encode())
-        os._exit(1)
-    sys.__unraisablehook__(unraisable)
 
 
 def _meant(status: int, lifeline: Lifeline) -> int:
@@ -184,7 +170,7 @@ def _traced() -> Iterator[None]:
     except BaseException as error:
         traceback.print_exc()
         if isinstance(error, MemoryError):
-            os.write(2, _NO_MEMORY.encode())
+            say("this worker ends for want of memory; raise ulimit -v, or give its host more")
         raise
 
 
