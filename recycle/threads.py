@@ -7,11 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from recycle.errors import UserError
 
-PATIENCE = 5.0
-"""Seconds for which a thread is waited for: others end meanwhile."""
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+PATIENCE = 20.0
+"""Seconds for which a thread is waited for: others end meanwhile. A member that waits longer counts as dead."""
 
 _PAUSE = 0.05
 _REMEDY = "raise ulimit -u, and the limit of processes of the container (pids.max)"
@@ -73,19 +78,43 @@ def run_apart(body: Callable[[], object], name: str, ended_within: float = 0.0) 
 
 
 @contextmanager
-def needing_threads(count: int) -> Iterator[None]:
-    """What starts so many threads in a library, which may end the process where it gets a part of them.
+def named_shortage() -> Iterator[None]:
+    """What starts threads in a library fails for want of them as what starts them here.
 
     Raises:
         NoneLeft: there are none.
     """
-    _await(count)
     try:
         yield
     except (RuntimeError, UserError) as error:
         if os.strerror(errno.EAGAIN) in str(error):
             raise NoneLeft("threads") from error
         raise
+
+
+def needing_threads(count: int) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """What starts so many threads in a library, which may end the process where it gets a part of them.
+
+    It is done again where others have taken them meanwhile, and raises NoneLeft where that goes on.
+    """
+
+    def decorated(make: Callable[_P, _R]) -> Callable[_P, _R]:
+        @wraps(make)
+        def wrapper(*arguments: _P.args, **keywords: _P.kwargs) -> _R:
+            deadline = time.monotonic() + PATIENCE
+            while True:
+                _await(count)
+                try:
+                    with named_shortage():
+                        return make(*arguments, **keywords)
+                except NoneLeft:
+                    if time.monotonic() >= deadline:
+                        raise
+                time.sleep(_PAUSE)
+
+        return wrapper
+
+    return decorated
 
 
 def _await(count: int) -> None:

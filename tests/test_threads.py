@@ -8,8 +8,9 @@ from torch.distributed import ProcessGroupGloo
 
 from harness.scarcity import nothing_starts
 from recycle.control.host.children import fork_below
+from recycle.errors import UserError
 from recycle.runtime.launch.process.local import launch
-from recycle.threads import NoneLeft, needing_threads, run_apart, start_thread
+from recycle.threads import NoneLeft, named_shortage, needing_threads, run_apart, start_thread
 
 REMEDY = r"raise ulimit -u, and the limit of processes of the container \(pids.max\)"
 
@@ -19,23 +20,19 @@ def test_who_gets_no_thread_and_no_process_says_what_to_do():
         with nothing_starts():
             with pytest.raises(NoneLeft, match=f"^the system gives no more threads: {REMEDY}$"):
                 start_thread(lambda: None, "none", 0.2)
-            with pytest.raises(NoneLeft, match="threads"), needing_threads(0):
+            with pytest.raises(NoneLeft, match="threads"), named_shortage():
                 ProcessGroupGloo.create_device(hostname="127.0.0.1")
             with pytest.raises(NoneLeft, match=f"^the system gives no more processes: {REMEDY}$"):
                 fork_below(lambda: None)
         start_thread(lambda: None, "one").join()
-        with needing_threads(3):
-            assert threading.active_count() == 1
+        assert needing_threads(3)(threading.active_count)() == 1
 
     launch(1, body)
 
 
-def needs(done):
-    with needing_threads(2):
-        pass
-
-
-@pytest.mark.parametrize("start", [lambda done: start_thread(done.set, "late", 300), needs])
+@pytest.mark.parametrize(
+    "start", [lambda done: start_thread(done.set, "late", 300), lambda done: needing_threads(2)(done.set)()]
+)
 def test_a_thread_is_waited_for(monkeypatch, start):
     refused = []
     own = threading._start_new_thread
@@ -64,3 +61,18 @@ def test_what_is_run_apart_is_run_without_a_thread_too():
         assert here is threading.main_thread() is not apart
 
     launch(1, body)
+
+
+def test_what_a_library_starts_is_started_again_where_others_have_taken_its_threads():
+    left = [RuntimeError("Resource temporarily unavailable"), UserError("1: Resource temporarily unavailable")]
+
+    @needing_threads(1)
+    def make(kind):
+        if left:
+            raise left.pop()
+        return kind
+
+    assert make("group") == "group"
+    left.append(RuntimeError("it did not come"))
+    with pytest.raises(RuntimeError, match="it did not come"):
+        make("group")

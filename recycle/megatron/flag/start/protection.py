@@ -42,7 +42,7 @@ from recycle.runtime.launch.process.title import set_title
 from recycle.runtime.launch.supervise.risks import risks
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.saying import say
-from recycle.threads import NoneLeft, needing_threads
+from recycle.threads import NoneLeft, named_shortage
 
 DURATIONS = Durations(rebuild=15.0)
 """Where Megatron's threads fill a machine, groups take longer to build than in runs of the project's own trainer."""
@@ -319,7 +319,7 @@ def _finished(work: Callable[[], None], life: int) -> int:
         life: how often it was begun before.
     """
     try:
-        with needing_threads(0):
+        with named_shortage():
             work()
         return 0
     except StoreLost as error:
