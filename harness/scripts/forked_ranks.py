@@ -10,6 +10,7 @@ import signal
 import sys
 
 from harness.scripts.forks import be_main, leave
+from recycle.control.host.children import die_with
 from recycle.control.store.tcp_store import listen, serve
 
 
@@ -40,10 +41,11 @@ def main(ranks: int, words: list[str]) -> int:
     listener = listen()
     port = listener.getsockname()[1]
     gc.freeze()
-    processes = []
+    processes, own = [], os.getpid()
     for rank in range(ranks):
         process = os.fork()
         if not process:
+            die_with(own)
             listener.close()
             os.environ.update(variables(rank, ranks, port))
             leave(lambda: be_main(words))

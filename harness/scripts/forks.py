@@ -2,7 +2,7 @@
 
 MODULE is imported before. A request is a program's words, variables and folder as JSON, and the first process of the
 host that it runs on, with where it prints to and a pipe for the answers: its process, and its exit status when it has
-ended. This ends with whoever asks.
+ended. This ends with whoever asks, and what it has forked with it.
 """
 
 import atexit
@@ -23,6 +23,8 @@ from multiprocessing.connection import Connection
 from typing import NoReturn
 
 from setproctitle import getproctitle, setproctitle
+
+from recycle.control.host.children import die_with
 
 SPACES = ("net", "uts", "ipc", "mnt", "time", "pid")
 """The namespaces of a host; that of processes holds for those that are forked from then on."""
@@ -89,6 +91,7 @@ def serve(door: socket.socket) -> None:
     """Fork what is asked for, below a process that waits for its end and tells of it."""
     gc.freeze()
     gc.enable()
+    own = os.getpid()
     while True:
         content, files, _, _ = socket.recv_fds(door, 1 << 20, 2)
         if not content:
@@ -101,12 +104,16 @@ def serve(door: socket.socket) -> None:
             os.close(output)
             os.close(answers)
             continue
+        die_with(own)
         door.close()
         words, variables, folder, host = json.loads(content)
         if host is not None:
             enter(host)
+        # A process of another host is in sight of none there.
+        above = os.getpid() if host is None else 0
         process = os.fork()
         if not process:
+            die_with(above)
             os.close(answers)
             leave(partial(begin, words, variables, folder, output))
         os.close(output)

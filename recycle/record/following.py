@@ -36,7 +36,8 @@ class RecordingFollower:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.heard = 0.0
-        """When something was last written, in seconds since 1970; 0 for never."""
+        """When something was last written, in seconds since 1970; 0 for never; back with a clock that is set back."""
+        self._newest = 0.0
         self._is_behind = False
         self._read: dict[Path, int] = {}
         self._identity: dict[Path, tuple[int, int]] = {}
@@ -64,7 +65,7 @@ class RecordingFollower:
             PlanFileError: likewise.
             OtherRunError: likewise.
         """
-        self._is_behind = True
+        self._is_behind, self._newest = True, 0.0
         while self._is_behind:
             yield self._piece()
 
@@ -132,5 +133,6 @@ class RecordingFollower:
         self._read[file] = start + len(whole)
         self._begins[file] = begin[: self._read[file]]
         self._is_behind = self._is_behind or (bool(whole) and len(content) >= PIECE)
-        self.heard = max(self.heard, status.st_mtime)
+        if whole:
+            self.heard = self._newest = max(self._newest, status.st_mtime)
         return lines

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from typing import NamedTuple, Protocol, assert_never
 
 from recycle.control.membership.addresses import listen_at
@@ -32,6 +33,7 @@ from recycle.state.channel import (
 from recycle.state.errors import KeeperLost, Refused
 from recycle.state.ladder import StatePart, find_outdated, is_late
 from recycle.state.segment import Segment
+from recycle.threads import NoneLeft, start_thread
 
 BUFFER = 1 << 20
 """Bytes that go through a connection to another host at once."""
@@ -107,7 +109,10 @@ def serve(
     with closing(Door(listeners, token, PURPOSE)) as door:
         while not keeper.is_over(linger):
             for guest in door.admit(LOOK):
-                threading.Thread(target=keeper.attend, args=(guest,), name="a trainer", daemon=True).start()
+                try:
+                    start_thread(partial(keeper.attend, guest), "a trainer", 0)
+                except NoneLeft:
+                    guest.connection.close()
 
 
 class Keeper:

@@ -234,7 +234,7 @@ class WatchedRun:
             self._places(),
             any(each.server in self._unprotected for each in servers if each.state == "live"),
             ended,
-            time.time() - self._follower.heard if self._follower.heard else 0.0,
+            max(0.0, time.time() - self._follower.heard) if self._follower.heard else 0.0,
             _date(heard) if (heard := self._follower.heard) else "",
         )
 

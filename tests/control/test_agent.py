@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,8 @@ from harness.memory_store import MemoryStore
 from harness.processes import is_running, send_signal
 from recycle.control.board.board import Board
 from recycle.control.board.parts import EndBoard
+from recycle.control.host import agent as agents
+from recycle.control.host import lifeline
 from recycle.control.host.agent import CUT_SHORT, DONE, FENCED, GOOD, STOPPED, HostAccess, run_agent
 from recycle.control.host.heartbeats import Heartbeat
 from recycle.control.host.signs import host_name
@@ -26,6 +29,7 @@ from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member, View
 from recycle.control.store.store import Store
 from recycle.control.store.tcp_store import TorchStore
+from recycle.threads import NoneLeft
 
 # No worker is late by so much, however busy the machine is.
 DURATIONS = Durations(beat=0.05, silence=5.0, hang=60.0, answer=60.0)
@@ -128,6 +132,40 @@ def test_a_relay_runs_beside_who_speaks_for_the_host_and_whoever_speaks_next_has
     eventually(lambda: not is_running(first))
     assert is_running(second)
     assert run.is_running(SECOND)
+
+
+def test_for_want_of_memory_the_kernel_ends_the_worker_before_its_agent(run: Run) -> None:
+    run.start(FIRST)
+    process = Path("/proc")
+    agent, worker = (
+        int((process / str(each) / "oom_score").read_text()) for each in (run.agents[FIRST].pid, run.workers[FIRST])
+    )
+    assert worker > agent
+
+
+def test_an_agent_that_gets_no_thread_and_no_further_process_goes_on_and_speaks_when_it_gets_one(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relays, refused, own = CONTEXT.SimpleQueue(), [], agents.fork_below
+
+    def fork_worker_and_later_relay(body: Callable[[], int | None]) -> int:
+        refused.append(body)
+        if len(refused) in (2, 3):
+            raise NoneLeft("processes")
+        return own(body)
+
+    def refuse(*_: object) -> None:
+        raise NoneLeft("threads")
+
+    monkeypatch.setattr(agents, "fork_below", fork_worker_and_later_relay)
+    monkeypatch.setattr(lifeline, "start_thread", refuse)
+    run.start(FIRST, access=HostAccess(LOOPBACK, lambda: relays.put(os.getpid()) or time.sleep(300)))
+    relay = relays.get()
+    assert is_running(relay)
+    send_signal(run.workers[FIRST], signal.SIGKILL)
+    assert run.board.failures.wait_alarm(0, 120).cause == "W0_0#0 was killed by signal 9 (SIGKILL)"
+    assert run.ended(FIRST) == signal.SIGKILL
+    assert not is_running(relay)
 
 
 def test_who_was_started_again_and_is_not_let_in_before_the_end_of_the_run_ends_with_it(run: Run) -> None:
@@ -388,3 +426,12 @@ def test_who_has_ended_as_it_should_is_not_said_to_be_gone(run: Run) -> None:
     run.start(FIRST, lambda: 0)
     assert run.ended(FIRST) == 0
     assert not run.board.failures.wait_gone(Participant(FIRST), 0.01)
+
+
+def test_a_worker_that_an_error_of_memory_ends_says_what_to_do(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        raise MemoryError
+
+    run.start(FIRST, work)
+    assert run.ended(FIRST) == 1
+    assert "recycle: this worker ends for want of memory; raise ulimit -v" in capfd.readouterr().err

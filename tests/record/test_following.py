@@ -1,3 +1,4 @@
+import os
 import shutil
 
 import msgspec
@@ -137,3 +138,22 @@ def test_a_line_that_never_ends_is_named_and_takes_no_memory(tmp_path, events, m
     follower = RecordingFollower(tmp_path)
     with pytest.raises(PlanFileError, match="a line of 200 bytes or more"):
         list(follower.look())
+
+
+def test_what_was_written_last_counts_though_the_clock_was_set_back(tmp_path, events):
+    first, second = events / "W0_0.jsonl", events / "W0_1.jsonl"
+    follower = RecordingFollower(tmp_path)
+
+    def heard(at, *files):
+        for file in files:
+            append(file, HEAD)
+        for file, when in at.items():
+            os.utime(file, (when, when))
+        assert [*follower.look()]
+        return follower.heard
+
+    assert heard({first: 9000.0, second: 8000.0}, first, second) == 9000.0
+    assert heard({second: 500.0}, second) == 500.0
+    assert list(follower.look()) == []
+    assert follower.heard == 500.0
+    assert heard({first: 600.0}, first) == 600.0

@@ -27,6 +27,8 @@ from recycle.control.membership.messages import Death
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import SOLE, Member, ServerRank
 from recycle.control.store.store import Store
+from recycle.saying import say
+from recycle.threads import NoneLeft
 
 DONE = 0
 """The exit status of a worker whose training is done."""
@@ -51,6 +53,9 @@ NO_EPOCH = -2
 
 AT_ONCE = 0.02
 """Seconds after the limit of a host's silence, until it is looked once more."""
+
+_FIRST, _MOST_FIRST = 500, 1000
+"""By how many thousandths of all memory a worker counts as larger than it is, and the most that the kernel takes."""
 
 _SET_CHILD_SUBREAPER = 36
 
@@ -96,6 +101,9 @@ def run_agent(
         rank: of the server that the worker is; its death is the server's.
         access: how the agent is reached that speaks for the host; None where there is one host.
 
+    Raises:
+        NoneLeft: the system gives no process for the worker.
+
     Returns:
         The worker's exit status, or minus the number of the signal that killed it; where the run has ended without it,
         that of those who came to its end.
@@ -112,7 +120,9 @@ def run_agent(
         if agent.is_outlived(worker) or agent.is_late():
             os.kill(worker, signal.SIGKILL)
         if len(ends) == 1 and lifeline.is_held:
-            ends.append(lifeline.watch())
+            # Without it, the death is noticed when the worker has been taken apart.
+            with suppress(NoneLeft):
+                ends.append(lifeline.watch())
     status = exit_status(worker)
     if status is not None:
         status = agent.judge(_meant(status, lifeline))
@@ -134,10 +144,18 @@ def run_agent(
 
 def _work(body: Callable[[], int], lifeline: Lifeline) -> int:
     with _traced():
+        _be_first_for_want_of_memory()
         lifeline.hold()
         status = body()
         lifeline.finish()
         return status
+
+
+def _be_first_for_want_of_memory() -> None:
+    """Have the kernel end this process before its agent and a keeper, of which none takes the place."""
+    score = Path("/proc/self/oom_score_adj")
+    with suppress(OSError):
+        score.write_text(str(min(int(score.read_text()) + _FIRST, _MOST_FIRST)))
 
 
 def _meant(status: int, lifeline: Lifeline) -> int:
@@ -149,8 +167,10 @@ def _meant(status: int, lifeline: Lifeline) -> int:
 def _traced() -> Iterator[None]:
     try:
         yield
-    except BaseException:
+    except BaseException as error:
         traceback.print_exc()
+        if isinstance(error, MemoryError):
+            say("this worker ends for want of memory; raise ulimit -v, or give its host more")
         raise
 
 
@@ -237,8 +257,10 @@ class _Agent:
         """Give a sign of life, and be the one that speaks for the host if nobody else does."""
         self._count += 1
         sign = sign_of_agent(self._giver, self._count)
-        if self._leader is None and self._host.listen():
-            self._leader = self._speak()
+        # Where there is no process for it, somebody else speaks, or this one from the next beat on.
+        with suppress(NoneLeft):
+            if self._leader is None and self._host.listen():
+                self._leader = self._speak()
         self._due = time.monotonic() + (self._durations.agents_beat if self._leader is None else self._durations.beat)
         try:
             board = self._reach()
@@ -359,7 +381,12 @@ class _Agent:
         if self._access is not None:
             relay = self._access.relay
             if relay is not None:
-                self._relay = fork_below(partial(self._serve_relay, relay))
+                try:
+                    self._relay = fork_below(partial(self._serve_relay, relay))
+                except NoneLeft:
+                    self._host.close()
+                    self._host = HostSocket(self._token)
+                    raise
             # Where it cannot be hailed, it tells the store.
             with suppress(OSError):
                 spares = relay is not None

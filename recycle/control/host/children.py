@@ -5,6 +5,8 @@ import os
 import signal
 from collections.abc import Callable
 
+from recycle.threads import NoneLeft
+
 _SET_PARENT_DEATH_SIGNAL = 1
 
 
@@ -16,9 +18,15 @@ def fork_below(body: Callable[[], int | None]) -> int:
 
     Returns:
         The number of the process.
+
+    Raises:
+        NoneLeft: the system gives no process.
     """
     own = os.getpid()
-    process = os.fork()
+    try:
+        process = os.fork()
+    except OSError as error:
+        raise NoneLeft("processes") from error
     if process:
         return process
     status = 1

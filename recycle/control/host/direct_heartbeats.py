@@ -18,6 +18,7 @@ import msgspec
 from recycle.control.membership.addresses import family_of
 from recycle.control.membership.errors import ControlError
 from recycle.control.membership.messages import Address, Epoch, Number, read_early, seal, unseal
+from recycle.threads import start_thread
 
 _LARGEST = 1 << 12
 _MILLISECONDS = 1000
@@ -197,7 +198,7 @@ class DirectHeartbeatSocket:
         address: where others reach this host.
 
     Raises:
-        OSError: the address is none of this machine's.
+        OSError: the address is none of this machine's, or there is no thread for it.
     """
 
     def __init__(
@@ -210,8 +211,7 @@ class DirectHeartbeatSocket:
         self._socket.bind((host, 0))
         self.address: Address = self._socket.getsockname()[:2]
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="direct heartbeats", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "direct heartbeats", 0)
 
     def close(self) -> None:
         """Hear and answer nobody any more."""

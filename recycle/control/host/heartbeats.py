@@ -8,6 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 from recycle.control.host.signs import HostSocket, sign_of_worker
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import SOLE, Member, ServerRank
+from recycle.threads import start_thread
 
 _T = TypeVar("_T", bound=Hashable)
 
@@ -29,8 +30,7 @@ class Heartbeat:
         self._token = token
         self._beat = beat
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"heartbeat of {member}", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, f"heartbeat of {member}")
 
     def stop(self) -> None:
         """Give no more signs, of which nobody is to miss the next."""

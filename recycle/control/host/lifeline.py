@@ -10,8 +10,9 @@ import ctypes
 import errno
 import mmap
 import os
-import threading
 from contextlib import suppress
+
+from recycle.threads import NoneLeft, start_thread
 
 _SHARED = 1
 _ROBUST = 1
@@ -59,6 +60,9 @@ class Lifeline:
 
         The caller closes it, whenever it likes: the thread that writes has an end of its own, because a number that was
         closed may be another file's by the time it comes to write.
+
+        Raises:
+            NoneLeft: there is no thread for it.
         """
         reader, writer = os.pipe()
 
@@ -68,7 +72,12 @@ class Lifeline:
                 os.write(writer, b"\0")
             os.close(writer)
 
-        threading.Thread(target=wait, name="lifeline", daemon=True).start()
+        try:
+            start_thread(wait, "lifeline", 0)
+        except NoneLeft:
+            os.close(reader)
+            os.close(writer)
+            raise
         return reader
 
     def _call(self, name: str, *arguments: object, allowed: int = 0) -> None:

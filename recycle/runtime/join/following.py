@@ -18,6 +18,7 @@ from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.network import Link, PrivateLink
 from recycle.runtime.net.transfer_key import STATE
 from recycle.runtime.step.trainee import Followable
+from recycle.threads import start_thread
 
 ATTEMPTS = 3
 """How often a joiner is served in one view before it lets itself in with nothing."""
@@ -46,8 +47,7 @@ class Follower:
         self._stopped = False
         self._pair: PrivateLink | None = None
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"following as {meeting.joiner}", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, f"following as {meeting.joiner}")
 
     def wait(self, timeout: float) -> bool:
         """Wait for its end, for so many seconds at most; whether it has ended."""

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from enum import IntEnum
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -34,6 +35,7 @@ from recycle.runtime.net.meeting_store import MeetingStore
 from recycle.runtime.net.network import NetworkOptions, PrivateLink
 from recycle.runtime.net.transfer_key import STATE
 from recycle.runtime.step.trainee import Followable
+from recycle.threads import start_thread
 
 # A stage's state is some three times its gradient. If this much has to wait while the state is sent, then gradients
 # come faster than they can be sent, and the joiner would never catch up.
@@ -153,10 +155,7 @@ class Service:
         self._changed = threading.Condition()
         self._pair: PrivateLink | None = None
         self._over = False
-        self._thread = threading.Thread(
-            target=self._run, args=(step, copies), name=f"serving {meeting.joiner}", daemon=True
-        )
-        self._thread.start()
+        self._thread = start_thread(partial(self._run, step, copies), f"serving {meeting.joiner}")
 
     @property
     def over(self) -> bool:

@@ -21,6 +21,7 @@ from recycle.state.client import Delivery, KeeperClient, send
 from recycle.state.errors import KeeperLost
 from recycle.state.ladder import Copy, StatePart, find_whole
 from recycle.state.redundancy import Redundancy, piece_size
+from recycle.threads import start_thread
 
 REST, LONGEST_REST = 10.0, 600.0
 """Seconds for which a keeper that was lost gets nothing, so that a silent one does not hold up each iteration: at
@@ -284,8 +285,7 @@ class Snapshot:
         self._given_up = False
         self._checksums: Mapping[int, int] = {}
         self._lost: dict[str, KeeperLost] = {}
-        self._thread = threading.Thread(target=self._copy, name=str(part), daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._copy, str(part))
 
     def finish(self) -> Mapping[str, KeeperLost]:
         """Copy what is left, wait until it has arrived, and say that it is right.

@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Literal, NamedTuple
@@ -18,6 +19,7 @@ from recycle.state.channel import Address, Write
 from recycle.state.client import KeeperClient
 from recycle.state.errors import KeeperLost
 from recycle.state.ladder import BEHIND, Copy, StatePart, find_whole
+from recycle.threads import start_thread
 
 LOOK = 0.1
 """Seconds between two looks at how far keepers are."""
@@ -127,10 +129,7 @@ class Saving:
             return  # keepers need not have it any more
         self._begun, self._stopped = due, threading.Event()
         if due:
-            self._thread = threading.Thread(
-                target=self._save, args=(due, self._stopped), name=f"saves {due}", daemon=True
-            )
-            self._thread.start()
+            self._thread = start_thread(partial(self._save, due, self._stopped), f"saves {due}")
 
     def finish(self) -> None:
         """Wait until nothing is being written any more; no version comes after the present one."""

@@ -5,6 +5,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 
 from recycle.control.board.board import Board
 from recycle.control.host.heartbeats import Watchlist
@@ -19,6 +20,7 @@ from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.gloo.sockets import cut_vanished
 from recycle.runtime.net.network import Network
 from recycle.runtime.recover.store_connection import StoreProbe
+from recycle.threads import NoneLeft, run_apart, start_thread
 
 # Seconds until a thread that is still not free is freed again.
 AGAIN = 0.05
@@ -89,11 +91,10 @@ class AlarmWatch:
         self._called = False
         self._halted = False
         self._stopped = False
-        self._thread = threading.Thread(target=self._watch, name="alarm watch", daemon=True)
 
     def start(self) -> None:
         """Begin to watch."""
-        self._thread.start()
+        start_thread(self._watch, "alarm watch")
 
     def stop(self) -> None:
         """Stop watching; the process is about to end, so the thread is not waited for."""
@@ -125,7 +126,7 @@ class AlarmWatch:
     def end_discarded(self) -> None:
         """End them, now that nobody else has them."""
         discarded, self._discarded = self._discarded, []
-        threading.Thread(target=discarded.clear, name="end of groups", daemon=True).start()
+        run_apart(discarded.clear, "end of groups")
 
     def halt(self) -> None:
         """The main thread has left the iteration, and waits for nothing in its groups."""
@@ -253,7 +254,9 @@ class AlarmWatch:
                 network = self._network if epoch == self._epoch else None
             if network is not None:
                 # An abort waits for the device, and that for what other ranks begin when they know where to stop.
-                threading.Thread(target=network.unblock, name="giving up", daemon=True).start()
+                # Where there is no thread for it, there may be one the next time.
+                with suppress(NoneLeft):
+                    start_thread(network.unblock, "giving up", 0)
                 closed = closed or self._close(board, epoch, network)
             with self._changed:
                 halted = self._changed.wait_for(lambda: self._is_halted(epoch), 0.0 if not closed else AGAIN)

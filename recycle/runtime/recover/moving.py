@@ -1,6 +1,5 @@
 """Moving: who leads looks for better places of the chunks while training goes on."""
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from recycle.placement import Layout
 from recycle.plan.moves import Mover, Proposal, Seen, Situation
 from recycle.plan.plan import Plan
 from recycle.runtime.recover.store_connection import StoreConnection
+from recycle.threads import start_thread
 
 MEASURED = 3
 """Iterations of a view after which is known how long one takes."""
@@ -137,8 +137,7 @@ class _Work:
         self.proposal: Proposal | None = None
         self._mover = mover
         self._situation = situation
-        self._thread = threading.Thread(target=self._run, name="weighing moves", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "weighing moves")
 
     @property
     def goes_on(self) -> bool:

@@ -43,11 +43,18 @@ from recycle.runtime.recover.store_connection import StoreConnection
 from recycle.runtime.recover.store_loss import StoreLoss
 from recycle.runtime.recover.view_reports import ViewReports
 from recycle.runtime.step.trainee import Trainee
+from recycle.saying import say
 from recycle.state.shards import HOLDERS
 from recycle.wording import plural
 
 # Seconds between two looks, at the end of training, whether somebody needs help to get there.
 LOOK = 0.1
+
+_LEAVES = 3
+"""How often a server waits to leave with the same others. A bad cable may have broken two views of theirs."""
+
+LEFT_TOO_SOON = 1
+"""The exit status of a server that has left while the others train on: it has crashed."""
 
 
 class Survivor:
@@ -119,6 +126,7 @@ class Survivor:
         self._size = 0
         self._told_to_leave = ""
         self._heartbeat: Heartbeat | None = None
+        self._left_in: list[tuple[Member, ...]] = []
         self._spoiled: set[int] = set()
 
     def keep_notes(self, notes: Mapping[str, bytes]) -> None:
@@ -196,8 +204,14 @@ class Survivor:
 
         Raises:
             ViewBroken: somebody needs help.
+            SystemExit: nobody does, and yet the same others train on.
         """
         view, network = self._recovery.view, self._groups.network
+        self._left_in.append(view.members)
+        if self._left_in[-_LEAVES:] == [view.members] * _LEAVES:
+            # They wait for this server, which does nothing more; without it they get on.
+            say(f"the script of {self._member.server} has ended, and the others train on: it counts as dead")
+            raise SystemExit(LEFT_TOO_SOON)
         self._rebuilding.notices.collect()
         if self._recovery.is_unprotected:
             meet(network)

@@ -112,6 +112,14 @@ def test_killed_in_the_middle_of_something(dataset, stock, tmp_path, accidents, 
     assert resumed["trained", 5] == stock["trained", 5]
 
 
+def test_a_rank_whose_script_ends_while_the_others_train_counts_as_dead(dataset, stock, tmp_path, monkeypatch):
+    monkeypatch.setenv("LEAVES", "1:5")
+    monkeypatch.setenv("LEFT", str(tmp_path / "left"))
+    survived = train(dataset, *ON, iterations=LENGTH, script="leaving_gpt.py", patience=300)
+    assert "recycle: the script of W1_0 has ended, and the others train on: it counts as dead" in survived.output
+    assert losses(survived) == stock
+
+
 @pytest.mark.parametrize(
     "unheard",
     [

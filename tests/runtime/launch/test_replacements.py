@@ -1,5 +1,7 @@
 """What is to be started again is started once there is a store, however often it was lost before."""
 
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,3 +56,15 @@ def test_every_life_is_started_once_in_turn_and_one_line_says_that_it_waits(mome
     assert said == (
         [(servers[0], f"the store is lost: {servers[0]} is started again when it is back")] if waited else []
     )
+
+
+def test_what_was_refused_is_wanted_again_after_a_pause():
+    started = []
+    replacements = Replacements(lambda: 2, started.append, lambda server, text: None, 0.05)
+    (refused,) = Participant.all_of(Member(Server(0, 0), 1), 1)
+    replacements.want(Server(0, 0), lambda board: [refused], at_once=False)
+    assert replacements.look(1) == 1
+    assert started == []
+    time.sleep(0.05)
+    assert replacements.look(1) == 2
+    assert started == [refused]

@@ -7,13 +7,14 @@ import pytest
 
 from harness.memory_store import MemoryStore
 from recycle.control.board.board import Board
-from recycle.control.host.agent import DONE, FENCED
+from recycle.control.host.agent import CUT_SHORT, DONE, FENCED
 from recycle.control.membership.messages import Death, Verdict
 from recycle.control.membership.view import SOLE, Member, ServerRank
 from recycle.job import Server
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.restart_loop import RestartLoop, serve_again
 from recycle.runtime.launch.process.restarts import Restarts
+from recycle.threads import NoneLeft
 
 ONE, OTHER = Server(0, 1), Server(1, 1)
 FIRST = Member(ONE, 0)
@@ -38,6 +39,9 @@ class Run:
         return RestartLoop(endpoint, ranks, 0.01, lambda: False)
 
 
+NOTHING = "the system gives no process"
+
+
 class Served:
     """Serves with some ends, one after another."""
 
@@ -48,7 +52,10 @@ class Served:
 
     def __call__(self, member):
         self.incarnations.append(member.incarnation)
-        return self._left.pop(0)
+        status = self._left.pop(0)
+        if status is NOTHING:
+            raise NoneLeft("processes")
+        return status
 
     def again(self, lives, limit=2):
         return serve_again(self, FIRST, lives, Restarts(limit), self.said.append)
@@ -63,6 +70,29 @@ def test_who_crashes_serves_again_in_another_life(statuses, lives, said):
     assert served.again(Run().lives()) == statuses[len(lives) - 1]
     assert served.incarnations == lives
     assert len(served.said) == said
+
+
+def test_who_gets_no_process_is_started_when_there_is_one_and_one_line_says_so():
+    served = Served(-9, NOTHING, NOTHING, 1, NOTHING, 0)
+    assert served.again(Run().lives()) == 0
+    assert served.incarnations == [0, 1, 1, 1, 2, 2]
+    line = f"{ONE} cannot be started: {NoneLeft('processes')}; it is tried until it can"
+    assert served.said == [line, line]
+
+
+def test_who_gets_no_process_before_the_run_is_over_serves_no_more():
+    run = Run()
+    served = Served(-9, NOTHING)
+    lives = run.lives()
+    say = served.said.append
+
+    def over(text):
+        for each in BEGUN.view.members:
+            run.board.end.reach(BEGUN.view, each)
+        say(text)
+
+    assert serve_again(served, FIRST, lives, Restarts(2), over) == CUT_SHORT
+    assert served.incarnations == [0, 1]
 
 
 def test_in_a_run_that_is_over_nobody_serves_again():

@@ -42,6 +42,7 @@ from recycle.runtime.launch.process.title import set_title
 from recycle.runtime.launch.supervise.risks import risks
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.saying import say
+from recycle.threads import NoneLeft, named_shortage
 
 DURATIONS = Durations(rebuild=15.0)
 """Where Megatron's threads fill a machine, groups take longer to build than in runs of the project's own trainer."""
@@ -318,7 +319,8 @@ def _finished(work: Callable[[], None], life: int) -> int:
         life: how often it was begun before.
     """
     try:
-        work()
+        with named_shortage():
+            work()
         return 0
     except StoreLost as error:
         say(lost_before_view(life, error))
@@ -326,6 +328,9 @@ def _finished(work: Callable[[], None], life: int) -> int:
     except UserError as error:
         say(str(error))
         return REFUSED
+    except NoneLeft as error:
+        say(str(error))
+        return 1
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from uuid import uuid4
 
-from recycle.control.host.agent import DONE, FENCED, STOPPED
+from recycle.control.host.agent import CUT_SHORT, DONE, FENCED, STOPPED
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.view import Member, ServerRank
 from recycle.job import Server
@@ -13,6 +13,7 @@ from recycle.runtime.errors import RunError
 from recycle.runtime.launch.process.outcome import was_kept
 from recycle.runtime.launch.process.restarts import Restarts, has_crashed
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.threads import NoneLeft
 
 
 class RestartLoop:
@@ -84,6 +85,20 @@ class RestartLoop:
             return not self._told_to_end() and was_kept(self._endpoint.board()) is None
         return False
 
+    def serve(self, serve: Callable[[Member], int], member: Member, say: Callable[[str], None]) -> int:
+        """Serve as a member, as soon as the system gives a process for it; see ``serve_again``."""
+        said = False
+        while True:
+            try:
+                return serve(member)
+            except NoneLeft as error:
+                if not said:
+                    said = True
+                    say(f"{member.server} cannot be started: {error}; it is tried until it can")
+            if not self.may_follow():
+                return CUT_SHORT
+            time.sleep(self._beat)
+
     def after_crash(self, member: Member) -> Member | None:
         """The life after one that has crashed here; None without a store."""
         with suppress(StoreLost):
@@ -120,7 +135,7 @@ def serve_again(
     status = DONE
     while life is not None:
         last, life = life, None
-        status = serve(last)
+        status = lives.serve(serve, last, say)
         if status not in (DONE, STOPPED):
             lives.stay()
         if status == FENCED:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from functools import partial
 from typing import NamedTuple
 
 from recycle.control.host.channel import SealedChannel
@@ -17,6 +18,7 @@ from recycle.control.membership.doors import Door, Guest, knock
 from recycle.control.membership.durations import clock_name
 from recycle.control.membership.errors import ChannelLost, ControlError
 from recycle.runtime.launch.process.messages import HelloMessage, Message, WelcomeMessage
+from recycle.threads import NoneLeft, start_thread
 
 PURPOSE = "launcher"
 
@@ -84,7 +86,7 @@ class ReportInbox:
     def open(self) -> None:
         """Start to listen. It is apart from the constructor because threads do not survive a fork."""
         door = Door([self._socket], self._token, PURPOSE)
-        threading.Thread(target=self._admit, args=(door,), daemon=True).start()
+        start_thread(partial(self._admit, door), "admits reporters")
 
     def take(self, timeout: float) -> Received | None:
         """The next message, or None when so many seconds have passed without one."""
@@ -118,8 +120,11 @@ class ReportInbox:
         with closing(door):
             while not self._is_closed:
                 for guest in door.admit(LOOK):
-                    reader = threading.Thread(target=self._read, args=(guest,), daemon=True)
-                    reader.start()
+                    try:
+                        reader = start_thread(partial(self._read, guest), "hears a reporter")
+                    except NoneLeft:
+                        guest.connection.close()
+                        continue
                     self._readers = [*(each for each in self._readers if each.is_alive()), reader]
 
     def _read(self, guest: Guest) -> None:

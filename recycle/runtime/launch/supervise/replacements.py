@@ -43,14 +43,17 @@ class Replacements:
         self._wanted: deque[_Wanted] = deque()
         self._due: float | None = None
 
-    def want(self, server: Server, lives: Lives) -> None:
+    def want(self, server: Server, lives: Lives, *, at_once: bool = True) -> None:
         """Have a server's next life started by a later look.
 
         Args:
             server: which.
             lives: see Lives.
+            at_once: whether by the next one, and not after a pause.
         """
         self._wanted.append(_Wanted(server, lives))
+        if not at_once:
+            self._due = time.monotonic() + self._pause
 
     def look(self, board: Board | None) -> Board | None:
         """Start what can be started.

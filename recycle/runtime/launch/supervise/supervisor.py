@@ -86,6 +86,7 @@ class Supervisor:
         self._ending: set[Participant] = set()
         # Members whose end was answered with another life, or with none.
         self._crashed: set[Member] = set()
+        self._refused: set[Participant] = set()
         self._replacements = Replacements(
             self._connect,
             lambda each: self._fork_server.start_server(str(each), self._port),
@@ -215,6 +216,7 @@ class Supervisor:
         else:
             if event.kind == "refused":
                 self._refuse(participant, event.reason)
+                return
             self._ended[participant] = event.status
             if has_crashed(event.status) and participant.member not in self._crashed:
                 self._crashed.add(participant.member)
@@ -225,7 +227,10 @@ class Supervisor:
         text = f"{participant} cannot be started: {reason}; give the run more memory, descriptors or processes"
         if not self._began:
             raise RunError(text)
-        self._news.remark(text, participant.member.server)
+        if participant not in self._refused:
+            self._refused.add(participant)
+            self._news.remark(f"{text}; it is tried until it can", participant.member.server)
+        self._replacements.want(participant.member.server, lambda _: [participant], at_once=False)
 
     def _connect(self) -> Board:
         return self._setting.endpoint(self._port, self._token).board()

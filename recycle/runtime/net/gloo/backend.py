@@ -8,18 +8,18 @@ it asks the kernel about. A connection that a fork of this process has as well, 
 after that, and gloo ends the process when it hears of it. So they are cut before, while the loop takes them off.
 """
 
-import atexit
-import threading
 import time
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 from torch.distributed import AllreduceOptions, Store, Work
 
 from recycle.runtime.net.gloo.sockets import Connections
+from recycle.threads import run_apart
 
 _KEY = "0/{}"
 """Under which gloo has a rank's address in the store of its group."""
@@ -126,9 +126,7 @@ def _cut(connections: list[Connections]) -> None:
 
 
 def _end_apart(held: list[Any], connections: list[Connections]) -> None:
-    thread = threading.Thread(target=_end, args=(held, connections), name="end of a group", daemon=True)
-    atexit.register(thread.join, ENDED_WITHIN)
-    thread.start()
+    run_apart(partial(_end, held, connections), "end of a group", ENDED_WITHIN)
 
 
 def _end(held: list[Any], connections: list[Connections]) -> None:
@@ -137,4 +135,3 @@ def _end(held: list[Any], connections: list[Connections]) -> None:
     while any(each.open for each in connections) and time.monotonic() < end:
         time.sleep(PAUSE)
     held.clear()
-    atexit.unregister(threading.current_thread().join)

@@ -12,6 +12,7 @@ from recycle.runtime.errors import RunError
 from recycle.runtime.net.gloo.backend import Directory, GlooBackend
 from recycle.runtime.net.network import Group, NetworkOptions, ReductionKind
 from recycle.runtime.plain_words import losing, lost
+from recycle.threads import needing_threads
 
 SLICE = timedelta(milliseconds=50)
 EXPIRED = "Operation timed out"
@@ -88,6 +89,7 @@ def make_connected_backend(store: Store, rank: int, size: int, options: NetworkO
     return _make(store, rank, size, options, options.rebuild_timeout)
 
 
+@needing_threads(3)
 def _make(store: Store, rank: int, size: int, options: NetworkOptions, timeout: timedelta, **device: bool) -> Any:
     gloo: Any = ProcessGroupGloo  # the stubs leave most of it out
     settings = gloo._Options()  # noqa: SLF001 - the only way to choose the address

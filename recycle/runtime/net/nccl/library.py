@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +14,7 @@ from torch.distributed import Store
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.net.nccl.bindings import Call, Functions, Handle, Nccl
 from recycle.runtime.plain_words import losing
+from recycle.threads import start_thread
 
 NAME = "name"
 SPIN, RESTS = 0.001, (0.00005, 0.001)
@@ -255,12 +257,7 @@ class NcclLibrary:
                 # From here on whoever waits is free.
                 each.aborted = True
         # The end of one can wait for that of another, so all are told at once.
-        threads = [
-            threading.Thread(target=self._abort, args=(each,), name="abort of a communicator", daemon=True)
-            for each in given_up
-        ]
-        for thread in threads:
-            thread.start()
+        threads = [start_thread(partial(self._abort, each), "abort of a communicator") for each in given_up]
         end = time.monotonic() + ABORT
         for thread in threads:
             thread.join(max(0.0, end - time.monotonic()))

@@ -1,0 +1,140 @@
+"""Threads and processes, of which the system gives a user, or a container, only so many."""
+
+import atexit
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from recycle.errors import UserError
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+PATIENCE = 20.0
+"""Seconds for which a thread is waited for: others end meanwhile. A member that waits longer counts as dead."""
+
+_PAUSE = 0.05
+_REMEDY = "raise ulimit -u, and the limit of processes of the container (pids.max)"
+
+
+class NoneLeft(OSError):
+    """The system gives no more of them.
+
+    Args:
+        kind: of what.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(errno.EAGAIN, f"the system gives no more {kind}: {_REMEDY}")
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+def start_thread(body: Callable[[], object], name: str, patience: float = PATIENCE) -> threading.Thread:
+    """Run something in a thread that does not outlive the process.
+
+    Args:
+        body: what it runs.
+        name: its name.
+        patience: seconds for which one is waited for where the system gives none.
+
+    Raises:
+        NoneLeft: none came.
+    """
+    thread = threading.Thread(target=body, name=name, daemon=True)
+    _start(thread, patience)
+    return thread
+
+
+def run_apart(body: Callable[[], object], name: str, ended_within: float = 0.0) -> None:
+    """Run something in a thread of its own; where the system gives none, in this one.
+
+    Args:
+        body: what is run.
+        name: of the thread.
+        ended_within: seconds for which the end of this process waits for it.
+    """
+
+    def run() -> None:
+        body()
+        atexit.unregister(thread.join)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    try:
+        _start(thread, 0)
+    except NoneLeft:
+        body()
+        return
+    # Not before: the process may be at its end, and join whatever is there.
+    atexit.register(thread.join, ended_within)
+    if not thread.is_alive():
+        atexit.unregister(thread.join)
+
+
+@contextmanager
+def named_shortage() -> Iterator[None]:
+    """What starts threads in a library fails for want of them as what starts them here.
+
+    Raises:
+        NoneLeft: there are none.
+    """
+    try:
+        yield
+    except (RuntimeError, UserError) as error:
+        if os.strerror(errno.EAGAIN) in str(error):
+            raise NoneLeft("threads") from error
+        raise
+
+
+def needing_threads(count: int) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """What starts so many threads in a library, which may end the process where it gets a part of them.
+
+    It is done again where others have taken them meanwhile, and raises NoneLeft where that goes on.
+    """
+
+    def decorated(make: Callable[_P, _R]) -> Callable[_P, _R]:
+        @wraps(make)
+        def wrapper(*arguments: _P.args, **keywords: _P.kwargs) -> _R:
+            deadline = time.monotonic() + PATIENCE
+            while True:
+                _await(count)
+                try:
+                    with named_shortage():
+                        return make(*arguments, **keywords)
+                except NoneLeft:
+                    if time.monotonic() >= deadline:
+                        raise
+                time.sleep(_PAUSE)
+
+        return wrapper
+
+    return decorated
+
+
+def _await(count: int) -> None:
+    over = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        while len(started) < count:
+            started.append(start_thread(over.wait, "one that is tried"))
+    finally:
+        over.set()
+        for each in started:
+            each.join()
+
+
+def _start(thread: threading.Thread, patience: float) -> None:
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return thread.start()
+        except RuntimeError:
+            if time.monotonic() >= deadline:
+                raise NoneLeft("threads") from None
+        time.sleep(_PAUSE)

@@ -1,0 +1,78 @@
+"""What a process does that gets no threads, and no processes."""
+
+import threading
+import time
+
+import pytest
+from torch.distributed import ProcessGroupGloo
+
+from harness.scarcity import nothing_starts
+from recycle.control.host.children import fork_below
+from recycle.errors import UserError
+from recycle.runtime.launch.process.local import launch
+from recycle.threads import NoneLeft, named_shortage, needing_threads, run_apart, start_thread
+
+REMEDY = r"raise ulimit -u, and the limit of processes of the container \(pids.max\)"
+
+
+def test_who_gets_no_thread_and_no_process_says_what_to_do():
+    def body(member):
+        with nothing_starts():
+            with pytest.raises(NoneLeft, match=f"^the system gives no more threads: {REMEDY}$"):
+                start_thread(lambda: None, "none", 0.2)
+            with pytest.raises(NoneLeft, match="threads"), named_shortage():
+                ProcessGroupGloo.create_device(hostname="127.0.0.1")
+            with pytest.raises(NoneLeft, match=f"^the system gives no more processes: {REMEDY}$"):
+                fork_below(lambda: None)
+        start_thread(lambda: None, "one").join()
+        assert needing_threads(3)(threading.active_count)() == 1
+
+    launch(1, body)
+
+
+@pytest.mark.parametrize(
+    "start", [lambda done: start_thread(done.set, "late", 300), lambda done: needing_threads(2)(done.set)()]
+)
+def test_a_thread_is_waited_for(monkeypatch, start):
+    refused = []
+    own = threading._start_new_thread
+
+    def refuse(*arguments):
+        if len(refused) < 3:
+            refused.append(arguments)
+            raise RuntimeError("can't start new thread")
+        return own(*arguments)
+
+    monkeypatch.setattr(threading, "_start_new_thread", refuse)
+    done = threading.Event()
+    start(done)
+    assert len(refused) == 3
+
+
+def test_what_is_run_apart_is_run_without_a_thread_too():
+    def body(member):
+        ran = []
+        run_apart(lambda: ran.append(threading.current_thread()), "apart", 5.0)
+        while not ran:
+            time.sleep(0.001)
+        with nothing_starts():
+            run_apart(lambda: ran.append(threading.current_thread()), "apart", 5.0)
+        apart, here = ran
+        assert here is threading.main_thread() is not apart
+
+    launch(1, body)
+
+
+def test_what_a_library_starts_is_started_again_where_others_have_taken_its_threads():
+    left = [RuntimeError("Resource temporarily unavailable"), UserError("1: Resource temporarily unavailable")]
+
+    @needing_threads(1)
+    def make(kind):
+        if left:
+            raise left.pop()
+        return kind
+
+    assert make("group") == "group"
+    left.append(RuntimeError("it did not come"))
+    with pytest.raises(RuntimeError, match="it did not come"):
+        make("group")
