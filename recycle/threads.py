@@ -93,9 +93,13 @@ def named_shortage() -> Iterator[None]:
 
 
 def needing_threads(count: int) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """What starts so many threads in a library, which may end the process where it gets a part of them.
+    """What starts so many threads in a library is done again, when there are so many, where it got none.
 
-    It is done again where others have taken them meanwhile, and raises NoneLeft where that goes on.
+    The first time nothing is looked at, because that takes longer than most calls. A library that gets some of its
+    threads, and not all, may end the process.
+
+    Raises:
+        NoneLeft: in the function that is made: there were too few for too long.
     """
 
     def decorated(make: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -103,7 +107,6 @@ def needing_threads(count: int) -> Callable[[Callable[_P, _R]], Callable[_P, _R]
         def wrapper(*arguments: _P.args, **keywords: _P.kwargs) -> _R:
             deadline = time.monotonic() + PATIENCE
             while True:
-                _await(count)
                 try:
                     with named_shortage():
                         return make(*arguments, **keywords)
@@ -111,6 +114,7 @@ def needing_threads(count: int) -> Callable[[Callable[_P, _R]], Callable[_P, _R]
                     if time.monotonic() >= deadline:
                         raise
                 time.sleep(_PAUSE)
+                _await(count)
 
         return wrapper
 

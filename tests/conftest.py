@@ -24,7 +24,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile("search", deadline=None, print_blob=True, suppress_health_check=SLOW)
 hypothesis.settings.load_profile("recycle")
 
-ONE_IN = 30
+ONE_IN = 40
 """Of the long tests, so many times fewer are run for each commit."""
 
 GOLDENS = Path(__file__).parent / "goldens"

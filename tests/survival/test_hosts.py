@@ -177,6 +177,7 @@ def test_the_second_signal_ends_a_run_at_once(start, tmp_path):
 ANSWERS = "The host answers directly, and counts as alive"
 
 
+@pytest.mark.long
 def test_a_host_whose_signs_are_undone_is_not_dead_and_its_death_is_noticed_as_soon_as_without(
     three, start, start_each, tmp_path
 ):

@@ -62,6 +62,7 @@ def require_same(folder, undisturbed):
             assert data_digests(found / stage) == data_digests(expected / stage)
 
 
+@pytest.mark.long
 def test_a_host_with_all_servers_of_a_stage_and_its_keeper_is_lost(start, tmp_path, undisturbed):
     with hosts(3) as found:
         ranks = started_apart(start, found, words(tmp_path))

@@ -90,6 +90,7 @@ def test_where_two_servers_lose_a_rank_at_any_call_of_a_list_the_losses_stay_as_
     assert len(run.views[-1].servers) == 2, run.story
 
 
+@pytest.mark.long
 def test_exact_sums_over_ranks_have_the_same_bits(tmp_path, doom):
     # Each rank's part of a sequence makes a part of the gradients of norms, with bounds of its own.
     exact = {"exact": True, "sequence_parallel": True}
@@ -152,6 +153,7 @@ def test_ranks_that_were_started_apart_come_back_together(apart):
     assert {each.ended() for each in apart} == {128 + signal.SIGTERM}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(bool(missing_etcd()), reason=missing_etcd())
 def test_the_command_brings_back_all_ranks_of_a_server_in_a_run_that_meets_in_etcd(tmp_path, start):

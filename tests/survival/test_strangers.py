@@ -86,9 +86,8 @@ def undisturbed(tmp_path_factory):
     return files(folder)
 
 
-@pytest.mark.parametrize(
-    "seed", [SEEDS[0], *(pytest.param(each, marks=pytest.mark.long) for each in SEEDS[1:])], ids=lambda _: "seed"
-)
+@pytest.mark.long
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda _: "seed")
 def test_whatever_a_stranger_does_to_the_store_no_worker_dies_of_it_and_no_number_is_wrong(tmp_path, undisturbed, seed):
     """With a kill and a return, between which and the end it goes on."""
     with struck(tmp_path, seed) as (run, vandal):

@@ -55,10 +55,11 @@ def survive(dataset, pace, victims, *settings, apart=1, rejected="", **job):
     return survived
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("pipelines", "virtual"),
     [
-        pytest.param(3, (), marks=pytest.mark.long, id="plain"),
+        pytest.param(3, (), id="plain"),
         pytest.param(2, ("--num-layers-per-virtual-pipeline-stage", 1), id="virtual"),
     ],
 )

@@ -28,7 +28,7 @@ def stock(shared_runs, dataset):
     ("format", "accidents"),
     [
         # The first rank when it has written its shard, then another one between the steps of two shards.
-        ("torch_dist", "0:written:1,2:adam:12"),
+        pytest.param("torch_dist", "0:written:1,2:adam:12", marks=pytest.mark.long),
         # Who writes the shards of all, in the middle of the file.
         pytest.param("torch", "0:save:1,1:adam:17", marks=pytest.mark.long),
     ],
@@ -65,7 +65,7 @@ ROUNDED = ("--bf16", "--grad-reduce-in-bf16")
         # Between the vote and the norm, and in a sum of gradients.
         (COUNTED, 4, "0:count:3,1:share:6"),
         # Between the norm and the step, and when parameters are given to the peers, in either stage of the embeddings.
-        (TIED, 6, "4:step:3,2:spread:6"),
+        pytest.param(TIED, 6, "4:step:3,2:spread:6", marks=pytest.mark.long),
         pytest.param((*TIED, "--calculate-per-token-loss"), 6, "5:count:3,0:share:6", marks=pytest.mark.long),
         # Each server has two sums.
         pytest.param(VIRTUAL, 6, "1:spread:4,5:share:12", marks=pytest.mark.long),
@@ -177,6 +177,7 @@ def test_stock_goes_on_from_a_fully_reshardable_checkpoint_of_tied_embeddings(da
     assert 2 * onward["trained", 6] - onward["trained", 5] == pytest.approx(whole["trained", 6].expected, rel=1e-5)
 
 
+@pytest.mark.long
 def test_neighbours_die_together_as_on_one_host_and_no_shard_is_lost(dataset, shared_runs):
     size, when = ("--global-batch-size", 16), random.uniform(0, 0.2)
     stock = nearly(trained_by_script(shared_runs, dataset, *SHARDED, *size, ranks=4, iterations=LENGTH).left)

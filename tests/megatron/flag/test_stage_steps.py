@@ -89,6 +89,7 @@ def test_with_exact_sums_neither_deaths_nor_waiting_change_a_bit(dataset, whole,
     require_same(tmp_path / "survived", whole)
 
 
+@pytest.mark.long
 @needs_training
 @pytest.mark.timeout(1200)
 def test_who_comes_back_steps_on_its_own_like_all_others_to_the_bit(dataset, whole, tmp_path, monkeypatch):

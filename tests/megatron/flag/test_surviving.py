@@ -264,6 +264,7 @@ def test_killed_in_a_save_to_which_all_contribute_the_checkpoint_loads_in_stock_
         assert resumed["trained", step + 1] == stock["trained", step + 1]
 
 
+@pytest.mark.long
 def test_who_was_killed_comes_back_and_is_a_full_member(dataset, tmp_path, monkeypatch):
     """The second one to die is the only other server of its stage, so that what it held must have come over."""
     slow = tmp_path / "slow"

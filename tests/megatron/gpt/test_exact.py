@@ -175,9 +175,8 @@ def test_a_server_of_several_stages_dies_in_the_midst_and_another_one_is_replace
 LENGTH = 24
 
 
-@pytest.mark.parametrize(
-    "clip", [pytest.param(0.3, marks=pytest.mark.long, id="each step clips"), pytest.param(10.0, id="nothing clips")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("clip", [pytest.param(0.3, id="each step clips"), pytest.param(10.0, id="nothing clips")])
 def test_failures_and_rejoins_at_random_moments_leave_no_trace(tmp_path, monkeypatch, clip):
     back = {"W0_0": 5, "W1_1": 9, "W2_0": 13}
     for name, step in back.items():

@@ -66,6 +66,7 @@ def test_the_scale_grows_and_falls_as_megatrons_does(finite, initial, window, hy
         assert ours.state.tolist() == trackers
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_spoiled")
 def test_failures_leave_no_trace(tmp_path, monkeypatch):
     # So small a scale that no gradient overflows by itself, and the first one that is spoiled comes as a surprise.
