@@ -81,8 +81,8 @@ class Connection(NamedTuple):
 
     Attributes:
         number: its file descriptor.
-        peer: the other end as the kernel writes it, which tells whether the number is another one's by now.
-        inode: of its socket.
+        peer: the other end as the kernel writes it.
+        inode: of its socket. Both tell whether the number is another one's by now, which may have the same peer.
         here: this end.
         there: the other end.
     """
@@ -111,7 +111,7 @@ class Connections:
 
     def cut(self) -> None:
         """Shut them down. What waits for one of them, on either side, raises at once."""
-        for number, peer, *_ in self._chosen:
+        for number, peer, *_ in (each for each in self._chosen if _inode(each.number) == each.inode):
             name, length = ctypes.create_string_buffer(_ROOM), ctypes.c_uint32(_ROOM)
             steps = (
                 partial(_LIBRARY.getpeername, number, name, ctypes.byref(length)),

@@ -171,6 +171,20 @@ def test_whoever_listens_at_the_number_of_a_closed_connection_is_not_cut():
     assert moment > 0, "it was closed at no moment"
 
 
+def test_another_connection_to_the_same_peer_at_the_number_of_a_closed_one_is_not_cut():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        with socket.create_connection(listening.getsockname()) as before:
+            closed = Connections(each for each in open_connections() if each.number == before.fileno())
+        with socket.create_connection(listening.getsockname()) as here:
+            assert here.fileno() in {each.number for each in closed._chosen}
+            closed.cut()
+            here.sendall(b"on")
+            listening.accept()[0].close()
+            there, _ = listening.accept()
+            with there:
+                assert there.recv(2) == b"on"
+
+
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
 def test_connections_of_the_internet_are_found_with_both_ends(family, host):
     before = open_connections()
