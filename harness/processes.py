@@ -51,6 +51,11 @@ def seconds_waited(process: int) -> float:
     return int(fields[1]) / 1e9 if fields else 0.0
 
 
+def score_for_want_of_memory(process: int) -> int:
+    """The kernel ends first what has most of it; 0 if it has ended."""
+    return int(_read(process, "oom_score") or 0)
+
+
 def parent(process: int) -> int | None:
     """The process above it."""
     fields = _fields(process)

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
-from pathlib import Path
 
 import pytest
 
 from harness.memory_store import MemoryStore
-from harness.processes import is_running, send_signal
+from harness.processes import is_running, score_for_want_of_memory, send_signal
 from recycle.control.board.board import Board
 from recycle.control.board.parts import EndBoard
 from recycle.control.host import agent as agents
@@ -136,11 +135,8 @@ def test_a_relay_runs_beside_who_speaks_for_the_host_and_whoever_speaks_next_has
 
 def test_for_want_of_memory_the_kernel_ends_the_worker_before_its_agent(run: Run) -> None:
     run.start(FIRST)
-    process = Path("/proc")
-    agent, worker = (
-        int((process / str(each) / "oom_score").read_text()) for each in (run.agents[FIRST].pid, run.workers[FIRST])
-    )
-    assert worker > agent
+    worker, agent = run.workers[FIRST], run.agents[FIRST].pid
+    assert score_for_want_of_memory(worker) > score_for_want_of_memory(agent)
 
 
 def test_an_agent_that_gets_no_thread_and_no_further_process_goes_on_and_speaks_when_it_gets_one(

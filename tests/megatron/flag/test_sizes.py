@@ -16,7 +16,7 @@ from recycle.megatron.flag.command.command_line import read_command_line
 from recycle.megatron.flag.command.on_cpu import settings_for_cpu
 from recycle.megatron.flag.command.sizes import unfit
 
-COUNT = 16
+COUNT = 40
 """Command lines of each kind. Where one fits, a model is built, which takes the most time."""
 
 FITTING = {
