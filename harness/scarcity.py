@@ -11,7 +11,7 @@ NOBODY = 54321
 
 @contextmanager
 def nothing_starts() -> Iterator[None]:
-    """Within the block, this process starts nothing; it is nobody's from then on, because root has no such limit."""
+    """Within the block, this process starts nothing. From then on its user is not root, which has no such limit."""
     if not os.getuid():
         os.setuid(NOBODY)
     before = resource.getrlimit(resource.RLIMIT_NPROC)

@@ -2,7 +2,7 @@
 
 MODULE is imported before. A request is a program's words, variables and folder as JSON, and the first process of the
 host that it runs on, with where it prints to and a pipe for the answers: its process, and its exit status when it has
-ended. This ends with whoever asks, and what it has forked with it.
+ended. This ends with the process that asks, and all that it has forked ends with it.
 """
 
 import atexit

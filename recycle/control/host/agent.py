@@ -257,7 +257,7 @@ class _Agent:
         """Give a sign of life, and be the one that speaks for the host if nobody else does."""
         self._count += 1
         sign = sign_of_agent(self._giver, self._count)
-        # Where there is no process for it, somebody else speaks, or this one from the next beat on.
+        # Without a process for it, another agent speaks, or this one from the next beat on.
         with suppress(NoneLeft):
             if self._leader is None and self._host.listen():
                 self._leader = self._speak()

@@ -203,8 +203,8 @@ class Survivor:
         """Wait until all may leave: who is gone early cannot help the others to recover.
 
         Raises:
-            ViewBroken: somebody needs help.
-            SystemExit: nobody does, and yet the same others train on.
+            ViewBroken: a server needs help.
+            SystemExit: no server does, and yet the same others train on.
         """
         view, network = self._recovery.view, self._groups.network
         self._left_in.append(view.members)
