@@ -51,7 +51,7 @@ missing = [name for name in NEEDED if is_missing(name)]
 needs_training = pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} are not installed: scripts/test does")
 
 SIZE = (
-    "--num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
+    "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
     "--micro-batch-size 2 --global-batch-size 16 --pipeline-model-parallel-size 2 --lr 3e-3 --lr-decay-style constant "
     "--split 90,8,2 --vocab-size 255 --make-vocab-size-divisible-by 2 --tokenizer-type NullTokenizer "
     "--hidden-dropout 0 --attention-dropout 0 --log-interval 1 --eval-interval 4 --eval-iters 1 --num-workers 0"

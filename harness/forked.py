@@ -1,9 +1,10 @@
 """Programs that are forked from a process that has imported what they import, as long as this process lives.
 
-That is most of what a short run asks of the processor.
+That is most of what a short run asks of the processor. All workers of a test session have them forked from one process.
 """
 
 import atexit
+import errno
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from hashlib import blake2b
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from types import TracebackType
@@ -119,19 +121,42 @@ class Forked:
 
 @cache
 def _forks(imported: str) -> socket.socket:
-    """What is asked for programs; its process is started for the first one."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    words = [sys.executable, "-m", "harness.scripts.forks", str(theirs.fileno()), imported]
+    """What is asked for programs; its process is started by the first worker that needs it."""
+    session = os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid())
+    # A session within a test may have another interpreter, and other packages.
+    kind = blake2b(f"{sys.executable} {python_path()} {imported}".encode(), digest_size=8).hexdigest()
+    name = f"\0forks {session} {kind}"
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    while door.connect_ex(name):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            if not _is_bound(listener, name):
+                continue
+            listener.listen()
+            _start_forks(listener, imported)
+    # An empty request is the last one: what this process has forked and left may have the door open for longer.
+    atexit.register(door.send, b"")
+    return door
+
+
+def _is_bound(listener: socket.socket, name: str) -> bool:
+    """Whether a name is this process's now, and not another one's."""
+    try:
+        listener.bind(name)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
+
+
+def _start_forks(listener: socket.socket, imported: str) -> None:
+    words = [sys.executable, "-m", "harness.scripts.forks", str(listener.fileno()), imported]
     # Torch reads them when it is imported.
     variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(), "TORCH_CPP_LOG_LEVEL": "FATAL"}
-    process = subprocess.Popen(words, env=os.environ | variables, pass_fds=[theirs.fileno()])
-    theirs.close()
+    process = subprocess.Popen(words, env=os.environ | variables, pass_fds=[listener.fileno()])
 
     def end() -> None:
-        # What this process has forked and left may still have the other end of its door.
         process.kill()
         process.wait()
-        ours.close()
 
     atexit.register(end)
-    return ours

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -75,6 +76,49 @@ def run_apart(body: Callable[[], object], name: str, ended_within: float = 0.0) 
     atexit.register(thread.join, ended_within)
     if not thread.is_alive():
         atexit.unregister(thread.join)
+
+
+class CallsThatMayHang:
+    """Calls, one at a time, each in a thread of its own; one that hangs is left to itself.
+
+    Args:
+        patience: seconds for which a call is waited for.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._last = Future[None]()
+        self._last.set_result(None)
+
+    def make(self, call: Callable[[], None]) -> None:
+        """Make a call; where the system gives no thread, in this one.
+
+        Raises:
+            TimeoutError: the call takes too long, or the one before it does, and then this one is not made.
+            Exception: what the call has raised.
+        """
+        if not self._last.done():
+            raise self._hangs()
+        self._last = made = Future[None]()
+
+        def run() -> None:
+            try:
+                call()
+            except Exception as error:
+                made.set_exception(error)
+            else:
+                made.set_result(None)
+
+        try:
+            start_thread(run, "makes a call that may hang", patience=0)
+        except NoneLeft:
+            run()
+        if not wait([made], self._patience).done:
+            raise self._hangs()
+        made.result()
+
+    def _hangs(self) -> TimeoutError:
+        return TimeoutError(errno.ETIMEDOUT, f"no answer within {self._patience:g} s")
 
 
 @contextmanager

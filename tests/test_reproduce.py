@@ -10,6 +10,7 @@ def figures():
     return reproduce()
 
 
+@pytest.mark.long
 def test_every_published_table_is_reproduced(figures):
     assert [figure for figure in figures if not figure.holds] == []
     held = [figure for figure in figures if figure.tolerance is not None]

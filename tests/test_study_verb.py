@@ -48,6 +48,7 @@ def test_json_has_buckets_that_add_up(trace):
         assert each["goodput_low"] <= each["goodput"] <= each["goodput_high"]
 
 
+@pytest.mark.long
 def test_the_page_and_its_tables(trace, tmp_path):
     out = tmp_path / "out"
     pages = []

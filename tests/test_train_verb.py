@@ -235,6 +235,7 @@ def test_a_run_that_is_not_there_is_said_to_a_joiner_before_anything_slow(tmp_pa
     assert re.fullmatch(refused, said_before_anything_slow(tmp_path, "join", *words))
 
 
+@pytest.mark.long
 def test_torch_is_told_to_log_nothing_before_it_is_imported_and_to_compile_nothing_for_a_cpu(tmp_path):
     # It reads that once; and each wait at the store that times out, of which every run has many, would be two lines.
     environment = {name: value for name, value in os.environ.items() if name != "TORCH_CPP_LOG_LEVEL"}

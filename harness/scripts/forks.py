@@ -1,8 +1,8 @@
-"""Programs, forked as they are asked for: ``forks.py SOCKET MODULE``, with the number of a socket.
+"""Programs, forked as they are asked for: ``forks.py SOCKET MODULE``, with the number of a socket that listens.
 
 MODULE is imported before. A request is a program's words, variables and folder as JSON, and the first process of the
 host that it runs on, with where it prints to and a pipe for the answers: its process, and its exit status when it has
-ended. This ends with the process that asks, and all that it has forked ends with it.
+ended. All that was forked for a process ends when that does, and this ends with the process that has started it.
 """
 
 import atexit
@@ -87,18 +87,35 @@ def begin(words: list[str], variables: dict[str, str], folder: str, output: int)
     be_main(words)
 
 
-def serve(door: socket.socket) -> None:
-    """Fork what is asked for, below a process that waits for its end and tells of it."""
+def reap() -> None:
+    """Forget the children that have ended."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def admit(listener: socket.socket) -> None:
+    """Fork what serves a process, for each that asks."""
     gc.freeze()
     gc.enable()
+    while True:
+        door, _ = listener.accept()
+        reap()
+        if not os.fork():
+            listener.close()
+            serve(door)
+            os._exit(0)
+        door.close()
+
+
+def serve(door: socket.socket) -> None:
+    """Fork what is asked for, below a process that waits for its end and tells of it."""
     own = os.getpid()
     while True:
         content, files, _, _ = socket.recv_fds(door, 1 << 20, 2)
         if not content:
             return
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+        reap()
         output, answers = files
         if os.fork():
             os.close(output)
@@ -125,10 +142,11 @@ def serve(door: socket.socket) -> None:
 
 
 if __name__ == "__main__":
+    die_with(os.getppid())
     # What an import makes stays.
     gc.disable()
     importlib.import_module(sys.argv[2])
     # Whose variables are others than those that it was started with finds no place for a title any more.
     os.environ["SPT_NOENV"] = "1"
     setproctitle(getproctitle())
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    admit(socket.socket(fileno=int(sys.argv[1])))

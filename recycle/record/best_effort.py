@@ -3,14 +3,22 @@
 Everything of that kind is written under a ``BestEffort``: recordings, TensorBoard's files, pictures, the console.
 """
 
-import mmap
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from recycle.errors import EndedBySignal, UserError
 from recycle.files import own_folder
+from recycle.threads import CallsThatMayHang
+
+PATIENCE = 5.0
+"""Seconds for which a file is waited for. A run waits no longer for a file server that does not answer."""
+
+_PART = 1 << 16
+"""Bytes of a file that are read at once."""
 
 
 class BestEffort:
@@ -50,13 +58,15 @@ class BestEffort:
 class GrowingFile:
     """A file of one process that grows by whole pieces, each on its way to disk when it was added.
 
-    A file that was removed, or moved with its folder, is begun anew where it was.
+    A file that was removed, or moved with its folder, is begun anew where it was. A piece that takes long to write
+    is not waited for, and those that come before it is written are left out.
 
     Args:
         path: the file; it is made, with its folder, when the first piece is added.
         head: what comes before the pieces of this process.
         output: under which it is written.
-        end: what each piece ends with. What follows the last one was left unfinished by a process that was killed.
+        end: the byte that each piece ends with, if there is one. What follows the last one was left unfinished by a
+            process that was killed.
     """
 
     def __init__(self, path: Path, head: bytes, output: BestEffort, end: bytes = b"") -> None:
@@ -64,6 +74,7 @@ class GrowingFile:
         self._head = head
         self._output = output
         self._end = end
+        self._calls = CallsThatMayHang(PATIENCE)
         self._handle: int | None = None
         self._whole = 0
         self._before = head
@@ -71,15 +82,22 @@ class GrowingFile:
     def add(self, piece: bytes) -> None:
         """Add a piece as a whole, or leave it out."""
         with self._output:
-            if self._handle is not None and not self._is_in_place(self._handle):
-                self.close()
-            if self._handle is None:
-                self._handle, self._before = self._open(), self._head
-            self._write(self._handle, self._before + piece)
-            self._before = b""
+            self._calls.make(partial(self._add, piece))
 
     def close(self) -> None:
         """Write no more."""
+        with suppress(OSError):
+            self._calls.make(self._close)
+
+    def _add(self, piece: bytes) -> None:
+        if self._handle is not None and not self._is_in_place(self._handle):
+            self._close()
+        if self._handle is None:
+            self._handle, self._before = self._open(), self._head
+        self._write(self._handle, self._before + piece)
+        self._before = b""
+
+    def _close(self) -> None:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -94,9 +112,13 @@ class GrowingFile:
         own_folder(self._path.parent)
         handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         self._whole = os.fstat(handle).st_size
-        if self._whole and self._end:
-            with mmap.mmap(handle, 0, access=mmap.ACCESS_READ) as content:
-                self._whole = content.rfind(self._end) + len(self._end)
+        while self._whole and self._end:
+            start = max(self._whole - _PART, 0)
+            # A file that is mapped would hang with all threads of this process.
+            found = os.pread(handle, self._whole - start, start).rfind(self._end)
+            self._whole = start + found + 1
+            if found >= 0:
+                break
         return handle
 
     def _write(self, handle: int, content: bytes) -> None:

@@ -39,6 +39,7 @@ def test_names_and_options_are_those_of_the_table(release: str) -> None:
     require_passed_on(release, *NAMES)
 
 
+@pytest.mark.long
 def test_a_benchmark_names_the_training_code_that_the_oldest_release_lacks() -> None:
     require_passed_on(OLDEST, *TOOLS)
 

@@ -58,6 +58,27 @@ def test_pieces_are_left_out_while_they_cannot_be_written(tmp_path, trouble):
     file.close()
 
 
+def test_a_file_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
+    """A pipe that is full does not answer until somebody reads it."""
+    monkeypatch.setattr("recycle.record.best_effort.PATIENCE", 0.1)
+    path, warnings, large = tmp_path / "file", [], PIECE * 10_000
+    os.mkfifo(path)
+    file = GrowingFile(path, HEAD, BestEffort("the recording", warnings.append), b"\n")
+    for piece in (large, PIECE, PIECE):
+        file.add(piece)
+    stops = "the recording cannot be written: no answer within 0.1 s; the run does without it until it can be"
+    assert warnings == [stops]
+    with path.open("rb", buffering=0) as end:
+        content = b""
+        while len(content) < len(HEAD + large):
+            content += end.read(len(large))
+        while len(warnings) == 1:
+            file.add(PIECE)
+        assert warnings == [stops, "the recording is written again"]
+        assert content + end.read(len(large)) == HEAD + large + PIECE
+        file.close()
+
+
 @pytest.mark.parametrize("remove", [os.unlink, lambda path: shutil.rmtree(path.parent)], ids=["file", "folder"])
 def test_a_file_that_was_removed_is_begun_anew(tmp_path, remove):
     path = tmp_path / "run" / "file"

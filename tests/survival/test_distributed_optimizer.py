@@ -66,6 +66,7 @@ def die_together(monkeypatch, servers, step):
     monkeypatch.setattr(GptServer, "iterate", iterate_or_die)
 
 
+@pytest.mark.long
 def test_a_shard_that_is_lost_is_taken_from_the_checkpoint(tmp_path, whole, monkeypatch):
     # Of three servers of a stage, two hold any shard.
     die_together(monkeypatch, ("W0_1", "W1_1"), 6)

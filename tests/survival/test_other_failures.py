@@ -162,6 +162,7 @@ def rejoin(server=VICTIM, kill=3, join=6):
     return fault(Kind.KILL, kill, server), fault(Kind.JOIN, join, server)
 
 
+@pytest.mark.long
 def test_who_is_to_come_back_while_the_store_is_lost_comes_back_with_it(tmp_path):
     kill, join = rejoin(kill=3, join=7)
     loss = Fault(Kind.STORE_LOSS, step=6)

@@ -10,7 +10,7 @@ from harness.stand_in_library import lacking
 from harness.stand_in_run import StandInRun
 
 
-@pytest.mark.parametrize("one_queue", [False, True])
+@pytest.mark.parametrize("one_queue", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_servers_die_and_come_back_and_no_sum_is_wrong(one_queue):
     outcome = StandInRun(seed=4, one_queue=one_queue, patience=200.0).run(deaths=12)
     assert outcome.deaths == 12

@@ -24,6 +24,7 @@ class Uneven(Trained):
     model = msgspec.structs.replace(MODEL, layers=4, exact=True)
 
 
+@pytest.mark.long
 def test_a_server_dies_and_comes_back_with_the_state_of_all_its_peers(tmp_path, monkeypatch):
     wait_between(ForReturn(Server(1, 1)), monkeypatch.setattr)
     reference = Uneven(tmp_path / "reference", iterations=ITERATIONS)

@@ -21,7 +21,7 @@ JOB = paper_job(pipelines=2, stages=2)
 RANKS = in_order(JOB)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(small_jobs(), st.sampled_from([(1, 1), (2, 1), (4, 2)]))
 def test_whoever_is_dead_a_group_gives_what_the_whole_one_gives(shape, ranks):
     """Groups of one rank of each server, of all, or of every other one, beside which another one has the rest."""

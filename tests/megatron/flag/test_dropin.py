@@ -99,7 +99,7 @@ def test_servers_that_are_left_out_leave_before_the_first_iteration(dataset, tmp
     assert returns(survived) == ["W1_0"]
 
 
-@pytest.mark.parametrize("way", ["left out", "told to leave"])
+@pytest.mark.parametrize("way", [pytest.param("left out", marks=pytest.mark.long), "told to leave"])
 def test_who_is_late_where_a_server_leaves_finds_the_others_in_the_next_iteration(dataset, tmp_path, way):
     left_out = ("--recycle-dead", "W0_0") if way == "left out" else ()
     sent = []

@@ -20,7 +20,7 @@ EARLY = "a sum begins in a backward pass"
     ("settings", "ranks"),
     [
         (SHARDED, 3),
-        ((), 4),
+        pytest.param((), 4, marks=pytest.mark.long),
         pytest.param(("--tensor-model-parallel-size", 2, "--sequence-parallel"), 8, marks=pytest.mark.long),
         pytest.param(VIRTUAL, 4, marks=pytest.mark.long),
     ],

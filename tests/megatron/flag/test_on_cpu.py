@@ -54,6 +54,7 @@ def test_one_line_instead_of_a_traceback(tmp_path):
     assert ended.stdout == ""
 
 
+@pytest.mark.long
 @needs_training
 @pytest.mark.timeout(1200)
 def test_with_virtual_stages_what_is_sent_arrives_as_it_was(dataset):

@@ -122,6 +122,7 @@ def test_with_tensor_parallelism_a_fused_plan_is_the_stock_schedule_to_the_bit()
     assert train_by_stock(JOB, STEPS, plan=plan(Mode("fused", "global")), data=False, tensor_parallel=2) == stock
 
 
+@pytest.mark.long
 def test_with_sequence_parallelism_a_split_plan_trains_what_the_stock_schedule_trains():
     divided = {"tensor_parallel": 2, "sequence_parallel": True}
     stock = train_by_stock(JOB, STEPS, **divided)

@@ -119,7 +119,7 @@ def test_killed_when_a_part_of_the_parameters_has_come_in_a_forward_pass(dataset
     [
         # The next forward pass, in training.
         (),
-        ("--eval-interval", 1, "--eval-iters", 1),
+        pytest.param(("--eval-interval", 1, "--eval-iters", 1), marks=pytest.mark.long),
         pytest.param(("--save-interval", 1), marks=pytest.mark.long),
     ],
 )

@@ -79,7 +79,7 @@ def require_recorded(printed, folder, returned):
 def test_killed_at_any_moment_nothing_changes_and_the_checkpoint_loads_in_stock(dataset, stock, tmp_path):
     moments = [(victim, after, random.uniform(0, 0.2)) for victim, after in ((3, 2), (0, 6))]
     saved = (*TO_FILE, tmp_path)
-    survived = train(dataset, *ON, *saved, iterations=LENGTH, watch=kill(moments), launcher=launch)
+    survived = train(dataset, *ON, *saved, iterations=LENGTH, watch=kill(moments))
     assert len(deaths(survived)) == 2, moments
     for left in ("stage 1: if W0_1", "stage 0: if W1_0"):
         assert survived.output.count(f"one live server is left of {left} dies, the run ends") == 1, moments
@@ -89,6 +89,15 @@ def test_killed_at_any_moment_nothing_changes_and_the_checkpoint_loads_in_stock(
     del resumed["trained", 10]
     assert resumed == {key: stock[key] for key in resumed}
     assert ("trained", LENGTH) in resumed
+
+
+def test_a_worker_that_torchrun_has_started_is_killed_and_nothing_changes(dataset):
+    settings, job = ("--pipeline-model-parallel-size", 1), {"ranks": 2, "iterations": 6}
+    stock = train(dataset, *settings, **job)
+    moment = (1, 3, random.uniform(0, 0.2))
+    survived = train(dataset, *settings, *ON, watch=kill([moment]), launcher=launch, **job)
+    assert deaths(survived) == ["W1_0"], moment
+    assert losses(survived) == nearly(stock), moment
 
 
 @pytest.mark.parametrize(
@@ -467,7 +476,7 @@ KEPT = ("--recycle-keep-in-memory", "copies=1", "--recycle-record", "run")
 @pytest.mark.parametrize(
     ("lost", "stores", "divided", "more"),
     [
-        ((4, 5), nullcontext, TENSORS, ()),
+        pytest.param((4, 5), nullcontext, TENSORS, (), marks=pytest.mark.long),
         # The first process served the store.
         pytest.param((0, 1), etcd, TENSORS, (), marks=WITH_ETCD),
         # All servers of the last stage, whose state is left with the host's keeper.

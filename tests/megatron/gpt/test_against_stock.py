@@ -14,7 +14,7 @@ JOB = paper_job(pipelines=2, stages=2, micro_batches=4, limit=4, released=0)
 STEPS = 5
 
 
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("tied", [pytest.param(False, marks=pytest.mark.long), True])
 def test_fault_free_training_is_that_of_the_stock_schedule_to_the_bit(tied):
     options = msgspec.structs.replace(OPTIONS, tied=tied)
     stock = train_by_stock(JOB, STEPS, options)

@@ -112,7 +112,8 @@ def test_a_run_that_stopped_goes_on_with_the_same_bits_without_a_server(tmp_path
 PLACED = msgspec.structs.replace(MODEL, layers=4)
 
 
-@pytest.mark.parametrize("form", [pytest.param("v-shaped", marks=pytest.mark.long), "interleaved:2"])
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["v-shaped", "interleaved:2"])
 def test_whichever_server_holds_a_stage_the_bits_are_the_same(tmp_path, form):
     whole = run(tmp_path / "whole", plan_around(paper_job(pipelines=2, micro_batches=2, released=0)), PLACED)
     assert whole.states.keys() == {f"stage-{each}/tensor-0" for each in range(4)}

@@ -50,6 +50,7 @@ def losses(job, folder, iterations, **changes):
     return found
 
 
+@pytest.mark.long
 def test_unequal_depth_and_unequal_loads_change_no_bit(tmp_path):
     alike = losses(EVEN, tmp_path / "even", 5)
     begun = losses(UNEVEN, tmp_path / "uneven", 3)

@@ -81,6 +81,7 @@ def test_no_model_excludes_the_value_of_a_legal_schedule(problem):
         assert answer(build, problem, reached) != "no"
 
 
+@pytest.mark.long
 @SLOW
 @given(problems(**SMALL))
 def test_symmetry_orders_do_not_change_the_optimum(problem):
