@@ -141,6 +141,11 @@ class History:
         return [self._change(self._views[epoch]) for epoch in sorted(self._views)[1:]]
 
     @property
+    def has_changed(self) -> bool:
+        """Whether there is a view but the first."""
+        return len(self._views) > 1
+
+    @property
     def timed(self) -> Sequence[tuple[float, RunEvent]]:
         """All that a person should be told, each with its time, by time."""
         found: list[tuple[float, RunEvent]] = [(death.time, death) for death in self._deaths.values()]

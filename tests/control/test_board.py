@@ -273,6 +273,20 @@ def test_that_a_rank_is_gone_is_waited_for_and_kept_until_its_server_has_another
     assert not board.failures.wait_gone(first, 0.01)
 
 
+def test_the_death_of_a_life_that_is_still_to_ask_is_known_until_its_server_has_another_one(
+    store: Store, board: Board
+) -> None:
+    """One rank of a server may die while the others, which look later, still set up."""
+    returning, later = (Member(A.server, A.incarnation + more) for more in (1, 2))
+    board.failures.publish_death(Death(str(returning), "died", "agent", 0.0))
+    board.verdicts.propose(verdict(1))
+    for members in ((B,), (A, B), (returning, B)):
+        board.forget(1, members)
+        assert board.failures.death(returning) is not None
+    board.forget(1, (later, B))
+    assert board.failures.death(returning) is None
+
+
 def test_the_number_of_the_newest_verdict_is_told_and_told_again_by_who_tidies(store: Store, board: Board) -> None:
     assert board.verdicts.number() is None
     board.verdicts.propose(verdict(0))

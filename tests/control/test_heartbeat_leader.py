@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from recycle.control.host.heartbeat_leader import HeartbeatLeader
 from recycle.control.host.neighbours import ring, watched
 from recycle.control.host.signs import HostSocket, Sign
 from recycle.control.membership.durations import Durations
+from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Address, Alarm, Opening, Verdict
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member, View
@@ -227,6 +229,25 @@ def test_an_agent_that_died_is_missed_by_who_speaks_for_its_host(begun: Run) -> 
     begun.hosts[1].agents.discard(victim)
     begun.go_on(4)
     assert begun.dead == {victim}
+
+
+@pytest.mark.parametrize("role", ["agents", "workers"])
+def test_a_silence_is_told_in_the_next_store_if_the_store_is_lost_at_that_moment(
+    begun: Run, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = begun.hosts[1]
+    getattr(host, role).discard(host.members[1])
+    told = Board.declare_dead
+
+    def lose(board: Board, *arguments: Any) -> None:
+        monkeypatch.setattr(Board, "declare_dead", told)
+        raise StoreLost("at that moment")
+
+    monkeypatch.setattr(Board, "declare_dead", lose)
+    with pytest.raises(StoreLost):
+        begun.go_on(10)
+    begun.go_on(10)
+    assert begun.dead == {host.members[1]}
 
 
 def test_an_agent_that_died_while_it_spoke_is_missed_by_the_next_one(begun: Run) -> None:

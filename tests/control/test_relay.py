@@ -191,6 +191,22 @@ def test_a_request_that_no_store_can_carry_out_is_refused_and_others_are_answere
         assert member.get("a") is None
 
 
+def test_after_an_error_that_nobody_expects_the_next_request_is_answered(
+    door: HostDoor, contents: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(store: Counting, keys: list[str]) -> list[bytes | None]:
+        monkeypatch.undo()
+        raise KeyError("an odd answer")
+
+    with relays({door: contents.clone}):
+        member = through(door)
+        monkeypatch.setattr(Counting, "get_many", fail)
+        with pytest.raises(StoreLost):
+            member.get("a")
+        contents.set("a", b"1")
+        assert through(door).get("a") == b"1"
+
+
 def test_another_relay_takes_the_name_of_one_that_has_ended(door: HostDoor, contents: Counting) -> None:
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(contextlib.ExitStack())

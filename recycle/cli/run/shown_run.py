@@ -216,7 +216,7 @@ class TrainingProgress:
     @property
     def _measured(self) -> float | None:
         """The throughput of the present view, if it is not the first one and some iterations were made in it."""
-        return self.history.measured(self._epoch) if self.history.changes and self._epoch is not None else None
+        return self.history.measured(self._epoch) if self.history.has_changed and self._epoch is not None else None
 
     def _print(self, text: str) -> None:
         self._console.print(text)

@@ -121,7 +121,7 @@ class Board:
 
         Args:
             epoch: the epoch that the run is in.
-            members: who is in it; of anybody else who has not asked in it to be let in, everything goes.
+            members: who is in it; of earlier lives of them, and of those that ask in it to be let in, everything goes.
             ranks: of each of them.
         """
         if self.verdicts.newest(epoch + 1) is not None:

@@ -148,21 +148,17 @@ class Needed(NamedTuple):
     """Whose keys are still needed.
 
     Attributes:
-        names: of the members that are in the run, or have asked to be.
-        lives: in which life each of their servers is, by its name.
+        lives: in which life each server is that is in the run, or has asked to be, by its name.
         hosts: that they are on.
     """
 
-    names: frozenset[str]
     lives: Mapping[str, int]
     hosts: frozenset[str]
 
     @classmethod
     def by(cls, members: Iterable[Member], hosts: Iterable[str]) -> Self:
         """What some members on some hosts need."""
-        members = sorted(members)
-        lives = {str(each.server): each.incarnation for each in members}
-        return cls(frozenset(map(str, members)), lives, frozenset(hosts))
+        return cls({str(each.server): each.incarnation for each in sorted(members)}, frozenset(hosts))
 
 
 def is_outlived(key: str, epoch: int, needed: Needed) -> bool:
@@ -177,11 +173,11 @@ def is_outlived(key: str, epoch: int, needed: Needed) -> bool:
     if kind == "epoch":
         number = rest.partition("/")[0]
         return _is_number(number.removeprefix("-")) and int(number) < epoch
-    if kind in ("home", "whereabouts", "gone"):
-        # They are written once, maybe long before their member asks for anything.
+    if kind in ("home", "whereabouts", "gone", "death"):
+        # They are written once, maybe long before their member asks for anything, or any other rank of it looks.
         server, _, life = rest.partition("/")[0].partition("#")
         return _is_number(life) and int(life) < needed.lives.get(server, 0)
-    return (kind == "death" and rest not in needed.names) or (kind == "beat" and rest not in needed.hosts)
+    return kind == "beat" and rest not in needed.hosts
 
 
 def _is_number(text: str) -> bool:

@@ -170,10 +170,11 @@ class HeartbeatLeader:
         silent = self._silent_agents.observe(now, self._agents | unheard)
         silent |= self._silent_workers.observe(now, self._workers)
         for sender, since in silent.items():
+            # If the store is lost now, it is silent at the next look, too.
+            self._declare_dead(board, [sender.giver], now, since)
             self._agents.pop(sender, None)
             self._workers.pop(sender, None)
             self._excused.add(sender.giver)
-            self._declare_dead(board, [sender.giver], now, since)
 
     def _look_elsewhere(self, board: Board, now: float) -> None:
         begun = isinstance(self._begun, Verdict)
@@ -188,11 +189,11 @@ class HeartbeatLeader:
         unseen = [each for each, home in self._homes.items() if counts.get(home) == 0]
         strays = self._silent_strays.observe(now, dict.fromkeys([*self._strays(), *unseen], 0) if begun else {})
         if strays:
-            self._homes |= dict.fromkeys(strays, "")
             # That nothing is in the store proves nothing: a stranger may delete it. Who lives answers an alarm.
             name, seconds = min(strays).member, now - min(strays.values())
             cause = f"which host {name} is on was not said, or that host gave no sign of life, for {seconds:.1f} s"
             board.failures.raise_alarm(self._view.epoch, cause, f"host {self._host}")
+            self._homes |= dict.fromkeys(strays, "")
 
     def _declare_dead(self, board: Board, silent: Iterable[Participant], now: float, since: float) -> None:
         if board.end.is_reached(self._view):

@@ -115,7 +115,11 @@ class Relay:
             if all(each.request.method == "append" for each in self._asked):
                 await asyncio.sleep(GATHER)
             asked, self._asked = self._asked, []
-            answers = await loop.run_in_executor(self._asker, self._carry_out, [each.request for each in asked])
+            try:
+                answers = await loop.run_in_executor(self._asker, self._carry_out, [each.request for each in asked])
+            except Exception as error:
+                # Whatever it is, those that ask go on without the relay, and it is there for their next request.
+                self._store, answers = None, [_lost(error)] * len(asked)
             for each, answer in zip(asked, answers, strict=True):
                 each.caller.answer(_message(answer))
         self._asking = None
@@ -238,8 +242,8 @@ class _Caller(asyncio.Protocol):
             self._relay.take(request, self)
 
 
-def _lost(error: StoreLost) -> Answer:
-    return Answer(lost=str(error), erased=isinstance(error, StoreErased))
+def _lost(error: Exception) -> Answer:
+    return Answer(lost=str(error) or repr(error), erased=isinstance(error, StoreErased))
 
 
 def _message(answer: Answer) -> bytes:

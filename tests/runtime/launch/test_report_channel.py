@@ -10,6 +10,7 @@ from contextlib import closing
 
 import pytest
 
+from harness.started import wait_until
 from recycle.control.host.channel import SealedChannel
 from recycle.control.membership.addresses import listen_at
 from recycle.control.membership.doors import Door, knock
@@ -81,6 +82,17 @@ def enter(inbox):
     """A connection of a process that has the token, and may say anything."""
     guest = knock(inbox.address, "token", PURPOSE, 10.0, 120.0)
     return closing(SealedChannel(guest, "token", "member", "launcher"))
+
+
+def test_messages_that_always_come_have_an_end(inbox):
+    """The launcher has more to do than to hear, and what it does with a message may take longer than the next one."""
+    send = LauncherConnection(inbox.address, "token", "W0_0#0", 1)
+    send(STILL_THERE)
+    for dealt_with, _ in enumerate(inbox.take_all(120)):
+        assert dealt_with < 10
+        send(STILL_THERE)
+        wait_until(lambda: inbox._received.qsize())
+    assert next_report(inbox).message == STILL_THERE
 
 
 def test_noise_and_whoever_hangs_up_at_once_do_no_harm(inbox):

@@ -96,11 +96,16 @@ class ReportInbox:
             return None
 
     def take_all(self, timeout: float) -> Iterator[Received]:
-        """All messages that are there, or come while those are dealt with; waits so many seconds for a first one."""
+        """All messages that are there together with the first one, for which it waits so many seconds.
+
+        Those that come while these are dealt with are left for the next call. Otherwise there might be no end.
+        """
         received = self.take(timeout)
+        left = self._received.qsize()
         while received is not None:
             yield received
-            received = self.take(0)
+            received = self.take(0) if left else None
+            left -= 1
 
     def take_rest(self, timeout: float = LAST) -> Iterator[Received]:
         """All messages of processes that have ended; those that other processes send are waited for so many seconds."""
