@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from harness.examples import QUICK, paper_job
@@ -27,6 +28,7 @@ from recycle.control.membership.view import Member, View
 from recycle.errors import NoPlanError, PlanningFailed
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
+from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.notices import Notices
 from recycle.runtime.recover.admission import Admission
 from recycle.runtime.recover.gathering import Gathering
@@ -253,6 +255,9 @@ def test_a_plan_that_is_made_for_a_view_is_found_by_another_member():
     assert found.programs[SECOND.server] == made[0].programs[SECOND.server]
     assert len(made) == 1
     assert mine.choose(Verdict(1, NAMES, 5)).plan == FIRST
+    # Who comes late to a view finds that the others have done with it.
+    with pytest.raises(ViewBroken, match="the plan of view 2 is gone"):
+        theirs.text(msgspec.structs.replace(verdict, epoch=2))
 
 
 @pytest.mark.parametrize("error", [NoPlanError, PlanningFailed])
