@@ -2,11 +2,13 @@
 
 import os
 import signal
+import time
 
 import pytest
 
 from harness.processes import send_signal
 from harness.waiting import ForReturn, wait_between
+from recycle.control.membership.durations import Durations
 from recycle.errors import RunFailed
 from recycle.faults.menu import Fault, Kind
 from recycle.job import Server
@@ -209,3 +211,29 @@ def test_without_the_store_a_checkpoint_is_made_and_named_when_a_server_fails(tm
     run = Trained(folder, loss, on_event=kill_when_saved, iterations=2000)
     (step,) = run.steps
     assert f"while the store was lost: go on from step {step} with --resume" in run.error
+
+
+@pytest.mark.long
+def test_who_writes_to_a_slow_disk_is_waited_for(tmp_path, reference, monkeypatch):
+    write, path = checkpointing.write_stage, tmp_path / "process"
+    begin = GptServer.__init__
+
+    def begin_and_tell(server, run, which, *arguments, **keywords):
+        if which == Server(1, 0):
+            path.write_text(str(os.getpid()))
+        begin(server, run, which, *arguments, **keywords)
+
+    def write_slowly(root, step, stage, state):
+        if step == 4 and stage == shard(1, 0) and path.exists():
+            os.kill(int(path.read_text()), signal.SIGKILL)
+            path.unlink()
+            time.sleep(20)
+        write(root, step, stage, state)
+
+    monkeypatch.setattr(GptServer, "__init__", begin_and_tell)
+    monkeypatch.setattr(checkpointing, "write_stage", write_slowly)
+    durations = Durations(beat=0.25, silence=10.0, hang=10.0, rebuild=10.0, answer=10.0)
+    run = Trained(tmp_path / "run", checkpoint_every=4, durations=durations)
+    run.require_same(reference)
+    assert {each.server for each in run.of(DeathLine)} == {"W1_0"}, run.story
+    assert run.steps == [8, 12]

@@ -1,5 +1,6 @@
 """The queue of events, the talk of members between two views, and the plans of views."""
 
+import time
 from types import SimpleNamespace
 
 import msgspec
@@ -34,6 +35,7 @@ from recycle.runtime.recover.admission import Admission
 from recycle.runtime.recover.gathering import Gathering
 from recycle.runtime.recover.plans import FIRST, Plans, ViewPlans
 from recycle.runtime.recover.recovery import Recovery
+from recycle.runtime.recover.standstill import DISK
 from recycle.runtime.recover.training_loop import TrainingLoop
 
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2)
@@ -236,6 +238,19 @@ def test_who_does_not_answer_in_time_is_overdue_again_and_again(monkeypatch):
     late = [each for each in [*heard, *talk.look()] if isinstance(each, Overdue)]
     assert [each.member for each in late] == [THIRD, FOURTH] * 2
     assert len({each.id for each in late}) == 4
+
+
+def test_who_may_wait_for_a_disk_is_overdue_later(monkeypatch):
+    talk = Talk(SECOND)
+    talk.board.failures.publish_report(report(FIRST_MEMBER))
+    assert talk.look() == []
+    talk.board.failures.tell_between(0, FOURTH)
+    talk.board.failures.tell_between(1, THIRD)
+    now = time.monotonic() + Durations().answer + 1
+    monkeypatch.setattr("recycle.runtime.recover.gathering.time.monotonic", lambda: now)
+    assert [each.member for each in talk.look() if isinstance(each, Overdue)] == [THIRD]
+    now += DISK
+    assert [each.member for each in talk.look() if isinstance(each, Overdue)] == [THIRD, FOURTH]
 
 
 def test_a_plan_that_is_made_for_a_view_is_found_by_another_member():
