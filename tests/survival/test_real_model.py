@@ -189,7 +189,8 @@ def test_what_one_server_lacks_while_it_trains_is_its_own_death(tmp_path, refere
         run.require_same(reference)
         assert {each.server for each in run.of(DeathLine)} == {"W1_1"}
     else:
-        assert run.error.startswith("no server reached the end of the run: ")
+        # The last ones may see that the others are dead before they fail themselves.
+        assert run.error.startswith(("no server reached the end of the run: ", "no live server of stage "))
 
 
 def test_without_the_store_a_checkpoint_is_made_and_named_when_a_server_fails(tmp_path, monkeypatch):
