@@ -119,11 +119,15 @@ def finished(folder: Path, step: int, iterations: int) -> RunError:
     return RunError(f"iterations is {iterations}, and {folder} has {step} of them already; ask for more")
 
 
-def find_damage(folder: Path) -> str:
-    """What is missing of a checkpoint, or is not as it was written; empty if it is whole. It reads all of it."""
+def find_damage(folder: Path, shards: Sequence[str] = ()) -> str:
+    """What is missing of a checkpoint, or is not as it was written; empty if it is whole. It reads all of it.
+
+    Args:
+        folder: of the checkpoint.
+        shards: the folders of the parts that are read; all if none is named.
+    """
     try:
-        shards = from_json(read_bytes(folder / MANIFEST), Manifest).shards
-        for shard in shards:
+        for shard in shards or from_json(read_bytes(folder / MANIFEST), Manifest).shards:
             digests = from_json(read_bytes(_inside(folder, shard) / DIGESTS), dict[str, str])
             for name, digest in digests.items():
                 if digest_of(_inside(folder / shard, name)) != digest:

@@ -2,22 +2,24 @@
 
 import os
 import signal
+import time
 
 import pytest
 
 from harness.processes import send_signal
 from harness.waiting import ForReturn, wait_between
+from recycle.control.membership.durations import Durations
 from recycle.errors import RunFailed
 from recycle.faults.menu import Fault, Kind
 from recycle.job import Server
 from recycle.megatron.gpt import checkpointing
-from recycle.megatron.gpt.checkpointing import Checkpointing
+from recycle.megatron.gpt.checkpointing import Checkpointing, shard
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.plan.instruction import Op
 from recycle.record.recording import DeathLine, EvaluationLine, IterationLine
-from recycle.runtime.checkpoint_folders import checkpoints
-from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.checkpoint_folders import checkpoints, folder_of
+from recycle.runtime.errors import ConnectionLost, RunError
 from tests.survival.trained import ITERATIONS, SAME, Trained, fault
 
 pytestmark = pytest.mark.usefixtures("short_text")
@@ -149,6 +151,48 @@ def test_a_lost_stage_is_restored_from_the_checkpoint_by_itself(tmp_path, refere
     assert any(each.restore == "checkpoint" and each.step == 4 for each in run.views)
 
 
+def test_a_checkpoint_that_is_damaged_while_the_run_goes_on_is_set_aside(tmp_path, reference, monkeypatch):
+    complete = checkpointing.complete
+
+    def complete_and_damage(root, manifest, *others):
+        complete(root, manifest, *others)
+        if manifest.step == 4:
+            (path,) = (folder_of(root, 4) / shard(1, 0)).glob("*.distcp")
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2] ^= 1
+            path.write_bytes(content)
+            # One that is being copied to the folder, or removed from it.
+            folder_of(root, 99).mkdir(exist_ok=True)
+
+    monkeypatch.setattr(checkpointing, "complete", complete_and_damage)
+    faults = [fault(Kind.KILL, f"W{pipeline}_1", 5, Op.F) for pipeline in range(3)]
+    run = Trained(tmp_path / "run", *faults, checkpoint_every=2)
+    run.require_same(reference)
+    assert [each.step for each in run.views if each.restore == "checkpoint"] == [2], run.story
+    (told,) = [text for text in run.texts("warning") if "set aside" in text]
+    assert "__0_0.distcp is not as it was written: the checkpoint is set aside as" in told
+
+
+@pytest.mark.parametrize("failing", ["W1_1", "all servers"])
+def test_what_one_server_lacks_while_it_trains_is_its_own_death(tmp_path, reference, monkeypatch, failing):
+    iterate = GptServer.iterate
+
+    def fail_at_five(server, step):
+        if step == 5 and failing in (str(server._server), "all servers"):
+            raise RunError("nothing can listen at 127.0.0.1")
+        iterate(server, step)
+
+    monkeypatch.setattr(GptServer, "iterate", fail_at_five)
+    run = Trained(tmp_path / "run")
+    assert "W1_1 failed: nothing can listen at 127.0.0.1" in run.texts("warning")
+    if failing == "W1_1":
+        run.require_same(reference)
+        assert {each.server for each in run.of(DeathLine)} == {"W1_1"}
+    else:
+        # The last ones may see that the others are dead before they fail themselves.
+        assert run.error.startswith(("no server reached the end of the run: ", "no live server of stage "))
+
+
 def test_without_the_store_a_checkpoint_is_made_and_named_when_a_server_fails(tmp_path, monkeypatch):
     folder, process = tmp_path / "run", tmp_path / "process"
     begin = GptServer.__init__
@@ -168,3 +212,29 @@ def test_without_the_store_a_checkpoint_is_made_and_named_when_a_server_fails(tm
     run = Trained(folder, loss, on_event=kill_when_saved, iterations=2000)
     (step,) = run.steps
     assert f"while the store was lost: go on from step {step} with --resume" in run.error
+
+
+@pytest.mark.long
+def test_who_writes_to_a_slow_disk_is_waited_for(tmp_path, reference, monkeypatch):
+    write, path = checkpointing.write_stage, tmp_path / "process"
+    begin = GptServer.__init__
+
+    def begin_and_tell(server, run, which, *arguments, **keywords):
+        if which == Server(1, 0):
+            path.write_text(str(os.getpid()))
+        begin(server, run, which, *arguments, **keywords)
+
+    def write_slowly(root, step, stage, state):
+        if step == 4 and stage == shard(1, 0) and path.exists():
+            os.kill(int(path.read_text()), signal.SIGKILL)
+            path.unlink()
+            time.sleep(20)
+        write(root, step, stage, state)
+
+    monkeypatch.setattr(GptServer, "__init__", begin_and_tell)
+    monkeypatch.setattr(checkpointing, "write_stage", write_slowly)
+    durations = Durations(beat=0.25, silence=10.0, hang=10.0, rebuild=10.0, answer=10.0)
+    run = Trained(tmp_path / "run", checkpoint_every=4, durations=durations)
+    run.require_same(reference)
+    assert {each.server for each in run.of(DeathLine)} == {"W1_0"}, run.story
+    assert run.steps == [8, 12]

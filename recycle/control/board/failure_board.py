@@ -62,6 +62,14 @@ class FailureBoard(BoardPart):
         """What was said of that, after it was or a time in seconds is over. The connection is busy for that long."""
         return self._sealed.read(keys.stop(epoch, participant), int, timeout)
 
+    def tell_between(self, epoch: int, member: Member) -> None:
+        """Say that a member was in no iteration when it heard the alarm of an epoch, and may wait for a disk."""
+        self._sealed.write(keys.between(epoch, member), True)
+
+    def is_between(self, epoch: int, member: Member) -> bool:
+        """Whether that was said."""
+        return self._sealed.read(keys.between(epoch, member), bool) is True
+
     def log(self, epoch: int) -> Log[Report | Death]:
         """What was told in an epoch."""
         return Log(self._sealed, keys.log(epoch), Report | Death)  # type: ignore[arg-type]  # a union is a form too

@@ -56,6 +56,11 @@ def stop(epoch: int, participant: Participant) -> str:
     return f"epoch/{epoch}/stop/{participant.member}/{participant.rank.number}"
 
 
+def between(epoch: int, member: Member) -> str:
+    """A member was in no iteration when it heard the alarm of an epoch."""
+    return f"epoch/{epoch}/between/{member}"
+
+
 def log(epoch: int) -> str:
     """What members report in an epoch, and who of them died."""
     return f"epoch/{epoch}/log"

@@ -2,24 +2,34 @@
 
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
 
 from recycle.control.membership.view import ServerRank
-from recycle.errors import RunFailed
+from recycle.errors import RunFailed, UserError
 from recycle.holding import live_holders
 from recycle.job import Server
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.shared.stage_training import StageTraining
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Reporter
-from recycle.runtime.checkpoint_folders import Manifest, checkpoints, folder_of
+from recycle.runtime.checkpoint_folders import Manifest, checkpoints, find_damage, folder_of
+from recycle.runtime.errors import ConnectionLost, RunError
 from recycle.runtime.keep.saving import Saving
 from recycle.runtime.net.network import Network
 from recycle.runtime.recover.view_reports import now
-from recycle.runtime.step.checkpoint import VERSION, complete, give_up, read_manifest, read_stage, write_stage
+from recycle.runtime.step.checkpoint import (
+    VERSION,
+    complete,
+    give_up,
+    read_manifest,
+    read_stage,
+    set_aside,
+    write_stage,
+)
 
 _LAYER = re.compile(r"(?<=\blayers\.)\d+(?=\.)")
 
@@ -60,21 +70,30 @@ class Checkpointing:
         self._due_again = 0.0
 
     def load(self, step: int) -> None:
-        """See Durable.
+        """See Durable; one that is damaged is set aside, so that the next view takes the one before.
 
         Raises:
-            RunError: it cannot be read, or is of another model.
+            RunError: it is of another model.
+            ConnectionLost: it is damaged.
         """
         folder = folder_of(self._run.checkpoints, step)
-        written = self._cut._replace(stages=read_manifest(folder, self._settings).settings[STAGES])
-        stages = self._training.chunks
-        states = [read_recut(folder, stage, self._rank.number, self._cut, written) for stage in stages]
+        try:
+            written = self._cut._replace(stages=read_manifest(folder, self._settings).settings[STAGES])
+            stages = self._training.chunks
+            states = [read_recut(folder, stage, self._rank.number, self._cut, written) for stage in stages]
+        except UserError as error:
+            if folder.exists():  # no other server was faster
+                text = f"{error}: the checkpoint is set aside as {set_aside(folder)}, and the one before is taken"
+                self._reporter.tell(InstantLine("warning", now(), str(self._server), text))
+            raise ConnectionLost(str(error)) from error
         self._training.take(step, folder, states)
 
     def durable(self) -> int | None:
-        """See Durable."""
-        found = checkpoints(self._run.checkpoints)
-        return read_manifest(found[-1], self._settings).step if found else None
+        """See Durable; what cannot be read is passed over."""
+        for folder in reversed(checkpoints(self._run.checkpoints)):
+            with suppress(UserError):
+                return read_manifest(folder, self._settings).step
+        return None
 
     def manifest(self, step: int) -> Manifest:
         """What the checkpoint of a step is of."""
@@ -181,7 +200,7 @@ def read_recut(folder: Path, stage: int, rank: int, cut: Cut, written: Cut) -> d
         written: how the model was cut when the checkpoint was made. What is read may hold more than the stage then.
 
     Raises:
-        RunError: it cannot be read.
+        RunError: it is damaged, or cannot be read.
     """
     mine = cut.of_stage(stage)
     state: dict[str, torch.Tensor] = {}
@@ -189,6 +208,9 @@ def read_recut(folder: Path, stage: int, rank: int, cut: Cut, written: Cut) -> d
         theirs = written.of_stage(other)
         if mine.start < theirs.stop and theirs.start < mine.stop:
             ahead = theirs.start - mine.start
+            # Torch would read altered numbers without a word.
+            if damage := find_damage(folder, [shard(other, rank)]):
+                raise RunError(damage)
             for name, tensor in read_stage(folder, shard(other, rank)).items():
                 state[_LAYER.sub(lambda found: str(int(found[0]) + ahead), name)] = tensor  # noqa: B023 - called at once
     return state

@@ -43,7 +43,7 @@ class AlarmWatch:
         endpoint: where the store is.
         durations: how long is waited for what.
         tidy: called again and again while there is no alarm; what it does delays the next one.
-        explain: called with the cause of an alarm before the main thread is freed.
+        explain: called with the cause of an alarm before the main thread is freed; whether that is in no iteration.
         ranks: of a server.
 
     Attributes:
@@ -62,7 +62,7 @@ class AlarmWatch:
         endpoint: Endpoint,
         durations: Durations,
         tidy: Callable[[Board], None],
-        explain: Callable[[str], None],
+        explain: Callable[[str], bool],
         ranks: int = 1,
     ) -> None:
         self.noticed = 0.0
@@ -246,7 +246,7 @@ class AlarmWatch:
                 return
             self.cause = alarm.cause
             self.noticed = time.monotonic()
-        self._explain(alarm.cause)
+        between = self._explain(alarm.cause)
         halted, closed = False, False
         while not halted:
             with self._changed:
@@ -257,6 +257,9 @@ class AlarmWatch:
                 # Where there is no thread for it, there may be one the next time.
                 with suppress(NoneLeft):
                     start_thread(network.unblock, "giving up", 0)
+                if between:
+                    board.failures.tell_between(epoch, network.view.member(network.server))
+                    between = False
                 closed = closed or self._close(board, epoch, network)
             with self._changed:
                 halted = self._changed.wait_for(lambda: self._is_halted(epoch), 0.0 if not closed else AGAIN)

@@ -18,6 +18,7 @@ from recycle.control.membership.messages import Alarm, Death, Opening, Report, V
 from recycle.control.membership.participant import participants_of
 from recycle.control.membership.view import SOLE, Member, ServerRank, View
 from recycle.control.store.log import LogReader
+from recycle.runtime.recover.standstill import DISK
 from recycle.runtime.recover.store_connection import StoreConnection
 
 # Seconds for which who leads waits for the next entry: the longest that it overlooks one behind a hole.
@@ -187,8 +188,10 @@ class Gathering:
             yield from self._look_again(machine)
         if overdue:
             yield from self.listen(view)
+        # Who waits for a disk cannot be interrupted.
+        patient = overdue and waited <= durations.answer + DISK
         for member in view.members if overdue else ():
-            if not self._has_told(member):
+            if not (self._has_told(member) or (patient and board.failures.is_between(view.epoch, member))):
                 yield Overdue(f"overdue/{next(self._ids)}", view.epoch, member)
         if machine.pauses and waited > durations.transfer:
             # Who comes late to a pause owes nothing, but no iteration has anybody wait for longer.

@@ -14,6 +14,7 @@ from recycle.plan.catalogue import Catalogue, Found
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.moves import Mover
 from recycle.plan.plan import Plan
+from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.recover.store_connection import StoreConnection
 
 FIRST = FirstPlan()
@@ -146,10 +147,14 @@ class ViewPlans:
 
         Raises:
             StoreLost: it cannot be read.
+            ConnectionLost: it is gone, as the others are in a later view.
         """
         match verdict.plan:
             case PublishedPlan(author):
-                return self._store.board.plans.find(verdict.epoch, Member.parse(author)) or b""
+                text = self._store.board.plans.find(verdict.epoch, Member.parse(author))
+                if text is None:
+                    raise ConnectionLost(f"the plan of view {verdict.epoch} is gone")
+                return text
             case _:
                 return b""
 

@@ -98,13 +98,17 @@ class StandstillWatch:
         self._joint_lengths: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=KNOWN))
         # Of the iteration that is under way, or was last.
         self._began = self._ended = 0.0
-        self._raised = False
+        self._raised, self._is_over = False, True
 
     def begin(self, epoch: int, plan: Plan) -> None:
         """A view has begun, which works by a plan."""
-        self._epoch, self._plan, self._raised = epoch, plan, False
-        self._place = self._joint = None
-        self._began = 0.0
+        self._plan, self._place, self._joint, self._began = plan, None, None, 0.0
+        # Last: from here on, the other thread judges what it finds.
+        self._epoch, self._raised, self._is_over = epoch, False, False
+
+    def end(self) -> None:
+        """The view is over: where this server was in it may still be asked for, and nothing there takes too long."""
+        self._is_over = True
 
     def before(self, iteration: int, instruction: Instruction) -> None:
         """See Hooks."""
@@ -140,28 +144,34 @@ class StandstillWatch:
 
         Between two iterations the training code alone may take any time.
         """
-        place, joint, now, least, first = self._place, self._joint, self._now(), LEAST, FIRST
+        epoch, place, joint, began = self._epoch, self._place, self._joint, self._began
+        now, least, first = self._now(), LEAST, FIRST
         if joint is not None:
             what, passed, lengths = joint.what, now - joint.since, self._joint_lengths[joint.what]
             least, first = (DISK, math.inf) if joint.writes else (least, first)
         elif place is not None:
-            what, passed, lengths = f"iteration {place.iteration + 1}", now - self._began, self._lengths
+            what, passed, lengths = f"iteration {place.iteration + 1}", now - began, self._lengths
         else:
             return
-        if self._raised or passed < patience(lengths, least, first):
+        if self._is_over or self._raised or passed < patience(lengths, least, first):
             return
         self._raised = True
         usual = f", {passed / median(lengths):.0f} times as long as usual" if lengths else ""
         noticed = f"{CAUSE}{what} has taken {passed:.0f} s"
-        board.failures.raise_alarm(self._epoch, f"{noticed}{usual}, and {self._said(place, joint)[0]}", self._name)
+        board.failures.raise_alarm(epoch, f"{noticed}{usual}, and {self._said(place, joint)[0]}", self._name)
         # Many notice it at once, and what all of them say is printed once.
         self._warn(f"{noticed}; all servers stop, and wait for one that is stuck")
 
-    def explain(self, cause: str) -> None:
-        """From another thread, before the one that trains is freed: in a standstill, say where this rank is."""
+    def explain(self, cause: str) -> bool:
+        """From another thread, before the one that trains is freed: in a standstill, say where this rank is.
+
+        Returns:
+            Whether it is in no iteration, where it may wait for a disk.
+        """
         if cause.startswith(CAUSE):
             frame, (line, waits) = self._frame(), self._said(self._place, self._joint)
             self._tell(not waits, line, "" if frame is None else "".join(traceback.format_stack(frame)))
+        return self._place is None or self._is_over
 
     def _said(self, place: ListPosition | None, joint: JointWork | None) -> tuple[str, bool]:
         """Where this rank is, in words, and whether it waits for others there."""

@@ -165,6 +165,7 @@ class Survivor:
         """
         _forget_frames(error)
         recovery, watch = self._recovery, self._alarm_watch
+        self._standstill.end()
         broken = recovery.view.epoch
         self._reports.notice(watch.noticed)
         watch.halt()

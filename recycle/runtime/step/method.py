@@ -17,7 +17,7 @@ class Method(NamedTuple):
         staggered: whether stages step on their own; otherwise all wait for each other before they reduce.
         addends: where sums are exact, the most that each element of a gradient gets in an iteration; 0 where not.
         keep: whether the state before the last step is kept, so that the step can be undone.
-        prepare: called before each step with the optimizer and the iteration's number: sets learning rates.
+        prepare: called once before each step with the optimizer and the iteration's number: sets learning rates.
         scale: how the scale of losses changes; None where they are not scaled.
         shards: how the optimizer is cut into shards, of which each peer of a stage holds some; None where all hold all.
     """

@@ -129,7 +129,11 @@ class Durable(Protocol):
     """Checkpoints, where training makes its own."""
 
     def load(self, step: int) -> None:
-        """Take the version of a checkpoint."""
+        """Take the version of a checkpoint.
+
+        Raises:
+            ConnectionLost: it is damaged, and not there any more.
+        """
 
     def durable(self) -> int | None:
         """The newest step of which there is a checkpoint."""

@@ -340,19 +340,20 @@ class TorchUpdate:
 
     def _make(self, which: slice) -> None:
         """Step some parameters."""
-        self._begin_step()
-        if self._method.prepare is not None:
+        if self._method.prepare is not None and not self._stepping:
             self._method.prepare(self.optimizer, self.versions.newest)
+        self._begin_step()
         self._steps.make(which)
 
     def _apply(self, factor: float, which: slice = EVERYTHING) -> None:
         """Make a step with the reduced gradient times a factor, or what is left of it; with 0, only count it."""
-        self._begin_step()
         if factor not in (0.0, 1.0):
             self.sums.scale(factor)
         if not self._pending:
             self._tell(factor)
-        if factor:
+        if not factor:
+            self._begin_step()
+        else:
             self._make(which)
             for parameter, bound in zip(self.main, self.sums.bounds, strict=False):
                 # With the optimizer's state, a parameter's bound gets into every version, checkpoint and copy.

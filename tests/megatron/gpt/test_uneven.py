@@ -26,6 +26,9 @@ MODEL = ModelOptions(
     clip=0.5,
     exact=True,
     per_token_loss=True,
+    warm_up=2,
+    decay="cosine",
+    decay_steps=4,
 )
 
 

@@ -15,7 +15,7 @@ from recycle.control.membership.durations import Durations
 from recycle.control.membership.errors import StoreErased, StoreLost
 from recycle.control.membership.messages import Death, Description, JoinRequest, Verdict
 from recycle.control.membership.participant import Participant
-from recycle.control.membership.view import SOLE, Member
+from recycle.control.membership.view import SOLE, Member, View
 from recycle.job import Server
 from recycle.runtime.launch.supervise.cancellation import Cancellation
 from recycle.runtime.net.stop_line import NO_LINE
@@ -101,6 +101,21 @@ def test_a_rank_says_why_it_is_where_it_is_before_it_is_freed_from_there():
     wait_until(lambda: "freed" in happened)
     watch.stop()
     assert happened[:2] == ["standstill: here", "freed"]
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_who_may_wait_for_a_disk_says_so_when_it_hears_the_alarm(between):
+    store, member, freed = MemoryStore(), Member(Server(0, 0), 0), threading.Event()
+    watch, failures = watch_of(store, alarmed=lambda _: between), Board(store, "token").failures
+    watch.start()
+    view = View(4, (member,))
+    watch.follow(4, SimpleNamespace(unblock=freed.set, view=view, server=member.server, line=NO_LINE, rank=SOLE))
+    failures.raise_alarm(4, "W0_1 died", "W0_1")
+    assert freed.wait(60)
+    if between:
+        wait_until(lambda: failures.is_between(4, member))
+    watch.stop()
+    assert failures.is_between(4, member) is between
 
 
 def test_ranks_hear_where_they_stop_though_nothing_is_given_up_before_they_have_begun_it():

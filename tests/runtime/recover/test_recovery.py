@@ -1,7 +1,9 @@
 """The queue of events, the talk of members between two views, and the plans of views."""
 
+import time
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from harness.examples import QUICK, paper_job
@@ -27,11 +29,13 @@ from recycle.control.membership.view import Member, View
 from recycle.errors import NoPlanError, PlanningFailed
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
+from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.notices import Notices
 from recycle.runtime.recover.admission import Admission
 from recycle.runtime.recover.gathering import Gathering
 from recycle.runtime.recover.plans import FIRST, Plans, ViewPlans
 from recycle.runtime.recover.recovery import Recovery
+from recycle.runtime.recover.standstill import DISK
 from recycle.runtime.recover.training_loop import TrainingLoop
 
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2)
@@ -236,6 +240,19 @@ def test_who_does_not_answer_in_time_is_overdue_again_and_again(monkeypatch):
     assert len({each.id for each in late}) == 4
 
 
+def test_who_may_wait_for_a_disk_is_overdue_later(monkeypatch):
+    talk = Talk(SECOND)
+    talk.board.failures.publish_report(report(FIRST_MEMBER))
+    assert talk.look() == []
+    talk.board.failures.tell_between(0, FOURTH)
+    talk.board.failures.tell_between(1, THIRD)
+    now = time.monotonic() + Durations().answer + 1
+    monkeypatch.setattr("recycle.runtime.recover.gathering.time.monotonic", lambda: now)
+    assert [each.member for each in talk.look() if isinstance(each, Overdue)] == [THIRD]
+    now += DISK
+    assert [each.member for each in talk.look() if isinstance(each, Overdue)] == [THIRD, FOURTH]
+
+
 def test_a_plan_that_is_made_for_a_view_is_found_by_another_member():
     whole = make_plan(JOB, (), Mode(), QUICK)
     store = SimpleNamespace(board=Board(MemoryStore(), "token"))
@@ -253,6 +270,9 @@ def test_a_plan_that_is_made_for_a_view_is_found_by_another_member():
     assert found.programs[SECOND.server] == made[0].programs[SECOND.server]
     assert len(made) == 1
     assert mine.choose(Verdict(1, NAMES, 5)).plan == FIRST
+    # Who comes late to a view finds that the others have done with it.
+    with pytest.raises(ViewBroken, match="the plan of view 2 is gone"):
+        theirs.text(msgspec.structs.replace(verdict, epoch=2))
 
 
 @pytest.mark.parametrize("error", [NoPlanError, PlanningFailed])

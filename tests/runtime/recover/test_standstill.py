@@ -146,6 +146,30 @@ def test_of_a_first_thing_that_waits_for_no_disk_it_is_known_when_it_stands_stil
         assert run.look() == f"{CAUSE}an evaluation has taken 601 s, and W0_0 has been in an evaluation for 601 s"
 
 
+def test_while_servers_recover_nothing_stands_still(plan):
+    run = Run(plan, LAST_STAGE)
+    for number in range(3):
+        run.iterate(number)
+    run.iterate(3, until=instruction_of(plan, LAST_STAGE, Op.F))
+    run.watch.end()
+    run.time += 100 * FIRST
+    assert run.look() is None
+    # Who is asked why it did not stop says where it was. It may read from a disk now.
+    assert run.watch.explain(CAUSE)
+    ((_, line, _),) = run.told
+    assert line.startswith("W0_1 has been at 1F")
+    run.watch.begin(4, plan)
+    assert run.look() is None
+    assert run.watch.explain("W0_0 died")
+    run.iterate(3, until=instruction_of(plan, LAST_STAGE, Op.F))
+    assert not run.watch.explain("W0_0 died")
+    run.time += FACTOR * USUAL + USUAL
+    run.watch.look(run.board)
+    assert run.board.failures.alarm(4).cause.startswith(f"{CAUSE}iteration 4 has taken")
+    assert run.board.failures.alarm(3) is None
+    assert not run.watch.explain("W0_0 died")
+
+
 def test_a_rank_says_where_it_is_for_whom_it_waits_and_what_its_code_does(plan):
     run = Run(plan, FIRST_STAGE)
     run.iterate(0, until=instruction_of(plan, FIRST_STAGE, Op.REDUCE))

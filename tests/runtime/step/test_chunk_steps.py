@@ -1,5 +1,6 @@
 """A server's chunks are stepped one after the other, and to the bit as all of them together are."""
 
+from itertools import permutations
 from types import SimpleNamespace
 
 import pytest
@@ -13,11 +14,14 @@ from recycle.runtime.net.network import Alone
 from recycle.runtime.net.peers import ChunkPeers
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.method import Method
-from recycle.runtime.step.optimizers import make_optimizer
+from recycle.runtime.step.optimizers import RateSchedule, make_optimizer, set_rate
 from recycle.runtime.step.update import TorchUpdate
 
 CHUNKS = (1, 4)
 SERVER = Server(0, 1)
+
+# Every step up to the sixth has a rate of its own.
+SCHEDULE = RateSchedule(0.01, 0.001, warm_up=3, end=6, decay="cosine")
 
 
 class Peers(Alone):
@@ -37,22 +41,29 @@ class Peers(Alone):
         return super().start_sum(tensor)
 
 
+def make_chunk(chunk, dtype=torch.float32):
+    source = torch.Generator().manual_seed(100 + chunk)
+    return [torch.nn.Parameter(torch.randn(shape, generator=source).to(dtype)) for shape in ((5, 3), (3,))]
+
+
+def gradients_of(chunk, step):
+    source = torch.Generator().manual_seed(10 * step + chunk)
+    return [torch.randn(shape, generator=source) for shape in ((5, 3), (3,))]
+
+
 class Trained:
     """Two chunks with peers of their own, whose gradients follow from the step."""
 
-    def __init__(self, dtype=torch.float32, after_reduction=None, chunks=CHUNKS, **method):
-        source = torch.Generator().manual_seed(1)
-        self.parameters = [
-            [torch.nn.Parameter(torch.randn(shape, generator=source).to(dtype)) for shape in ((5, 3), (3,))]
-            for _ in chunks
-        ]
+    def __init__(self, dtype=torch.float32, after_reduction=None, chunks=CHUNKS, kind="adamw", **method):
+        self.chunks = chunks
+        self.parameters = [make_chunk(chunk, dtype) for chunk in chunks]
         self.update = TorchUpdate(
             MainParameters(*self.parameters),
-            lambda members: make_optimizer("adamw", members, 0.01, 0.1, 0.9),
+            lambda members: make_optimizer(kind, members, 0.01, 0.1, 0.9),
             2,
             chunks,
             5,
-            Method(staggered=True, keep=True, **method),
+            Method(staggered=True, keep=True, prepare=SCHEDULE.prepare, **method),
         )
         self.groups = {chunk: Peers() for chunk in chunks}
         view = View.among([SERVER])
@@ -63,19 +74,19 @@ class Trained:
         self.update.connect(network, peers, after_reduction)
 
     def collect(self, step, factor=1.0):
-        source = torch.Generator().manual_seed(step)
-        for each in self.update.main:
-            each.grad.add_(torch.randn(each.shape, generator=source), alpha=factor)
+        gradients = [each for chunk in self.chunks for each in gradients_of(chunk, step)]
+        for each, gradient in zip(self.update.main, gradients, strict=True):
+            each.grad.add_(gradient, alpha=factor)
         self.update.collect()
 
     def act(self, chunk, *, last):
         self.update.reduce(chunk, last=last)
         self.update.step(chunk, last=last)
 
-    def train(self, step):
+    def train(self, step, order=CHUNKS):
         self.collect(step)
-        for chunk in CHUNKS:
-            self.act(chunk, last=chunk == CHUNKS[-1])
+        for chunk in order:
+            self.act(chunk, last=chunk == order[-1])
 
     def state(self, chunk=None):
         """Of all chunks, or of one: parameters in full precision and moments."""
@@ -91,6 +102,28 @@ def same(first, second):
     return len(first) == len(second) and all(map(torch.equal, first, second))
 
 
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+@pytest.mark.parametrize("held", [(1,), (1, 4), (0, 2, 4)], ids=str)
+def test_in_every_order_and_after_deaths_they_step_as_a_model_does_that_is_not_cut(held, kind):
+    whole = [each for chunk in held for each in make_chunk(chunk)]
+    optimizer = make_optimizer(kind, whole, 0.01, 0.1, 0.9)
+    servers = {order: Trained(chunks=held, kind=kind) for order in permutations(held)}
+    for step in range(8):
+        set_rate(optimizer, SCHEDULE.at(step))
+        for each, gradient in zip(whole, (each for chunk in held for each in gradients_of(chunk, step)), strict=True):
+            each.grad = gradient / 2
+        optimizer.step()
+        for order, trained in servers.items():
+            broken = trained.groups[order[step % len(order)]]
+            broken.gone = True
+            with pytest.raises(ConnectionLost):
+                trained.train(step, order)
+            trained.update.drop()
+            broken.gone = False
+            trained.train(step, order)
+            assert same([each for own in trained.parameters for each in own], whole), f"iteration {step + 1}, {order}"
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_in_either_order_and_together_they_make_the_same_bits(dtype):
     together, apart = Trained(dtype, after_reduction=lambda: None), Trained(dtype)
@@ -104,7 +137,8 @@ def test_in_either_order_and_together_they_make_the_same_bits(dtype):
         together.act(order[1], last=True)
         still = [apart.state(chunk)[:2] for chunk in order]
         apart.act(order[0], last=False)
-        assert not same(apart.state(order[0])[:2], still[0])
+        # The warm-up begins with a rate of zero.
+        assert same(apart.state(order[0])[:2], still[0]) == (step == 0)
         assert same(apart.state(order[1])[:2], still[1])
         assert apart.update.versions.newest == step
         apart.act(order[1], last=True)
@@ -177,11 +211,10 @@ def test_a_chunk_is_summed_while_gradients_of_others_come(addends):
     at_once.collect(0)
     for chunk in CHUNKS:
         at_once.update.reduce(chunk, last=False)
-    source = torch.Generator().manual_seed(0)
     members = list(beside.update.main)
     for chunk, mine in zip(CHUNKS, (members[:2], members[2:]), strict=True):
-        for each in mine:
-            each.grad.add_(torch.randn(each.shape, generator=source))
+        for each, gradient in zip(mine, gradients_of(chunk, 0), strict=True):
+            each.grad.add_(gradient)
         beside.update.collect()
         beside.update.start_reduction(chunk)
     assert [each.sums for each in beside.groups.values()] == [1, 1]

@@ -252,7 +252,11 @@ class Supervisor:
             case ReportMessage(content):
                 self._note(participant, msgspec.json.decode(content, type=Event))
             case ErrorMessage() as message:
-                raise message.as_error()
+                if message.run_failed or not self._began:
+                    raise message.as_error()
+                # What was fit for the start may be wrong with one host now, and the others go on without it.
+                server = participant.member.server
+                self._news.remark(f"{participant.rank.of(server)} failed: {message.text}", server)
             case FailureMessage() as message:
                 self._news.tell_failure(participant, message)
 

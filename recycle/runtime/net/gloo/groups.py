@@ -54,8 +54,7 @@ class GlooGroup(Group):
         partners, options = self._backend.neighbours, AllreduceOptions()
         options.reduceOp = ReduceOp(ReduceOp.SUM if kind == "sum" else ReduceOp.MAX)
         with losing(partners):
-            work = self._backend.allreduce([tensor], options)
-        return GlooReduction(work, self._check, partners)
+            return GlooReduction(self._backend.allreduce([tensor], options), self._check, partners)
 
 
 def make_backend(rank: int, names: Sequence[str], options: NetworkOptions) -> GlooBackend:
@@ -96,8 +95,9 @@ def _make(store: Store, rank: int, size: int, options: NetworkOptions, timeout: 
     try:
         settings._devices = [gloo.create_device(hostname=options.address, **device)]  # noqa: SLF001
     except RuntimeError as error:
-        # In gloo's words, the address would be to blame.
-        raise RunError(f"nothing can listen at {options.address}: {why_none_opens() or error}") from error
+        # In gloo's words, the address would be to blame. What this host lacks for now is no fault of the user's.
+        why = why_none_opens()
+        raise (OSError if why else RunError)(f"nothing can listen at {options.address}: {why or error}") from error
     settings._timeout = timeout  # noqa: SLF001
     backend = gloo(store, rank, size, settings)
     # Of reductions: each wait for a transfer has a time-out of its own.

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from harness.hosts import hosts, leave_few_ports, missing, no_port_free
-from recycle.runtime.errors import RunError
 from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.gloo.groups import make_backend
 from recycle.runtime.net.network import NetworkOptions
@@ -72,7 +71,7 @@ def test_where_no_port_is_free_the_address_is_not_blamed():
             said = (
                 f"nothing can listen at {host.address}: no port is free here .*: net.ipv4.ip_local_port_range is 40000"
             )
-            with no_port_free(), pytest.raises(RunError, match=said):
+            with no_port_free(), pytest.raises(OSError, match=said):
                 make_backend(0, ["W0_0"], NetworkOptions(address=host.address))
 
         launch(1, body)
