@@ -41,11 +41,14 @@ class KeeperClient:
         address: of the keeper.
         token: the run's.
         name: the keeper's, for people.
+
+    Attributes:
+        name: as above.
+        address: as above.
     """
 
     def __init__(self, address: Address, token: str, name: str) -> None:
-        self.name = name
-        self._address = address
+        self.name, self.address = name, address
         self._token = token
         self._lock = threading.Lock()
         self._idle: Channel | None = None
@@ -71,7 +74,7 @@ class KeeperClient:
             Refused: there is no room, or nobody must keep this part.
             KeeperLost: it cannot be reached.
         """
-        channel = self._take_idle() or Channel.open(self._address, self._token)
+        channel = self._take_idle() or Channel.open(self.address, self._token)
         try:
             channel.send(Offer(part, size, head))
             _require_done(channel.receive(KeeperAnswer))
@@ -96,7 +99,7 @@ class KeeperClient:
             BadCopy: it is not as it was put.
             KeeperLost: the keeper cannot be reached, or has not got it any more.
         """
-        channel = Channel.open(self._address, self._token)
+        channel = Channel.open(self.address, self._token)
         try:
             channel.send(Fetch(part))
             answer = channel.receive(KeeperAnswer)
@@ -174,7 +177,7 @@ class KeeperClient:
         Raises:
             KeeperLost: it cannot be reached.
         """
-        channel = Channel.open(self._address, self._token)
+        channel = Channel.open(self.address, self._token)
         try:
             channel.send(Hold(limit))
             _require_done(channel.receive(KeeperAnswer))
@@ -207,7 +210,7 @@ class KeeperClient:
         channel.close()
 
     def _ask(self, request: Ask | Drop | Write | Release | Dismiss) -> KeeperAnswer:
-        channel = Channel.open(self._address, self._token)
+        channel = Channel.open(self.address, self._token)
         try:
             channel.send(request)
             answer = channel.receive(KeeperAnswer)

@@ -138,7 +138,11 @@ class Keeping:
             if self._first[0] != view.epoch:
                 for each in self._keepers.own:
                     each.close()
-                self._first, self._keepers = due, self._find_keepers()
+                known, self._first, self._keepers = self._keepers.all, due, self._find_keepers()
+                for name, each in self._keepers.all.items():
+                    if name in known and known[name].address != each.address:
+                        # A host that has booted again has another one.
+                        self._resting.pop(name, None)
             pieces = [each for each in self._keepers.pieces if not self._rests(each[1].name)]
             if not pieces:
                 self._done = due

@@ -175,7 +175,7 @@ def serve_from(setting: KeeperSetting, endpoint: Endpoint) -> None:
 
 
 def settle(setting: KeeperSetting, endpoint: Endpoint, server: Server, alive: Collection[Server]) -> None:
-    """Have a keeper on the host of a server that joins, in the place of one that is gone with its host.
+    """Have a keeper on the host of a server that joins, in the place of its own that is gone, or of another host's.
 
     The calling process must have no other threads, because it may fork.
 
@@ -191,9 +191,9 @@ def settle(setting: KeeperSetting, endpoint: Endpoint, server: Server, alive: Co
     """
     token, slot, store = endpoint.token, setting.slot, endpoint.connect()
     while (directory := KeeperDirectory.read(store, token)) is not None:
-        known = any(each.address == endpoint.address for each in directory.homes)
-        vacant = () if known else directory.vacant(server, alive)
-        place = next((each for each in vacant if _is_gone(directory.homes[each], endpoint)), None)
+        own = [place for place, home in enumerate(directory.homes) if home.address == endpoint.address]
+        places = own or directory.vacant(server, alive)
+        place = next((each for each in places if _is_gone(directory.homes[each], endpoint)), None)
         if place is None or slot.listener is None:
             break
         limit = setting.bytes_of(directory.stages_at(place))
