@@ -243,7 +243,7 @@ class Supervisor:
             self._keeper.directory.tell(store, self._token)
         self._board.describe(Description(setting.fingerprint, setting.job))
         if not self._began:
-            self._board.verdicts.open(Opening.of(setting.view, setting.restore))
+            self._board.verdicts.open(Opening.of(setting.first_view, setting.restore))
 
     def _hear(self, received: Received) -> None:
         participant = Participant.parse(received.sender.name, self._setting.ranks)
