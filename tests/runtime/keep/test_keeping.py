@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from harness.ports import free_port
+from harness.started import wait_until
 from recycle.control.board.joinfile import new_token
 from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
@@ -315,6 +316,28 @@ def test_training_goes_on_where_the_system_gives_a_worker_no_more_memory_for_a_p
     launch(1, body)
     keeper.kill()
     keeper.join()
+
+
+def test_nothing_is_offered_any_more_once_it_is_given_up():
+    offering, given_up, others = threading.Event(), threading.Event(), []
+
+    class Silent(Lost):
+        def offer(self, *_):
+            others.append(self.name)
+            offering.set()
+            given_up.wait(60)
+            raise KeeperLost("it says nothing")
+
+    keeping = (peer := Peer([Lost("a")], PEERS[0])).keeping
+    given = keeping._part(peer.view), keeping._version(peer.view)
+    snapshot = Snapshot([(0, Silent(name)) for name in "abc"], Redundancy(1, 3), *given)
+    offering.wait(60)
+    halting = threading.Thread(target=snapshot.give_up)
+    halting.start()
+    wait_until(snapshot._given_up.is_set)
+    given_up.set()
+    halting.join()
+    assert others == ["a"]
 
 
 def test_one_keeper_of_two_is_enough(keepers):

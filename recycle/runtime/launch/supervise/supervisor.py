@@ -440,7 +440,9 @@ class Supervisor:
                 self._store_due = time.monotonic() + self._setting.durations.silence
                 self._news.remark(f"the store cannot be started again: {why}; it is tried until it can")
                 return
-            self._open_board()
+            # One that is lost again at once is mended again.
+            with suppress(StoreLost):
+                self._open_board()
 
 
 def _signal(pid: int, number: int) -> None:
