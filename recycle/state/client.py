@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 
 from recycle.state.channel import (
@@ -24,6 +23,7 @@ from recycle.state.checksum import Checksum, cut_chunks, digest_of
 from recycle.state.errors import BadCopy, KeeperLost, Refused
 from recycle.state.ladder import Copy, StatePart
 from recycle.state.segment import Segment, Windows
+from recycle.threads import map_apart
 
 WINDOWS = 16
 """So many segments a trainer has mapped at most. They are its keeper's, which has fewer of each size that comes."""
@@ -327,15 +327,14 @@ def _received(channel: Channel, chunk: Sequence[memoryview]) -> Iterable[memoryv
         yield block
 
 
-def _read(segment: Segment, chunks: Sequence[Sequence[memoryview]]) -> Iterable[bytes]:
+def _read(segment: Segment, chunks: Sequence[Sequence[memoryview]]) -> Sequence[bytes]:
     """Fill memory with what is in a segment, by several threads; gives the digest of each chunk, in order."""
 
     def read(start: int, chunk: Sequence[memoryview]) -> bytes:
         return digest_of(_filled(segment, start, chunk))
 
-    starts = accumulate(map(_size, chunks), initial=0)
-    with ThreadPoolExecutor(min(READERS, len(os.sched_getaffinity(0))), "reads a part") as threads:
-        yield from threads.map(read, starts, chunks)
+    starts = [*accumulate(map(_size, chunks), initial=0)]
+    return map_apart(read, min(READERS, len(os.sched_getaffinity(0))), "reads a part", starts, chunks)
 
 
 def _filled(segment: Segment, start: int, chunk: Sequence[memoryview]) -> Iterable[memoryview]:
