@@ -246,6 +246,8 @@ class Survivor:
     def advance(self) -> None:
         """An iteration is made; the first one after a recovery is told of."""
         self.tell_recovery()
+        # Of the one before, it is known now that it was right.
+        self._spoiled.discard(self._recovery.step - 1)
         self._recovery.step += 1
         with suppress(StoreLost):
             shares = {} if self._pacing is None else self._pacing.look(self._recovery.step)
