@@ -127,6 +127,10 @@ class Host:
         # To all but the first one, which has no part in what the host does.
         subprocess.run(self.command("sh", "-c", f"kill -s {name} -- -1"), check=True)
 
+    def reboot(self) -> None:
+        """Kill all its processes, and be there again."""
+        self._signal_all("KILL")
+
     def crash(self) -> None:
         """Kill all its processes at one moment: the kernel does so when the first one dies."""
         if self._outer.poll() is None:

@@ -5,11 +5,11 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from recycle.errors import UserError
 
@@ -119,6 +119,22 @@ class CallsThatMayHang:
 
     def _hangs(self) -> TimeoutError:
         return TimeoutError(errno.ETIMEDOUT, f"no answer within {self._patience:g} s")
+
+
+def map_apart(call: Callable[..., _R], most: int, name: str, *given: Sequence[Any]) -> list[_R]:
+    """What a call gives for each of some things, in their order; where the system gives no threads, one by one.
+
+    Args:
+        call: gets one of each.
+        most: in so many threads at once.
+        name: of the threads.
+        given: the things.
+    """
+    try:
+        with ThreadPoolExecutor(most, name) as threads:
+            return [*threads.map(call, *given)]
+    except RuntimeError:
+        return [*map(call, *given)]
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from harness.scarcity import nothing_starts
 from recycle.control.host.children import fork_below
 from recycle.errors import UserError
 from recycle.runtime.launch.process.local import launch
-from recycle.threads import NoneLeft, named_shortage, needing_threads, run_apart, start_thread
+from recycle.threads import NoneLeft, map_apart, named_shortage, needing_threads, run_apart, start_thread
 
 REMEDY = r"raise ulimit -u, and the limit of processes of the container \(pids.max\)"
 
@@ -26,6 +26,16 @@ def test_who_gets_no_thread_and_no_process_says_what_to_do():
                 fork_below(lambda: None)
         start_thread(lambda: None, "one").join()
         assert needing_threads(3)(threading.active_count)() == 1
+
+    launch(1, body)
+
+
+def test_who_gets_no_threads_does_one_thing_after_the_other():
+    def body(member):
+        assert map_apart(pow, 4, "one", [2, 3], [5, 2]) == [32, 9]
+        with nothing_starts():
+            assert map_apart(pow, 4, "one", [2, 3], [5, 2]) == [32, 9]
+            assert map_apart(pow, 4, "one", [], []) == []
 
     launch(1, body)
 

@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 
 from recycle.state.channel import (
@@ -24,6 +23,7 @@ from recycle.state.checksum import Checksum, cut_chunks, digest_of
 from recycle.state.errors import BadCopy, KeeperLost, Refused
 from recycle.state.ladder import Copy, StatePart
 from recycle.state.segment import Segment, Windows
+from recycle.threads import map_apart
 
 WINDOWS = 16
 """So many segments a trainer has mapped at most. They are its keeper's, which has fewer of each size that comes."""
@@ -41,11 +41,14 @@ class KeeperClient:
         address: of the keeper.
         token: the run's.
         name: the keeper's, for people.
+
+    Attributes:
+        name: as above.
+        address: as above.
     """
 
     def __init__(self, address: Address, token: str, name: str) -> None:
-        self.name = name
-        self._address = address
+        self.name, self.address = name, address
         self._token = token
         self._lock = threading.Lock()
         self._idle: Channel | None = None
@@ -71,7 +74,7 @@ class KeeperClient:
             Refused: there is no room, or nobody must keep this part.
             KeeperLost: it cannot be reached.
         """
-        channel = self._take_idle() or Channel.open(self._address, self._token)
+        channel = self._take_idle() or Channel.open(self.address, self._token)
         try:
             channel.send(Offer(part, size, head))
             _require_done(channel.receive(KeeperAnswer))
@@ -96,7 +99,7 @@ class KeeperClient:
             BadCopy: it is not as it was put.
             KeeperLost: the keeper cannot be reached, or has not got it any more.
         """
-        channel = Channel.open(self._address, self._token)
+        channel = Channel.open(self.address, self._token)
         try:
             channel.send(Fetch(part))
             answer = channel.receive(KeeperAnswer)
@@ -174,7 +177,7 @@ class KeeperClient:
         Raises:
             KeeperLost: it cannot be reached.
         """
-        channel = Channel.open(self._address, self._token)
+        channel = Channel.open(self.address, self._token)
         try:
             channel.send(Hold(limit))
             _require_done(channel.receive(KeeperAnswer))
@@ -207,7 +210,7 @@ class KeeperClient:
         channel.close()
 
     def _ask(self, request: Ask | Drop | Write | Release | Dismiss) -> KeeperAnswer:
-        channel = Channel.open(self._address, self._token)
+        channel = Channel.open(self.address, self._token)
         try:
             channel.send(request)
             answer = channel.receive(KeeperAnswer)
@@ -324,15 +327,14 @@ def _received(channel: Channel, chunk: Sequence[memoryview]) -> Iterable[memoryv
         yield block
 
 
-def _read(segment: Segment, chunks: Sequence[Sequence[memoryview]]) -> Iterable[bytes]:
+def _read(segment: Segment, chunks: Sequence[Sequence[memoryview]]) -> Sequence[bytes]:
     """Fill memory with what is in a segment, by several threads; gives the digest of each chunk, in order."""
 
     def read(start: int, chunk: Sequence[memoryview]) -> bytes:
         return digest_of(_filled(segment, start, chunk))
 
-    starts = accumulate(map(_size, chunks), initial=0)
-    with ThreadPoolExecutor(min(READERS, len(os.sched_getaffinity(0))), "reads a part") as threads:
-        yield from threads.map(read, starts, chunks)
+    starts = [*accumulate(map(_size, chunks), initial=0)]
+    return map_apart(read, min(READERS, len(os.sched_getaffinity(0))), "reads a part", starts, chunks)
 
 
 def _filled(segment: Segment, start: int, chunk: Sequence[memoryview]) -> Iterable[memoryview]:

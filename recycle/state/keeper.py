@@ -224,7 +224,7 @@ class Keeper:
             channel.send(KeeperAnswer())
             _take_into(segment, channel)
             checksum = channel.receive(Commit).checksum
-        except KeeperLost:
+        except BaseException:
             self._shelf.forget(segment)
             raise
         self._shelf.place(offer.part, Content(offer.head, segment, checksum))

@@ -4,7 +4,8 @@ import ctypes
 import mmap
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Self
 
 from recycle.state.errors import KeeperLost
@@ -107,6 +108,15 @@ def give_back(handle: int, size: int) -> None:
             memory.madvise(_REMOVE)
 
 
+@contextmanager
+def _usable() -> Iterator[None]:
+    """Within the block, what the system refuses is a keeper less."""
+    try:
+        yield
+    except OSError as error:
+        raise KeeperLost(f"its memory cannot be used: {error.strerror}") from error
+
+
 class Segment:
     """Memory that one process of a host has made and any other may get; for any number of threads.
 
@@ -157,9 +167,9 @@ class Segment:
             piece: with what.
 
         Raises:
-            KeeperLost: it was closed.
+            KeeperLost: it was closed, or the system has no room for it.
         """
-        with self._lock:
+        with self._lock, _usable():
             self._require_open()
             if self.window is not None and not piece.readonly:
                 self.window.fill(start, piece)
@@ -176,9 +186,9 @@ class Segment:
             piece: to where.
 
         Raises:
-            KeeperLost: it was closed, or is shorter.
+            KeeperLost: it was closed, or is shorter, or there is no descriptor left.
         """
-        with self._lock:
+        with self._lock, _usable():
             self._require_open()
             # Others read at the same time.
             handle = os.dup(self._handle)

@@ -1,3 +1,4 @@
+import errno
 import multiprocessing
 import os
 import resource
@@ -280,6 +281,20 @@ def test_other_hosts_reach_it_at_a_port_that_its_own_host_can_ask_for(token):
             with pytest.raises(KeeperLost):
                 attempt()
         assert near.copies() == (Copy(part(), "here", len(data)),)
+
+
+def test_a_part_of_another_host_for_which_there_is_no_memory_takes_no_room_for_ever(token, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with listen(token) as listener, listen_to_hosts("127.0.0.1") as door:
+        threading.Thread(target=serve, args=([listener, door], token, LIMIT), daemon=True).start()
+        far = KeeperClient(door.getsockname(), token, "it")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", refuse)
+            with pytest.raises(KeeperLost):
+                put(far, part(), content(LIMIT))
+        wait_until(lambda: _fits(far, part(), content(LIMIT)))
 
 
 def test_who_has_dismissed_it_finds_nothing_there_although_it_may_take_a_moment_to_end(token):

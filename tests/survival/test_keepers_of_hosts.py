@@ -63,17 +63,21 @@ def require_same(folder, undisturbed):
 
 
 @pytest.mark.long
-def test_a_host_with_all_servers_of_a_stage_and_its_keeper_is_lost(start, tmp_path, undisturbed):
+@pytest.mark.parametrize("comes", [2, 1], ids=["another host comes", "it boots again"])
+def test_a_host_with_all_servers_of_a_stage_and_its_keeper_is_lost(start, tmp_path, undisturbed, comes):
     with hosts(3) as found:
         ranks = started_apart(start, found, words(tmp_path))
         ranks[0].wait_for("iteration 5/")
         assert all("recycle: keeper" in titles(each) for each in found[:2])
-        found[1].crash()
+        if comes == 1:
+            found[1].reboot()
+        else:
+            found[1].crash()
         ranks[0].wait_for("no live server of stage 1 is left: waiting for a replacement")
-        join = [*TRAIN, "join", str(tmp_path / "run"), "--address", found[2].address]
-        joiners = [start([*join, "--server", server], found[2]) for server in STAGE]
-        # The new host has a keeper in the place of the one that is lost.
-        wait_until(lambda: "recycle: keeper" in titles(found[2]))
+        join = [*TRAIN, "join", str(tmp_path / "run"), "--address", found[comes].address]
+        joiners = [start([*join, "--server", server], found[comes]) for server in STAGE]
+        # The host has a keeper in the place of the one that is lost.
+        wait_until(lambda: "recycle: keeper" in titles(found[comes]))
         assert ranks[0].ended() == 0, ranks[0].output
         for each in ranks[2::2]:
             assert each.ended() == 0, each.output
@@ -82,8 +86,10 @@ def test_a_host_with_all_servers_of_a_stage_and_its_keeper_is_lost(start, tmp_pa
         assert len(failed) < len(joiners), failed
         assert all(LATE in " ".join(each.split()) for each in failed), failed
         # Whoever was there keeps no process.
-        wait_until(lambda: not any("recycle: keeper" in titles(each) for each in (found[0], found[2])))
+        wait_until(lambda: not any("recycle: keeper" in titles(each) for each in (found[0], found[comes])))
     require_same(tmp_path, undisturbed)
+    # Both hosts keep all that is put when the servers are back.
+    assert {len(each.hosts) for each in told(tmp_path, CopyLine) if each.version == ITERATIONS - 1} == {2}
     sources = [each.text for each in told(tmp_path, InstantLine) if "of stage 1 is taken from" in each.text]
     assert sources, "nobody took the stage from memory"
     assert all(each.endswith("from the keeper of host1 (10.77.0.1)") for each in sources)

@@ -1,18 +1,23 @@
 """Servers hang, are cut off, are slow, raise, or lose their agent; the store goes, and comes back."""
 
+import os
 import re
 import signal
+import time
 
 import msgspec
 import pytest
 
+from harness.doors import STORE
+from harness.processes import family, title
+from harness.started import wait_until
 from recycle.control.host.agent import FENCED, STOPPED
 from recycle.faults.menu import Fault, Kind
 from recycle.job import Server
 from recycle.record.recording import InstantLine, ViewLine
 from recycle.runtime.execute.injection import EXIT_STATUS
 from recycle.runtime.launch.supervise import watches
-from tests.survival.emulated import EVERYBODY, IMPATIENT, Doom, Once, Scenario, lives, never, settled
+from tests.survival.emulated import EVERYBODY, IMPATIENT, Doom, Once, Scenario, ScenarioServer, lives, never, settled
 
 VICTIM, OTHER = Server(1, 0), Server(2, 1)
 NAME = f"{VICTIM}#0"
@@ -153,6 +158,36 @@ def test_a_failure_while_the_store_is_lost_is_the_end_with_a_clear_message(tmp_p
     assert "while the store was lost: go on from the last checkpoint, if there is one" in result.error
     assert re.search(r"a server failed \(the connection to W\d_\d( or W\d_\d)? was closed\)", result.error)
     assert {status for status, _ in result.ends.values()} == {STOPPED}
+
+
+@pytest.mark.parametrize("when", ["in the same iteration", "later"])
+def test_a_store_that_is_back_before_the_iteration_ends_protects_against_the_next_failure(tmp_path, monkeypatch, when):
+    here, meet = os.getpid(), ScenarioServer.meet
+
+    def stores():
+        return {each for each in family(here) if title(each) == STORE}
+
+    def lose_store(server, place):
+        if place == "between 2":
+            # Nobody looks at the store any more before the end of the iteration.
+            (tmp_path / f"begun-{server._member}").touch()
+            if str(server._member) == NAME:
+                wait_until(lambda: len([*tmp_path.glob("begun-*")]) == len(EVERYBODY))
+                lost = stores()
+                for each in lost:
+                    os.kill(each, signal.SIGKILL)
+                wait_until(lambda: stores() - lost)
+                time.sleep(8 * IMPATIENT.beat)  # until all have found it
+                if when != "later":
+                    os.kill(os.getpid(), signal.SIGKILL)
+        meet(server, place)
+
+    monkeypatch.setattr(ScenarioServer, "meet", lose_store)
+    over = Heard(BACK, len(EVERYBODY), lambda: scenario.signal(NAME, signal.SIGKILL))
+    scenario = Scenario(tmp_path, until=settled("W1_0"), on_event=over, durations=IMPATIENT)
+    result = scenario.survive(*lives("W1_0"))
+    assert [each.epoch for each in result.views] == [0, 1]
+    assert len(result.texts("protected")) == len(lives("W1_0")) + (when == "later")
 
 
 # Rejoining.

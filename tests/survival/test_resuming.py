@@ -1,14 +1,18 @@
 """A run of which nothing but a keeper is left goes on from there with other settings, or ends what it has started."""
 
+import os
+import signal
+
 import pytest
 
 from harness.digests import data_digests
-from harness.started import TRAIN, small_run, wait_until
+from harness.started import TRAIN, recorded, small_run, wait_until
 from recycle.control.board.joinfile import last_token
 from recycle.megatron.gpt.checkpointing import shard
 from recycle.megatron.gpt.server import GptServer
+from recycle.record.recording import CopyLine
 from recycle.runtime.checkpoint_folders import checkpoints
-from recycle.runtime.launch.meet.keepers import is_kept
+from recycle.runtime.launch.meet.keepers import dismiss, is_kept
 from recycle.state.redundancy import Redundancy
 from tests.survival.trained import Trained
 
@@ -42,6 +46,30 @@ def test_copies_fit_whether_the_optimizer_is_in_shards_or_not_to_the_bit(tmp_pat
     assert undisturbed.ended() == 0, undisturbed.output
     found, expected = (data_digests(checkpoints(each / "checkpoints")[-1] / shard(0, 0)) for each in (folder, other))
     assert found == expected
+
+
+def test_keepers_take_what_a_start_puts_though_no_recording_tells_the_views_before_it(tmp_path, start):
+    folder = tmp_path / "run"
+    run = start(words(folder, 100_000, *KEEP))
+    run.wait_for("iteration 5/")
+    for each in run.processes("^recycle: W1_0"):
+        os.kill(each, signal.SIGKILL)
+    wait_until(lambda: any(each.epoch > 0 and each.hosts for each in copies(folder)))
+    run.kill()
+    for each in folder.glob("events/*"):
+        each.unlink()
+    again = start(words(folder, 100_000, "--resume", *KEEP))
+    wait_until(lambda: len(copies(folder)) > 5 or again.process.poll() is not None)
+    again.kill()
+    dismiss(last_token(folder))
+    found = copies(folder)
+    assert found, again.output
+    assert all(each.hosts for each in found), again.output
+
+
+def copies(folder):
+    """What a run's servers have said of each version that they kept."""
+    return [each for each in recorded(folder) if isinstance(each, CopyLine)]
 
 
 def test_a_start_that_is_refused_leaves_copies_to_one_that_is_not(tmp_path, start):

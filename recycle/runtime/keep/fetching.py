@@ -1,7 +1,6 @@
 """Fetching: how a version is had from the keepers that have parts of it, rung by rung."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from recycle.runtime.errors import ConnectionLost
@@ -10,6 +9,7 @@ from recycle.runtime.keep.pieces import Room
 from recycle.state.client import KeeperClient
 from recycle.state.errors import BadCopy, KeeperLost
 from recycle.state.ladder import Copy, StatePart, climb
+from recycle.threads import map_apart
 
 AT_ONCE = 32
 """How many keepers are asked at the same time what they have: those of hosts that are gone do not answer."""
@@ -17,8 +17,7 @@ AT_ONCE = 32
 
 def ask_all(keepers: Sequence[KeeperClient]) -> Sequence[Sequence[Copy] | KeeperLost]:
     """What keepers have, in their order, or why that cannot be said."""
-    with ThreadPoolExecutor(min(AT_ONCE, max(len(keepers), 1)), "asks a keeper") as threads:
-        return [*threads.map(_ask, keepers)]
+    return map_apart(_ask, AT_ONCE, "asks a keeper", keepers)
 
 
 class Fetching:

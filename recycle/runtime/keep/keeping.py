@@ -138,7 +138,11 @@ class Keeping:
             if self._first[0] != view.epoch:
                 for each in self._keepers.own:
                     each.close()
-                self._first, self._keepers = due, self._find_keepers()
+                known, self._first, self._keepers = self._keepers.all, due, self._find_keepers()
+                for name, each in self._keepers.all.items():
+                    if name in known and known[name].address != each.address:
+                        # A host that has booted again has another one.
+                        self._resting.pop(name, None)
             pieces = [each for each in self._keepers.pieces if not self._rests(each[1].name)]
             if not pieces:
                 self._done = due
@@ -282,7 +286,7 @@ class Snapshot:
         self._version = version
         self._lock = threading.Lock()
         self._deliveries: dict[int, dict[str, Delivery]] = {}
-        self._given_up = False
+        self._given_up = threading.Event()
         self._checksums: Mapping[int, int] = {}
         self._lost: dict[str, KeeperLost] = {}
         self._thread = start_thread(self._copy, str(part))
@@ -309,7 +313,7 @@ class Snapshot:
     def give_up(self) -> None:
         """The version is about to change, or was not right; no tensor is read after this."""
         with self._lock:
-            self._given_up = True
+            self._given_up.set()
             for deliveries in self._deliveries.values():
                 for each in deliveries.values():
                     each.give_up()
@@ -319,6 +323,8 @@ class Snapshot:
         size = piece_size(len(self._version.range_of(self._part)), self._redundancy.needed)
         head = self._version.describe(self._part.version)
         for number, keeper in self._keepers:
+            if self._given_up.is_set():
+                break  # each that is gone would take its time
             try:
                 delivery = keeper.offer(msgspec.structs.replace(self._part, piece=number), head, size)
             except KeeperLost as error:
@@ -326,7 +332,7 @@ class Snapshot:
                 continue
             with self._lock:
                 self._deliveries.setdefault(number, {})[keeper.name] = delivery
-                if self._given_up:
+                if self._given_up.is_set():
                     delivery.give_up()
         deliveries = {number: [*each.values()] for number, each in self._deliveries.items()}
         self._checksums = send(deliveries, head, blocks_of(self._version, self._part, self._redundancy))

@@ -49,7 +49,8 @@ class AlarmWatch:
     Attributes:
         noticed: when the alarm of the present epoch was seen, on the monotonic clock in seconds; 0 if it was not.
         cause: of that alarm.
-        loss: why the store cannot be used; None as long as it can.
+        loss: why the store could not be used, until the main thread takes note of it; None where it always could.
+        reaches: whether the store can be used now.
         probe: finds that out.
         requests: that were made in the present epoch by those who are alive, for places that are vacant.
         order: for copies of chunks in the present epoch; None for none.
@@ -68,6 +69,7 @@ class AlarmWatch:
         self.noticed = 0.0
         self.cause = ""
         self.loss: StoreLost | None = None
+        self.reaches = False
         self.probe = StoreProbe(durations.rare_look)
         self.requests: tuple[JoinRequest, ...] = ()
         self.order: MoveOrder | None = None
@@ -201,11 +203,11 @@ class AlarmWatch:
                     self.probe.require(board)
                     # It may be another store, where nothing is known of what was read before.
                     self._asked, self._joins, self._visited = (-1, 0), (), -1
-                    self.loss = None
+                    self.reaches = True
                 self.probe.look(board)
                 self._look(board)
             except StoreLost as error:
-                board = None
+                board, self.reaches = None, False
                 self.loss = error
                 # No member can be declared dead now, so a wait for a host that was lost as well has to fail by itself.
                 cut_vanished()

@@ -6,6 +6,7 @@ from contextlib import suppress
 from recycle.control.host.agent import STOPPED
 from recycle.control.membership.errors import StoreErased, StoreLost
 from recycle.control.membership.events import StoreBack, StoreGone
+from recycle.control.membership.messages import Verdict
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.notices import Notices
 from recycle.runtime.recover.alarm_watch import AlarmWatch
@@ -53,32 +54,38 @@ class StoreLoss:
     @property
     def is_erased(self) -> bool:
         """Whether this member trains without a store, because that has lost what the run had written."""
-        return self._recovery.is_unprotected and isinstance(self._alarm_watch.loss, StoreErased)
+        watch = self._alarm_watch
+        return self._recovery.is_unprotected and not watch.reaches and isinstance(watch.loss, StoreErased)
 
-    def look(self, heard: Notices) -> None:
-        """Between two iterations: go on without protection, or be protected again.
+    def look(self) -> None:
+        """Go on without protection, or be protected again, also where the store was away only since the last look."""
+        watch, recovery = self._alarm_watch, self._recovery
+        if watch.loss is not None and not recovery.is_unprotected:
+            recovery.tell(StoreGone(f"store gone/{next(self._ids)}"))
+        if recovery.is_unprotected and watch.reaches:
+            # Before it connects, so that the loss of that connection is noticed.
+            watch.loss = None
+            stored = self._renew()
+            if stored is not None:
+                recovery.tell(StoreBack(f"store back/{next(self._ids)}", stored))
+                self._reports.tell_store("protected", "the store is back: failures can be survived again")
+
+    def begin_again(self, heard: Notices) -> None:
+        """Between two iterations: have the run count again in a store that has lost what the run had written.
 
         Args:
             heard: what all have said.
         """
-        loss, recovery = self._alarm_watch.loss, self._recovery
-        if loss is not None and not recovery.is_unprotected:
-            recovery.tell(StoreGone(f"store gone/{next(self._ids)}"))
-            return
-        if not recovery.is_unprotected:
-            return
-        verdict = self._rebuilding.verdict
-        assert verdict is not None, "a member without a view cannot be unprotected"
-        lasting = self._alarm_watch.probe.lasting
-        if loss is None:
-            stored = self._store.renew(verdict, lasting)
-            if stored is not None:
-                recovery.tell(StoreBack(f"store back/{next(self._ids)}", stored))
-                self._reports.tell_store("protected", "the store is back: failures can be survived again")
-        elif self.is_erased and recovery.is_first and heard.erased == len(recovery.view.members):
+        recovery = self._recovery
+        if self.is_erased and recovery.is_first and heard.erased == len(recovery.view.members):
             with suppress(StoreLost):
                 self._store.endpoint.begin_again()
-            self._store.renew(verdict, lasting)
+            self._renew()
+
+    def _renew(self) -> Verdict | None:
+        verdict = self._rebuilding.verdict
+        assert verdict is not None, "a member without a view cannot be unprotected"
+        return self._store.renew(verdict, self._alarm_watch.probe.lasting)
 
     def give_up(self, error: ViewBroken) -> None:
         """A failure cannot be survived without a store: the run ends, and says how it can be gone on with."""

@@ -173,12 +173,13 @@ class Survivor:
         if isinstance(error, NotFinite):
             self._judge(error)
         try:
+            self._store_loss.look()
             if recovery.is_unprotected:
                 self._store_loss.give_up(error)
-            elif isinstance(error, AdmissionPause):
+            elif self.end is None and isinstance(error, AdmissionPause):
                 self._plans.ready = self._moving.plan
                 recovery.pause(self._wish)
-            else:
+            elif self.end is None:
                 recovery.fail(cause)
         except StoreLost:
             self._store_loss.give_up(error)
@@ -246,6 +247,8 @@ class Survivor:
     def advance(self) -> None:
         """An iteration is made; the first one after a recovery is told of."""
         self.tell_recovery()
+        # Of the one before, it is known now that it was right.
+        self._spoiled.discard(self._recovery.step - 1)
         self._recovery.step += 1
         with suppress(StoreLost):
             shares = {} if self._pacing is None else self._pacing.look(self._recovery.step)
@@ -262,7 +265,8 @@ class Survivor:
             What all said.
         """
         notices = self._rebuilding.notices
-        self._store_loss.look(notices.heard)
+        self._store_loss.look()
+        self._store_loss.begin_again(notices.heard)
         self._told_to_leave = self._told_to_leave or self._alarm_watch.told_to_end
         asks = self._admission.is_asked_for or self._wish is not None
         lost, erased = int(self._recovery.is_unprotected), int(self._store_loss.is_erased)

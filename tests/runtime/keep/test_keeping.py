@@ -1,6 +1,8 @@
 """Two peers of a stage put their parts with real keepers, and whoever comes after them gets the version from there."""
 
 import math
+import multiprocessing
+import resource
 import threading
 from contextlib import contextmanager
 from itertools import combinations
@@ -9,18 +11,22 @@ import msgspec
 import pytest
 import torch
 
+from harness.ports import free_port
+from harness.started import wait_until
 from recycle.control.board.joinfile import new_token
 from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.plan.instruction import Op
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.keep.keeping import Keeping, KnownKeepers, Snapshot
+from recycle.runtime.launch.process.local import launch
 from recycle.state.channel import HERE
 from recycle.state.client import KeeperClient
 from recycle.state.errors import KeeperLost
 from recycle.state.keeper import listen, serve
 from recycle.state.redundancy import Redundancy
 
+FORK = multiprocessing.get_context("fork")
 PEERS = [Server(0, 1), Server(1, 1)]
 ALL = [Server(0, 0), Server(1, 0), *PEERS]
 
@@ -202,7 +208,7 @@ def test_a_halt_leaves_no_half_of_a_version(keepers):
 class Counting:
     """A keeper that counts what it is told to be right."""
 
-    name, is_lost = "near", False
+    name, address, is_lost = "near", HERE, False
 
     def __init__(self):
         self.committed = 0
@@ -260,6 +266,16 @@ def test_a_keeper_that_was_lost_a_moment_ago_is_asked_again_only_if_a_version_ne
     assert lost.asked == 2
 
 
+def test_a_keeper_that_has_come_back_elsewhere_gets_the_first_version_of_the_next_view(keepers):
+    _, there = keepers
+    peer = Peer([KeeperClient(("127.0.0.1", free_port()), "token", there.name)], PEERS[0])
+    peer.compute()
+    peer.keeping._find_keepers = lambda: KnownKeepers([there], Redundancy(1, 1), near=there.name)
+    peer.view = View.among(ALL, 1)
+    peer.compute()
+    assert [each[3:] for each in peer.kept] == [(), (there.name,)]
+
+
 def test_without_a_keeper_training_goes_on_with_one_warning(monkeypatch):
     token = new_token()
     keeper = KeeperClient(HERE, token, "near")
@@ -278,6 +294,50 @@ def test_without_a_keeper_training_goes_on_with_one_warning(monkeypatch):
         keeper.close()
     assert len(begun) == 1
     assert len(peer.warnings) == 1
+
+
+def test_training_goes_on_where_the_system_gives_a_worker_no_more_memory_for_a_part():
+    def body(_):
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        peer = Peer([KeeperClient(HERE, token, "near")], PEERS[0])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
+        peer.iterate(2)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        text = "the state is not kept in memory by near: its memory cannot be used: File too large"
+        assert [each.partition(";")[0] for each in peer.warnings] == [text]
+        peer.keeping._resting = {name: (0.0, rest) for name, (_, rest) in peer.keeping._resting.items()}
+        peer.iterate()
+        assert [each[3:] for each in peer.kept] == [(), (), ("near",)]
+
+    token = new_token()
+    with listen(token) as listener:
+        keeper = FORK.Process(target=serve, args=([listener], token, 1 << 26), daemon=True)
+        keeper.start()
+    launch(1, body)
+    keeper.kill()
+    keeper.join()
+
+
+def test_nothing_is_offered_any_more_once_it_is_given_up():
+    offering, given_up, others = threading.Event(), threading.Event(), []
+
+    class Silent(Lost):
+        def offer(self, *_):
+            others.append(self.name)
+            offering.set()
+            given_up.wait(60)
+            raise KeeperLost("it says nothing")
+
+    keeping = (peer := Peer([Lost("a")], PEERS[0])).keeping
+    given = keeping._part(peer.view), keeping._version(peer.view)
+    snapshot = Snapshot([(0, Silent(name)) for name in "abc"], Redundancy(1, 3), *given)
+    offering.wait(60)
+    halting = threading.Thread(target=snapshot.give_up)
+    halting.start()
+    wait_until(snapshot._given_up.is_set)
+    given_up.set()
+    halting.join()
+    assert others == ["a"]
 
 
 def test_one_keeper_of_two_is_enough(keepers):

@@ -6,6 +6,7 @@ from contextlib import closing
 from harness.processes import open_files, processes, send_signal, title
 from recycle.control.board.joinfile import new_token
 from recycle.runtime.launch.process.detached import fork_keeper
+from recycle.state import keeper
 from recycle.state.channel import HERE
 from recycle.state.client import KeeperClient
 from recycle.state.errors import KeeperLost
@@ -58,6 +59,23 @@ def test_a_keeper_that_is_killed_alone_is_started_again_at_the_same_address():
     settles(lambda: found() is None)
 
 
+def test_a_keeper_that_has_failed_is_started_again_too(tmp_path, monkeypatch):
+    token, serve = new_token(), keeper.serve
+
+    def fail_once(*given, **named):
+        if not (tmp_path / "failed").exists():
+            (tmp_path / "failed").touch()
+            raise MemoryError
+        serve(*given, **named)
+
+    monkeypatch.setattr(keeper, "serve", fail_once)
+    fork_keeper([listen(token)], token, 10, None)
+    client = KeeperClient(HERE, token, "here")
+    assert client.copies() == ()
+    assert (tmp_path / "failed").exists()
+    client.dismiss()
+
+
 def test_what_a_keeper_inherits_leads_nowhere_and_its_numbers_are_no_connections():
     """Whoever has such a number in the keeper's process may say something there, as log handlers do."""
     token = new_token()
@@ -68,8 +86,8 @@ def test_what_a_keeper_inherits_leads_nowhere_and_its_numbers_are_no_connections
     assert os.read(reader, 1) == b""
     client = KeeperClient(HERE, token, "here")
     with closing(client.hold(0)):
-        keeper = settles(lambda: holders(inode).get("recycle: keeper"))
+        process = settles(lambda: holders(inode).get("recycle: keeper"))
         for number in (0, 1, 2, reader, writer):
-            assert open_files(keeper)[number] == os.devnull
+            assert open_files(process)[number] == os.devnull
     os.close(reader)
     client.dismiss()

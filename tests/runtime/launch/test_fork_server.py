@@ -1,5 +1,6 @@
 """The fork server: real processes, started, ended and killed."""
 
+import errno
 import os
 import select
 import signal
@@ -10,7 +11,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from harness.doors import names_of
-from harness.processes import is_running, processes, send_signal, title
+from harness.processes import children, is_running, processes, send_signal, title
 from harness.sockets import listening
 from harness.started import wait_until
 from recycle.control.board.joinfile import new_token
@@ -54,6 +55,25 @@ def test_a_killed_process_has_the_status_of_its_signal(fork_server):
     started = fork_server.next_event(120)
     send_signal(started.pid, signal.SIGKILL)
     assert fork_server.next_event(120).status == -signal.SIGKILL
+
+
+def test_a_process_that_cannot_be_watched_is_refused_and_does_not_run(tmp_path, monkeypatch):
+    def start(name, _):
+        (tmp_path / name).touch()
+        signal.pause()
+        return 1
+
+    def open_none(_):
+        wait_until((tmp_path / "stays").exists)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "pidfd_open", open_none)
+    fork_server = ForkServer("127.0.0.1", start)
+    fork_server.start_server("stays", 0)
+    event = fork_server.next_event(120)
+    assert (event.kind, event.reason) == ("refused", "[Errno 24] Too many open files")
+    assert not children(fork_server.pid)
+    fork_server.end()
 
 
 def test_a_store_can_come_back_to_its_port(fork_server):

@@ -1,13 +1,18 @@
 """A host that joins has a keeper in the place of one that is gone, for what it has offered."""
 
+import threading
 from itertools import count
 from types import SimpleNamespace
+
+import pytest
 
 from harness.memory_store import MemoryStore
 from harness.ports import free_port
 from recycle.job import Server
 from recycle.runtime.launch.meet import keepers
 from recycle.runtime.launch.meet.keepers import KeeperSetting, KeeperSlot, settle
+from recycle.state import channel, keeper
+from recycle.state.client import KeeperClient
 from recycle.state.directory import KeeperDirectory, KeeperHome
 from recycle.state.redundancy import Redundancy
 
@@ -15,21 +20,56 @@ HERE, LOST = "127.0.0.1", "127.0.0.2"
 SERVER = Server(1, 0)
 
 
-def test_a_host_that_keeps_all_that_it_has_left_is_not_refused_because_that_changes(monkeypatch):
-    """As it does all the time on a host where somebody else is at work."""
-    left, forked, store = count(1 << 30, -1), [], MemoryStore()
-    monkeypatch.setattr(keepers, "available_memory", lambda: next(left))
+@pytest.fixture
+def forked(monkeypatch):
+    """The doors and the limit of each keeper that was started."""
+    started = []
     monkeypatch.setattr(keepers, "hold", lambda *_: None)
-    monkeypatch.setattr(keepers, "fork_keeper", lambda doors, token, limit, within: forked.append((doors, limit)))
-    homes = KeeperHome("alive", "127.0.0.3", free_port()), KeeperHome("lost", LOST, free_port())
-    KeeperDirectory(homes, Redundancy(1, 1), {"W0_0": 0, "W1_0": 1}).tell(store, "token")
-    endpoint = SimpleNamespace(token="token", address=HERE, connect=store.clone)
+    monkeypatch.setattr(keepers, "fork_keeper", lambda doors, token, limit, within: started.append((doors, limit)))
+    yield started
+    for doors, _ in started:
+        for each in doors:
+            each.close()
 
-    slot = KeeperSlot("", HERE, resumes=False)
+
+def join(store, slot):
+    """A server that joins on this host has its keeper settled; another one of its stage trains on another host."""
+    endpoint = SimpleNamespace(token="token", address=HERE, connect=store.clone)
     offered = slot.offer.memory
     settle(KeeperSetting(Redundancy(1, 1), lambda _: offered, slot, lambda _: ""), endpoint, SERVER, {Server(0, 0)})
-    ((doors, limit),) = forked
-    assert limit == offered
+
+
+def run_of(address):
+    """The store of a run, one host of which is gone, with its keeper."""
+    store = MemoryStore()
+    homes = KeeperHome("alive", "127.0.0.3", free_port()), KeeperHome("lost", address, free_port())
+    KeeperDirectory(homes, Redundancy(1, 1), {"W0_0": 0, "W1_0": 1}).tell(store, "token")
+    return store
+
+
+def test_a_host_that_has_booted_again_has_a_keeper_in_its_own_place(forked):
+    store, slot = run_of(HERE), KeeperSlot("", HERE, resumes=False)
+    join(store, slot)
+    home = KeeperDirectory.read(store, "token").homes[1]
+    assert (home.address, home.port, len(forked)) == (HERE, slot.offer.port, 1)
+
+
+def test_a_host_whose_keeper_is_there_gets_no_other(forked):
+    store, slot = run_of(HERE), KeeperSlot("", HERE, resumes=False)
+    with keeper.listen("token") as listener:
+        threading.Thread(target=keeper.serve, args=([listener], "token", 1), daemon=True).start()
+        before = KeeperDirectory.read(store, "token")
+        join(store, slot)
+        KeeperClient(channel.HERE, "token", "this host's keeper").dismiss()
+    assert KeeperDirectory.read(store, "token") == before
+    assert not forked
+
+
+def test_a_host_that_keeps_all_that_it_has_left_is_not_refused_because_that_changes(monkeypatch, forked):
+    """As it does all the time on a host where somebody else is at work."""
+    left, store = count(1 << 30, -1), run_of(LOST)
+    monkeypatch.setattr(keepers, "available_memory", lambda: next(left))
+    slot = KeeperSlot("", HERE, resumes=False)
+    join(store, slot)
+    assert [limit for _, limit in forked] == [slot.offer.memory]
     assert KeeperDirectory.read(store, "token").homes[1].address == HERE
-    for each in doors:
-        each.close()

@@ -124,6 +124,29 @@ def test_a_run_goes_on_after_all_servers_of_the_launcher_were_replaced_from_else
     assert launched.end() is None
 
 
+def test_a_store_that_is_lost_again_as_soon_as_it_is_back_comes_back_again(launched, monkeypatch):
+    supervisor, lost = launched._supervisor, []
+    await_store, connect = supervisor._await_store, Endpoint.connect
+
+    def lose(pid):
+        lost.append(pid)
+        send_signal(pid, signal.SIGKILL)
+        wait_until(lambda: not is_running(pid))
+
+    def lose_next():
+        found = await_store()
+        if len(lost) < 2:
+            lose(supervisor._store_pid)
+        return found
+
+    monkeypatch.setattr(supervisor, "_await_store", lose_next)
+    monkeypatch.setattr(Endpoint, "connect", lambda self, patience=1.0: connect(self, patience))
+    lose(supervisor._store_pid)
+    wait_until(lambda: supervisor._store_pid not in lost or not launched.is_going_after(0))
+    launched.kill_all()
+    assert "no server reached the end of the run" in str(launched.end())
+
+
 def test_servers_from_elsewhere_that_fall_silent_do_not_keep_the_launcher_waiting(launched):
     launched.replace()
     launched.kill_all()

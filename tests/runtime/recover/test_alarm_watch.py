@@ -197,13 +197,13 @@ def test_a_store_that_answers_and_has_lost_the_run_or_takes_nothing_is_lost_unti
     wait_until(lambda: keys.RUN in watch.probe.lasting)
 
     refuses.append(True)
-    wait_until(lambda: str(watch.loss) == "it is full")
+    wait_until(lambda: str(watch.loss) == "it is full" and not watch.reaches)
     refuses.clear()
-    wait_until(lambda: watch.loss is None)
+    wait_until(lambda: watch.reaches)
 
     store.delete(keys.RUN)
-    wait_until(lambda: isinstance(watch.loss, StoreErased))
+    wait_until(lambda: isinstance(watch.loss, StoreErased) and not watch.reaches)
     board.tell_again(watch.probe.lasting)
-    wait_until(lambda: watch.loss is None)
+    wait_until(lambda: watch.reaches)
     assert board.description() == description
     watch.stop()

@@ -2,6 +2,7 @@
 
 import time
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
@@ -29,13 +30,14 @@ from recycle.control.membership.view import Member, View
 from recycle.errors import NoPlanError, PlanningFailed
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
-from recycle.runtime.errors import ViewBroken
+from recycle.runtime.errors import NotFinite, ViewBroken
 from recycle.runtime.execute.notices import Notices
 from recycle.runtime.recover.admission import Admission
 from recycle.runtime.recover.gathering import Gathering
 from recycle.runtime.recover.plans import FIRST, Plans, ViewPlans
 from recycle.runtime.recover.recovery import Recovery
 from recycle.runtime.recover.standstill import DISK
+from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.training_loop import TrainingLoop
 
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2)
@@ -313,3 +315,18 @@ def test_the_loop_ends_with_training_or_with_the_process(ends, status, steps):
     assert survivor.step == steps
     assert ("leave" in survivor.calls) == (not ends)
     assert survivor.calls[-1] == "stop"
+
+
+@pytest.mark.parametrize("made", [0, 1, 2])
+def test_a_value_that_is_not_finite_ends_the_run_only_if_its_iteration_was_not_right_meanwhile(made):
+    """It is known with the next one; and all may go back to a checkpoint before it."""
+    survivor = Survivor.__new__(Survivor)
+    recovery = SimpleNamespace(step=4, stop="", view=MagicMock())
+    others = {"_moving": SimpleNamespace(look=lambda _: False), "_reports": MagicMock(), "_trainee": MagicMock()}
+    vars(survivor).update(others, _recovery=recovery, _spoiled=set(), _pacing=None)
+    survivor._judge(NotFinite("a norm is NaN"))
+    for _ in range(made):
+        survivor.advance()
+    recovery.step = 4
+    survivor._judge(NotFinite("a norm is NaN"))
+    assert bool(recovery.stop) == (made < 2)

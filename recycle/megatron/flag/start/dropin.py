@@ -76,7 +76,7 @@ class DropIn:
         notes = notes_of(protection)
         # Once: a catalogue stays open.
         source = cache(partial(plan_source, arguments, make))
-        self._plan = plan = share_plan(notes, arguments, source)
+        self._plan = plan = share_plan(notes, arguments, source, protection.meeting.epoch if protection.meeting else 0)
         self._here = here = ThisRank.find(layout_of(arguments))
         server, flags = here.server, read_flags(arguments)
         epoch = int(notes.read("epoch"))
@@ -276,13 +276,14 @@ def notes_of(protection: Protection) -> Notes:
     return Notes(protection.endpoint.board().notes, say, returns=protection.life > 0)
 
 
-def share_plan(notes: Notes, arguments: Any, source: Callable[[], Source]) -> Plan:
+def share_plan(notes: Notes, arguments: Any, source: Callable[[], Source], least: int) -> Plan:
     """Choose a plan and the number of the first view on the first rank, for all of them.
 
     Args:
         notes: what the first rank tells.
         arguments: Megatron's.
         source: where plans come from; it raises UserError if nothing there can be used.
+        least: the number that the first view has at least.
 
     Raises:
         UserError: there is none; on the first rank only, the others exit.
@@ -290,7 +291,7 @@ def share_plan(notes: Notes, arguments: Any, source: Callable[[], Source]) -> Pl
     if arguments.rank == 0 and not notes.returns:
         try:
             plan = choose_plan(arguments, source)
-            epoch = begin_recordings(read_flags(arguments).record, plan)
+            epoch = max(least, begin_recordings(read_flags(arguments).record, plan))
         except UserError as error:
             notes.tell("plan", b"")
             raise RunError(str(error)) from error

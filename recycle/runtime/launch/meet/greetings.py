@@ -27,10 +27,12 @@ class KeeperOffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         port: where other hosts reach it; 0 where there are none.
         memory: bytes that the host has left.
+        epoch: of the first view of which that one has nothing.
     """
 
     port: Annotated[int, msgspec.Meta(ge=0, lt=2**16)] = 0
     memory: Annotated[int, msgspec.Meta(ge=0)] = 0
+    epoch: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

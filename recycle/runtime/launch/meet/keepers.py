@@ -57,11 +57,13 @@ class KeeperSlot:
         self.listener: socket.socket | None = None
         self.channel: Channel | None = None
         port: int | None = None
+        epoch = 0
         if left:
             client = KeeperClient(HERE, left, "this host's keeper")
             with suppress(KeeperLost):
                 if resumes:
                     port = client.find_port()
+                    epoch = max((each.part.epoch + 1 for each in client.copies()), default=0)
                 else:
                     client.dismiss()
             self.token = left if resumes else ""
@@ -72,7 +74,7 @@ class KeeperSlot:
             except OSError as error:
                 raise RunError(f"address {address}: {error.strerror}; give an address of this machine") from error
             port = self.listener.getsockname()[1]
-        self.offer = KeeperOffer(port or 0, available_memory())
+        self.offer = KeeperOffer(port or 0, available_memory(), epoch)
 
     def is_taken(self, directory: KeeperDirectory, address: str) -> bool:
         """Whether this process has to start its host's keeper.
@@ -175,7 +177,7 @@ def serve_from(setting: KeeperSetting, endpoint: Endpoint) -> None:
 
 
 def settle(setting: KeeperSetting, endpoint: Endpoint, server: Server, alive: Collection[Server]) -> None:
-    """Have a keeper on the host of a server that joins, in the place of one that is gone with its host.
+    """Have a keeper on the host of a server that joins, in the place of its own that is gone, or of another host's.
 
     The calling process must have no other threads, because it may fork.
 
@@ -191,9 +193,9 @@ def settle(setting: KeeperSetting, endpoint: Endpoint, server: Server, alive: Co
     """
     token, slot, store = endpoint.token, setting.slot, endpoint.connect()
     while (directory := KeeperDirectory.read(store, token)) is not None:
-        known = any(each.address == endpoint.address for each in directory.homes)
-        vacant = () if known else directory.vacant(server, alive)
-        place = next((each for each in vacant if _is_gone(directory.homes[each], endpoint)), None)
+        own = [place for place, home in enumerate(directory.homes) if home.address == endpoint.address]
+        places = own or directory.vacant(server, alive)
+        place = next((each for each in places if _is_gone(directory.homes[each], endpoint)), None)
         if place is None or slot.listener is None:
             break
         limit = setting.bytes_of(directory.stages_at(place))

@@ -118,6 +118,11 @@ class Rendezvous:
         """The names of the hosts of all processes, by rank, once they have come."""
         return [each.host for each in self.hellos]
 
+    @property
+    def epoch(self) -> int:
+        """The first view of which no process's host has anything in memory, once they have come."""
+        return max((each.keeper.epoch for each in self.hellos), default=0)
+
     # The first process.
 
     def receive(self) -> None:

@@ -17,11 +17,11 @@ from recycle.state import keeper
 _BOUND = struct.Struct("Q")
 
 AGAIN = 1.0
-"""Seconds after which a keeper that was killed is started again: where memory is short, not at once."""
+"""Seconds after which a keeper that has failed is started again: where memory is short, not at once."""
 
 
 def fork_keeper(listeners: Sequence[socket.socket], token: str, limit: int, within: Path | None) -> None:
-    """Start a keeper that is no child of this process, and have another one where that is killed alone.
+    """Start a keeper that is no child of this process, and have another one where that is killed alone, or fails.
 
     This process must have no other threads.
 
@@ -61,7 +61,7 @@ def _detach(listeners: Sequence[socket.socket]) -> None:
 
 
 def _guard_keeper(listeners: Sequence[socket.socket], token: str, limit: int, within: Path | None) -> None:
-    """Have a keeper until it ends by itself. Whoever connects while there is none waits for the next one."""
+    """Have a keeper until it ends as it should. Whoever connects while there is none waits for the next one."""
     set_title("keeper's guard")
     # What a keeper has promised to a later start of the run, those in its place keep.
     bound = mmap.mmap(-1, _BOUND.size)
@@ -71,13 +71,20 @@ def _guard_keeper(listeners: Sequence[socket.socket], token: str, limit: int, wi
         _BOUND.pack_into(bound, 0, max(least, *_BOUND.unpack(bound)))
 
     while True:
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            time.sleep(AGAIN)
+            continue
         if pid == 0:
-            set_title("keeper")
-            scribe = None if within is None else DiskScribe(token, within)
-            keeper.serve(listeners, token, _BOUND.unpack(bound)[0], scribe=scribe, promised=promised)
-            os._exit(0)
+            try:
+                set_title("keeper")
+                scribe = None if within is None else DiskScribe(token, within)
+                keeper.serve(listeners, token, _BOUND.unpack(bound)[0], scribe=scribe, promised=promised)
+                os._exit(0)
+            finally:
+                os._exit(1)
         _, status = os.waitpid(pid, 0)
-        if not os.WIFSIGNALED(status):
+        if not status:
             return
         time.sleep(AGAIN)

@@ -217,7 +217,12 @@ class _Host:
         finally:
             if listener is not None:
                 listener.close()
-        self._children[os.pidfd_open(pid)] = (request.name, pid)
+        try:
+            self._children[os.pidfd_open(pid)] = (request.name, pid)
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
         self._tell(ForkEvent("started", request.name, pid, port))
 
     def _bury(self, handle: int) -> None:

@@ -78,6 +78,13 @@ class Setting(NamedTuple):
         return participants_of(self.view.members, self.ranks)
 
     @property
+    def first_view(self) -> View:
+        """Who begins, once all processes have come: in a view that is later than any of which something is kept."""
+        kept = 0 if self.keeping is None else self.keeping.slot.offer.epoch
+        there = 0 if self.meeting is None else self.meeting.epoch
+        return self.view._replace(epoch=max(self.view.epoch, kept, there))
+
+    @property
     def store_silence(self) -> float:
         """Seconds after which a host that tells the store nothing is dead for who hears of it nowhere else."""
         return self.durations.silence if self.cluster is None else 2 * self.durations.rare_beat

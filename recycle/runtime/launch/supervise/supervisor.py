@@ -243,7 +243,7 @@ class Supervisor:
             self._keeper.directory.tell(store, self._token)
         self._board.describe(Description(setting.fingerprint, setting.job))
         if not self._began:
-            self._board.verdicts.open(Opening.of(setting.view, setting.restore))
+            self._board.verdicts.open(Opening.of(setting.first_view, setting.restore))
 
     def _hear(self, received: Received) -> None:
         participant = Participant.parse(received.sender.name, self._setting.ranks)
@@ -444,7 +444,9 @@ class Supervisor:
                 self._store_due = time.monotonic() + self._setting.durations.silence
                 self._news.remark(f"the store cannot be started again: {why}; it is tried until it can")
                 return
-            self._open_board()
+            # One that is lost again at once is mended again.
+            with suppress(StoreLost):
+                self._open_board()
 
 
 def _signal(pid: int, number: int) -> None:
