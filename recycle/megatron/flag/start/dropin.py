@@ -101,6 +101,7 @@ class DropIn:
             moments=moments_of(arguments),
             notes=notes.known,
             dead=flags.dead,
+            means=arguments.sft,
         )
         make_steps = self._make_stage_steps if owns_steps(flags) else self._make_vote
         self._execution = ProtectedExecution(training, server, protection, groups, make_steps)
