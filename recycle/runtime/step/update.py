@@ -196,7 +196,7 @@ class TorchUpdate:
         self.confirms = not guesses
         scale = 1.0 if self.loss_scale is None else self.loss_scale.value
         # Divided by this, the sum over all micro-batches is the gradient of the whole batch.
-        return self._tokens() * scale
+        return max(1, self._tokens()) * scale
 
     def _finish_reducing(self) -> None:
         """All gradients are reduced: do what takes them together."""

@@ -11,7 +11,7 @@ from torch.distributed import ReduceOp
 
 from harness.examples import paper_job
 from recycle.job import Server
-from recycle.megatron.flag.world.call_results import content_of
+from recycle.megatron.flag.world.call_results import Value
 from recycle.runtime.errors import ConnectionLost, RunError
 from tests.megatron.flag.live_servers import groups_of, in_order, live_ranks, live_servers, small_jobs
 
@@ -101,7 +101,7 @@ def test_what_one_server_has_completed_all_get_though_they_missed_it():
     for found in live_servers(JOB, [servers, servers], work).values():
         for one, other in zip(kept + kept[:2] + kept[:1], found, strict=True):
             assert (one.dtype, one.shape) == (other.dtype, other.shape)
-            assert content_of(one) == content_of(other)
+            assert Value.of(one) == Value.of(other)
 
 
 def test_what_one_server_has_kept_all_find_after_a_failure_until_two_versions_later():
@@ -179,7 +179,7 @@ def test_a_sum_that_is_known_already_is_taken_by_what_is_put_in_and_only_over_pe
         pipeline = tuple(each for each in RANKS if each.pipeline == live.server.pipeline)
         knows = live.server.pipeline == 0
         if knows:
-            collectives.totals = {content_of(mine): [known]}
+            collectives.totals = {Value.of(mine): [known]}
         return [
             collectives.reduce(peers, (), mine, ReduceOp.MAX).item(),
             collectives.reduce(pipeline, (), mine, ReduceOp.SUM).item(),

@@ -7,7 +7,7 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 
-from harness.examples import placed_job
+from harness.examples import paper_job, placed_job
 from harness.gpt_runs import OPTIONS
 from recycle.holding import placed
 from recycle.job import Server
@@ -104,6 +104,19 @@ def test_megatron_looks_at_each_gradient_before_its_sum_begins(monkeypatch, want
     update.start_reduction(1)
     looked = ("look", "sum") if any(wanted) else ("sum",)
     assert peers.said == [f"{what} {number}" for number in (1, 11) for what in looked]
+
+
+@pytest.mark.parametrize(("tokens", "divisor"), [(0, 1.0), (4, 4.0)])
+def test_where_no_token_counts_nothing_is_divided(tokens, divisor):
+    job, server, scaled = paper_job(stages=2), Server(0, 1), []
+    everybody = SimpleNamespace(sum=lambda tensor: None)
+    network = SimpleNamespace(peers=Peers(), all=everybody, server=server, view=SimpleNamespace(peers=lambda stage: ()))
+    stage = chunk_of(1)
+    stage.config.calculate_per_token_loss, stage.tokens = True, torch.tensor(tokens)
+    for buffer in (*stage.model.buffers, *stage.model.expert_parallel_buffers):
+        buffer.scale_gradients = scaled.append
+    LiveGradients([stage], network, job).reduce(*placed(job, server).chunks, last=True)
+    assert scaled == [1 / divisor] * 2
 
 
 def test_virtual_stages_are_summed_while_others_compute():

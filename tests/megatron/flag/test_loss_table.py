@@ -1,5 +1,6 @@
 """The reports of a batch reach every server of the last stage, wherever they were computed and whoever is dead."""
 
+from itertools import chain
 from typing import NamedTuple
 
 import pytest
@@ -12,7 +13,7 @@ from harness.examples import paper_job
 from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.megatron.flag.steps.loss_table import LossTable
-from recycle.megatron.flag.world.call_results import content_of
+from recycle.megatron.flag.world.call_results import Value
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions
@@ -58,12 +59,12 @@ def places(job):
     return [(home, number) for home in range(job.pipelines) for number in range(job.micro_batches)]
 
 
-def exchange(batch, reports=report):
+def exchange(batch, reports=report, means=False):
     """Every server's table after one batch in which each of them computes its own, and then the given one."""
     store = HashStore()
 
     def work(server):
-        table = LossTable(server, batch.job)
+        table = LossTable(server, batch.job, means=means)
         network = connect(store, View.among(batch.peers), server, NetworkOptions(PATIENCE, PATIENCE))
         first = {MicroBatch(STEP - 1, *place): report(MicroBatch(0, 9, 9)) for place in places(batch.job)}
         mine = {key: each for key, each in first.items() if key.home == server.pipeline}
@@ -103,11 +104,38 @@ def test_each_server_has_its_pipelines_reports_and_the_first_one_those_of_the_de
 @given(batches())
 def test_the_sum_over_the_stage_is_that_of_the_whole_batch_whoever_is_dead(batch):
     for table in exchange(batch).values():
-        for name in ("lm loss", "by head", "tokens"):
-            # As Megatron adds up its own, before it asks for the sum over the stage.
-            mine = torch.vstack([row[name].view(-1) for row in table.rows]).sum(dim=0)
-            whole = torch.vstack([report(each)[name].view(-1) for each in batch.where]).sum(dim=0)
-            assert same(table.totals[content_of(mine)][0], whole)
+        # As Megatron adds up its own, before it asks for the sum over the stage.
+        mine = torch.vstack([row["lm loss"] for row in table.rows]).sum(dim=0)
+        whole = torch.vstack([report(each)["lm loss"] for each in batch.where]).sum(dim=0)
+        assert same(table.totals[Value.of(mine)][0], whole)
+
+
+@pytest.mark.parametrize("means", [False, True])
+@pytest.mark.parametrize("dead", [(), (Server(1, 0),)])
+def test_nothing_is_known_but_what_the_training_code_sums(dead, means):
+    job = paper_job(pipelines=3, stages=1, micro_batches=2)
+    peers = tuple(server for server in job.servers() if server not in dead)
+    owners = [Server(home, 0) if Server(home, 0) in peers else peers[0] for home in range(3)]
+    where = {MicroBatch(STEP, home, number): owners[home] for home, number in places(job)}
+
+    # Nothing was counted in the first micro-batch.
+    def reports(micro_batch):
+        number = float(10 * micro_batch.home + micro_batch.number)
+        return {"lm loss": torch.tensor([2 * number, min(2.0, number)]), "single": torch.tensor(0.0)}
+
+    def sums(rows):
+        mean = [(loss / count.clamp(min=1)) for loss, count in rows]
+        return [rows.sum(dim=0), torch.stack(mean).mean()]
+
+    of_each = [
+        sums(torch.stack([reports(each)["lm loss"] for each in where if each.home == home])) for home in (0, 1, 2)
+    ]
+    whole = [torch.stack(each).sum(dim=0) for each in zip(*of_each, strict=True)]
+    for table in exchange(Batch(job, peers, where), reports, means).values():
+        mine = sums(torch.stack([row["lm loss"] for row in table.rows]))
+        known = {Value.of(own): [total] for own, total in zip(mine[: 1 + means], whole, strict=False)}
+        assert table.totals.keys() == known.keys()
+        assert all(map(same, chain(*table.totals.values()), chain(*known.values())))
 
 
 @pytest.mark.parametrize("dead", [(), (Server(1, 0),)])
@@ -131,7 +159,7 @@ def test_what_is_no_number_stays_none():
     strange = torch.tensor([float("nan"), float("inf"), -float("inf"), 1e-42, 1 / 3])
     where = {MicroBatch(STEP, home, 0): Server(1 - home, 0) for home in range(2)}
     for table in exchange(Batch(job, tuple(job.servers()), where), lambda _: {"loss": strange}).values():
-        assert content_of(table.rows[0]["loss"]) == content_of(strange)
+        assert Value.of(table.rows[0]["loss"]) == Value.of(strange)
 
 
 @settings(max_examples=10, deadline=None)

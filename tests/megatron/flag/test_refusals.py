@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from harness.examples import QUICK, paper_job
-from recycle.megatron.flag.command.refusals import unsplit
+from recycle.megatron.flag.command.option_table import megatron_parser
+from recycle.megatron.flag.command.refusals import refusals, unsplit
 from recycle.megatron.flag.device.requirements import require_supported
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
@@ -44,6 +45,30 @@ def test_what_does_not_is_named_with_what_to_change():
     refuse("transformer_impl is local: context parallelism .* use --transformer-impl transformer_engine", **local)
     refuse("defer_embedding_wgrad_compute is on: .* turn it off", defer_embedding_wgrad_compute=True)
     refuse("tp_comm_overlap is on: .* a server that comes back could not", tp_comm_overlap=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (
+            "--ddp-param-name-patterns-for-fp32-local-accumulation all",
+            "ddp_param_name_patterns_for_fp32_local_accumulation",
+        ),
+        (
+            "--use-distributed-optimizer --ddp-reduce-scatter-with-fp32-accumulation",
+            "ddp_reduce_scatter_with_fp32_accumulation",
+        ),
+        ("--save-tokens-per-expert-interval 2", "save_tokens_per_expert_interval"),
+        ("--save-activations-interval 2", "save_activations_interval"),
+        ("--dsa-indexer-loss-coeff 0.1", "dsa_indexer_loss_coeff"),
+        ("--adlr-autoresume", "adlr_autoresume"),
+        ("--use-distributed-optimizer --qk-clip", "qk_clip"),
+    ],
+)
+def test_what_would_be_silently_wrong_is_refused(words, name):
+    given = vars(megatron_parser().parse_args(words.split()))
+    assert [each.name for each in refusals(given.get) if each.name == name] == [name]
+    assert name not in [each.name for each in refusals(vars(megatron_parser().parse_args([])).get)]
 
 
 @pytest.mark.parametrize(

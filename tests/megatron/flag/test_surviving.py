@@ -121,6 +121,16 @@ def test_killed_in_the_middle_of_something(dataset, stock, tmp_path, accidents, 
     assert resumed["trained", 5] == stock["trained", 5]
 
 
+def test_what_is_decided_once_or_divided_by_all_servers_is_right_after_a_death(dataset, stock, tmp_path):
+    tuned = ("--sft", "--eval-interval", 4, "--eval-iters", 1)
+    profiled = ("--profile", "--use-pytorch-profiler", "--profile-ranks", 0, "--profile-step-start", 1)
+    profiled += ("--profile-step-end", 2, "--tensorboard-dir", tmp_path)
+    # A rank that speaks for the first one has no profiler.
+    survived = train(dataset, *ON, *tuned, *profiled, iterations=LENGTH, watch=kill([(0, 2, 0), (3, 2, 0)]))
+    assert sorted(deaths(survived)) == ["W0_0", "W1_1"]
+    assert losses(survived) == stock
+
+
 def test_a_rank_whose_script_ends_while_the_others_train_counts_as_dead(dataset, stock, tmp_path, monkeypatch):
     monkeypatch.setenv("LEAVES", "1:5")
     monkeypatch.setenv("LEFT", str(tmp_path / "left"))

@@ -15,7 +15,7 @@ class Advice(NamedTuple):
     """Why something is refused, and what to do about it."""
 
     reason: str
-    remedy: str
+    remedy: str = "leave it out"
 
 
 class Rule(NamedTuple):
@@ -54,15 +54,15 @@ def _off(name: str, advice: Advice) -> Rule:
     return Rule((name,), (False,), advice)
 
 
-GRAPHS = Advice("a recorded graph runs one fixed order, and a plan's order changes with the failures", "leave it out")
+GRAPHS = Advice("a recorded graph runs one fixed order, and a plan's order changes with the failures")
 BALANCE = Advice(
     "its counts are summed over pipelines, which compute micro-batches in different orders", "use aux_loss"
 )
 LAYER_WISE = Advice("peers have the state of different layers, so a dead one's is lost", "use --optimizer adam or sgd")
-MOVED = Advice("it follows the micro-batches of a rank, and a plan moves them", "leave it out")
-COMMUNICATORS = Advice("each view makes its own communicators between servers, without torch", "leave it out")
+MOVED = Advice("it follows the micro-batches of a rank, and a plan moves them")
+COMMUNICATORS = Advice("each view makes its own communicators between servers, without torch")
 OUTSIDE = COMMUNICATORS._replace(remedy="name groups inside a server only: tp, ep, cp")
-DRAWN = Advice("its random numbers depend on which server draws them", "leave it out")
+DRAWN = Advice("its random numbers depend on which server draws them")
 OWN_PART = "each rank keeps its own part, and no live rank has that of a dead one"
 
 RULES = (
@@ -72,29 +72,32 @@ RULES = (
     Rule(("moe_router_force_load_balancing", "fim_data"), (False,), DRAWN),
     _off("overlap_moe_expert_parallel_comm", Advice("a plan orders micro-batches itself", "turn it off")),
     Rule(("non_persistent_ckpt_type",), ("global",), Advice(OWN_PART, "use global")),
-    Rule(("save_wgrads_interval", "save_dgrads_interval"), (), Advice(OWN_PART, "leave it out")),
+    Rule(("save_wgrads_interval", "save_dgrads_interval"), (), Advice(OWN_PART)),
     Rule(
         ("phase_transition_iterations",),
         (),
-        Advice("data is counted anew from each phase, and that of other pipelines from the first", "leave it out"),
+        Advice("data is counted anew from each phase, and that of other pipelines from the first"),
     ),
-    _off("enable_ft_package", Advice("its monitor ends ranks that wait for a recovery", "leave it out")),
+    _off("enable_ft_package", Advice("its monitor ends ranks that wait for a recovery")),
     _off(
         "full_validation",
         Advice("the first rank tells the others how long each evaluation is, and it may be dead", "use --eval-iters"),
     ),
-    _off("log_straggler", Advice("it compares all ranks, and dead ones do not answer", "leave it out")),
-    Rule(("mtp_num_layers",), (0,), Advice("the losses of multi-token prediction are not counted", "leave it out")),
+    _off("log_straggler", Advice("it compares all ranks, and dead ones do not answer")),
+    Rule(("mtp_num_layers", "dsa_indexer_loss_coeff"), (0,), Advice("its losses are not counted")),
+    _off("adlr_autoresume", Advice(OWN_PART, "use --exit-signal-handler")),
+    Rule(
+        ("ddp_param_name_patterns_for_fp32_local_accumulation", "ddp_reduce_scatter_with_fp32_accumulation"),
+        (False, []),
+        Advice("gradients have one type, in micro-batches and in sums", "use --accumulate-allreduce-grads-in-fp32"),
+    ),
     Rule(("fp4",), (), Advice("gradients are rounded at random, by where they are computed", "train with --bf16")),
     Rule(
         ("use_megatron_fsdp", "use_torch_fsdp2"),
         (False,),
-        Advice("parameters are sharded over peers, so no peer has a whole stage", "leave it out"),
+        Advice("parameters are sharded over peers, so no peer has a whole stage"),
     ),
-    _off(
-        "tp_comm_overlap",
-        Advice("all ranks of the job set it up together, and a server that comes back could not", "leave it out"),
-    ),
+    _off("tp_comm_overlap", Advice("all ranks of the job set it up together, and a server that comes back could not")),
     _off("variable_seq_lengths", Advice("receives are posted before it is known what is sent", "turn it off")),
     Rule(
         ("defer_embedding_wgrad_compute", "delay_wgrad_compute", "overlap_dispatch_backward_with_experts_wgrad"),
@@ -108,7 +111,7 @@ RULES = (
     _off("decrease_batch_size_if_needed", Advice("a plan is for one number of micro-batches", "turn it off")),
     _off("perform_rl_step", Advice("only pretraining is supported", "turn it off")),
     _off("inprocess_restart", Advice("it restarts ranks on its own when one fails", "turn it off")),
-    _off("use_legacy_models", Advice("only the models of megatron.core are supported", "leave it out")),
+    _off("use_legacy_models", Advice("only the models of megatron.core are supported")),
     Rule(("enable_cuda_graph", "external_cuda_graph", "optimizer_cuda_graph"), (False,), GRAPHS),
     Rule(("cuda_graph_impl",), ("none",), GRAPHS),
     Rule(
@@ -118,29 +121,19 @@ RULES = (
     ),
     Rule(("optimizer",), ("adam", "sgd", "muon", "adaptive_muon", "lion", "soap"), LAYER_WISE),
     _off("use_layer_wise_distributed_optimizer", LAYER_WISE),
-    Rule(
-        ("moe_expert_rank_capacity_factor",),
-        (),
-        Advice("where experts get more, Megatron runs its schedule again", "leave it out"),
-    ),
-    _off("moe_paged_stash", Advice("pages are given back in the order of Megatron's own schedule", "leave it out")),
-    Rule(
-        ("gpu_sniff_test_interval",),
-        (),
-        Advice("ranks send to each other in it, and dead ones do not answer", "leave it out"),
-    ),
+    Rule(("moe_expert_rank_capacity_factor",), (), Advice("where experts get more, Megatron runs its schedule again")),
+    _off("moe_paged_stash", Advice("pages are given back in the order of Megatron's own schedule")),
+    Rule(("gpu_sniff_test_interval",), (), Advice("ranks send to each other in it, and dead ones do not answer")),
     Rule(("pipeline_model_parallel_comm_backend",), (), COMMUNICATORS),
-    _off(
-        "te_rng_tracker",
-        Advice("its random states are objects on a GPU, and a returning server is given tensors", "leave it out"),
-    ),
+    _off("te_rng_tracker", Advice("its random states are objects on a GPU, and a returning server is given tensors")),
     Rule(("logits_save_dir", "logits_load_dir", "moe_routing_trace_path"), (), MOVED),
+    Rule(("save_tokens_per_expert_interval", "save_activations_interval"), (), MOVED),
     Rule(
         ("num_microbatches_with_partial_activation_checkpoints",),
         (),
-        Advice("which micro-batches are recomputed would depend on where they run", "leave it out"),
+        Advice("which micro-batches are recomputed would depend on where they run"),
     ),
-    Rule(("decoder_seq_length",), (), Advice("models with an encoder and a decoder are not supported", "leave it out")),
+    Rule(("decoder_seq_length",), (), Advice("models with an encoder and a decoder are not supported")),
     Rule(
         ("dataloader_type",),
         ("single", "cyclic"),
@@ -164,13 +157,13 @@ SKIPPING = (
     Rule(
         ("virtual_pipeline_model_parallel_size",),
         (1,),
-        Advice("Megatron ends where it skips an iteration on a rank with several iterators", "leave it out"),
+        Advice("Megatron ends where it skips an iteration on a rank with several iterators"),
     ),
 )
 """What --iterations-to-skip needs."""
 
-EVALUATED = Advice("evaluations run the plan of training", "leave it out")
-REMATERIALIZED = Advice("weights are sharded over peers, so no peer has a whole stage", "leave it out")
+EVALUATED = Advice("evaluations run the plan of training")
+REMATERIALIZED = Advice("weights are sharded over peers, so no peer has a whole stage")
 
 AS_ANOTHER = (
     ("eval_global_batch_size", "global_batch_size", EVALUATED),
@@ -250,11 +243,7 @@ EIGHT_BITS = (
             "use --fp8-recipe tensorwise, blockwise or mxfp8",
         ),
     ),
-    Rule(
-        ("fp8_param_gather", "fp8_param"),
-        (False,),
-        Advice("a returning server is not given rounded parameters", "leave it out"),
-    ),
+    Rule(("fp8_param_gather", "fp8_param"), (False,), Advice("a returning server is not given rounded parameters")),
     Rule(
         ("transformer_impl",),
         ("transformer_engine",),
@@ -264,16 +253,13 @@ EIGHT_BITS = (
 """What layers need that compute with eight bits; they are told which micro-batch is the first after a step."""
 
 SHARDED = (
-    Rule(
-        ("num_distributed_optimizer_instances",),
-        (1,),
-        Advice("peers mirror each other's shards as it is", "leave it out"),
-    ),
+    Rule(("num_distributed_optimizer_instances",), (1,), Advice("peers mirror each other's shards as it is")),
     Rule(("optimizer",), ("adam",), LAYER_WISE),
     _off("fp16", Advice("each rank looks for overflow in its own shard only", "use --bf16")),
-    Rule(("loss_scale",), (), Advice("each rank unscales its own shard only", "leave it out")),
+    Rule(("loss_scale",), (), Advice("each rank unscales its own shard only")),
     _off("optimizer_cpu_offload", Advice("its state is in two places", "turn it off")),
     _off("use_precision_aware_optimizer", Advice("its state is the inner optimizer's own", "turn it off")),
+    _off("qk_clip", Advice("it clips whole weights, and each rank has a shard of the main ones")),
 )
 """What a distributed optimizer needs, so that a failure loses no shard of it."""
 
@@ -305,34 +291,23 @@ NOT_MADE_AGAIN = (
     ),
     _off("optimizer_cpu_offload", Advice("its state is in two places", "turn it off")),
     _off("use_precision_aware_optimizer", Advice("parts of its state are rounded", "turn it off")),
-    _off("qk_clip", Advice("it changes parameters after the step", "leave it out")),
+    _off("qk_clip", Advice("it changes parameters after the step")),
 )
 """What steps need that may be made again from the state before them."""
 
-NOT_KEPT = (
-    *NOT_MADE_AGAIN,
-    _off("fp16", Advice("a step that was made may overflow when it is redone", "use --bf16")),
-)
+NOT_KEPT = (*NOT_MADE_AGAIN, _off("fp16", Advice("a step that was made may overflow when it is redone", "use --bf16")))
 """What they need where all have gone on from them, so that none can be skipped any more."""
 
 NOT_OWN = (
     *NOT_MADE_AGAIN,
-    Rule(
-        ("virtual_pipeline_model_parallel_size",),
-        (1,),
-        Advice("the virtual stages of a server are stepped as one", "leave it out"),
-    ),
-    Rule(
-        ("num_experts",),
-        (),
-        Advice("what experts report is not taken back with a step", "leave it out"),
-    ),
-    Rule(("context_parallel_size",), (1,), Advice("each rank sums a part of a sequence", "leave it out")),
+    Rule(("virtual_pipeline_model_parallel_size",), (1,), Advice("the virtual stages of a server are stepped as one")),
+    Rule(("num_experts",), (), Advice("what experts report is not taken back with a step")),
+    Rule(("context_parallel_size",), (1,), Advice("each rank sums a part of a sequence")),
     Rule(("fp8",), (), Advice("layers cache rounded weights, which an undone step leaves stale", "train with --bf16")),
     _off("fp16", Advice("the training code itself skips steps, before the next iteration begins", "use --bf16")),
-    _off("grad_reduce_in_bf16", Advice("gradients are added up in full precision", "leave it out")),
-    _off("log_num_zeros_in_grad", Advice("they are not counted", "leave it out")),
-    Rule(("rampup_batch_size",), (), Advice("redone iterations would have other batches", "leave it out")),
+    _off("grad_reduce_in_bf16", Advice("gradients are added up in full precision")),
+    _off("log_num_zeros_in_grad", Advice("they are not counted")),
+    Rule(("rampup_batch_size",), (), Advice("redone iterations would have other batches")),
     _off("use_distributed_optimizer", Advice("a step cannot be taken back by one server alone", "turn it off")),
 )
 """What stages need that step on their own."""

@@ -67,6 +67,7 @@ class ProtectedTraining(NamedTuple):
         moments: how many the optimizer has of each parameter, where the state is kept in memory; None where it is not.
         notes: what the first rank has told all others, by name.
         dead: servers that leave before the first iteration.
+        means: whether evaluations take the mean of each server's losses.
     """
 
     plan: Plan
@@ -82,6 +83,7 @@ class ProtectedTraining(NamedTuple):
     moments: int | None = None
     notes: Mapping[str, bytes] = MappingProxyType({})
     dead: Sequence[Server] = ()
+    means: bool = False
 
 
 class ProtectedExecution:
@@ -127,7 +129,7 @@ class ProtectedExecution:
         self.collectives = Collectives(server, self.job, ranks, self.settle, self.recover, self._roles.go_on, layout)
         same = [several(each) for each in (layout.same_layers(number), layout.same_experts(number))]
         self.same_parameters = SameParameters(*(ranks.carrier(each) if each else None for each in same))
-        self._losses = LossTable(server, self.job, self.same_parameters.layers)
+        self._losses = LossTable(server, self.job, self.same_parameters.layers, training.means)
         self._leaving = False
         self._handed_over = False
         self._rejoin_state: RejoinState | None = None

@@ -101,6 +101,7 @@ class DropIn:
             moments=moments_of(arguments),
             notes=notes.known,
             dead=flags.dead,
+            means=arguments.sft,
         )
         make_steps = self._make_stage_steps if owns_steps(flags) else self._make_vote
         self._execution = ProtectedExecution(training, server, protection, groups, make_steps)
@@ -127,6 +128,10 @@ class DropIn:
             self._recording.install(training, self._arguments, self._execution.recorder)
         self._restarted_rank.install(training, self._schedule)
         self._ending.install(training)
+        arguments, ranks = self._arguments, self._arguments.profile_ranks
+        if ranks:
+            # Megatron asks again in each iteration, and a rank that speaks for a dead one has no profiler.
+            ranks[:] = range(arguments.world_size) if arguments.rank in ranks else [-1]
         save = save_by_the_living(training.save_checkpoint, self._execution, self._arguments, self._ending.note_save)
         replace(training, "save_checkpoint", save)
         if owns_steps(read_flags(self._arguments)):

@@ -228,7 +228,7 @@ class LiveGradients:
             self._network.all.sum(tokens)
             sum_over(self._ranks.layers, tokens)
             for buffer in {each.buffer: None for each in chain.from_iterable(self._sums.values())}:
-                buffer.scale_gradients(1.0 / tokens.item())
+                buffer.scale_gradients(1.0 / max(1.0, tokens.item()))
         if self._losses is not None:
             self._losses.table.finish()
 

@@ -10,7 +10,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from recycle.job import Job, Server
-from recycle.megatron.flag.world.call_results import content_of
+from recycle.megatron.flag.world.call_results import Value
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.execute.stage import MicroBatch
@@ -24,22 +24,24 @@ class LossTable:
         server: which server this is.
         job: for its shape.
         ranks: of the server, over whose pipelines the training code sums as well; None where it has one pipeline.
+        means: whether evaluations take the mean of each server's reports, as with ``--sft``.
 
     Attributes:
         rows: the reports that belong to this server, as a stock schedule returns them: those of its own pipeline's
             micro-batches. The first live server also has those of pipelines whose last server is dead.
-        totals: what the training code is about to sum over the stage, by what it will put in here, in bytes. More than
-            one sum can begin with the same; they are in the order of their names.
+        totals: what the training code is about to sum over the stage, by what it will put in here: reports of two
+            numbers. More than one sum can begin with the same; they are in the order of their names.
         results: of the last table: it, and those sums by name; empty before the first.
     """
 
-    def __init__(self, server: Server, job: Job, ranks: Carrier | None = None) -> None:
+    def __init__(self, server: Server, job: Job, ranks: Carrier | None = None, means: bool = False) -> None:
         self.rows: list[dict[str, torch.Tensor]] = []
-        self.totals: dict[bytes, list[torch.Tensor]] = {}
+        self.totals: dict[Value, list[torch.Tensor]] = {}
         self.results: list[torch.Tensor] = []
         self._server = server
         self._job = job
         self._ranks = ranks
+        self._adds = (_sum, _mean) if means else (_sum,)
         self._like: dict[str, torch.Tensor] = {}
         self._totals: list[torch.Tensor] = []
         self._sums: list[Reduction] = []
@@ -81,14 +83,12 @@ class LossTable:
         """
         peers, network, table, exchange = self._under_way
         exchange.wait()
-        columns = self._columns(table)
-        if len(peers) == self._job.pipelines:
-            # As Megatron's own group adds up, to the bit.
-            self._totals = [_sum(each, [self._server.pipeline]) for each in columns.values()]
-            self._sums = [network.peers.start_sum(each) for each in self._totals]
-        else:
-            homes = range(self._job.pipelines)
-            self._totals, self._sums = [_sum(each, homes) for each in columns.values()], []
+        columns, all_live = self._columns(table), len(peers) == self._job.pipelines
+        homes = [self._server.pipeline] if all_live else range(self._job.pipelines)
+        parts = [self._put_in(columns, [home]) for home in homes]
+        self._totals = [torch.stack(each).sum(dim=0) for each in zip(*parts, strict=True)]
+        # As Megatron's own group adds up, to the bit.
+        self._sums = [network.peers.start_sum(each) for each in self._totals] if all_live else []
 
     def finish(self) -> None:
         """Wait for the sums.
@@ -119,8 +119,13 @@ class LossTable:
             for number in range(table.size(1))
         ]
         self.totals = {}
-        for column, total in zip(columns.values(), totals, strict=True):
-            self.totals.setdefault(content_of(_sum(column, homes)), []).append(total)
+        for mine, total in zip(self._put_in(columns, homes), totals, strict=True):
+            self.totals.setdefault(Value.of(mine), []).append(total)
+
+    def _put_in(self, columns: Mapping[str, torch.Tensor], homes: Sequence[int]) -> list[torch.Tensor]:
+        """What Megatron's training code puts into its sums over the stage, from some pipelines' reports."""
+        pairs = [each[homes].reshape(-1, 2) for each in columns.values() if each[0, 0].numel() == 2]
+        return [add(each) for each in pairs for add in self._adds]
 
     def _columns(self, table: torch.Tensor) -> dict[str, torch.Tensor]:
         """What was reported, by name: of each pipeline and micro-batch, where and as the loss function has it."""
@@ -156,7 +161,9 @@ def _homes(server: Server, peers: tuple[Server, ...], job: Job) -> list[int]:
     return [server.pipeline, *orphans]
 
 
-def _sum(column: torch.Tensor, homes: Sequence[int]) -> torch.Tensor:
-    """What some pipelines reported, as Megatron's training code adds up the rows that it gets."""
-    found = column[list(homes)]
-    return found.reshape(found.size(0) * found.size(1), -1).sum(dim=0)
+def _sum(rows: torch.Tensor) -> torch.Tensor:
+    return rows.sum(dim=0)
+
+
+def _mean(rows: torch.Tensor) -> torch.Tensor:
+    return (rows[:, 0] / rows[:, 1].clamp(min=1)).mean()

@@ -19,7 +19,8 @@ class Value(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Self:
         """That of a tensor."""
-        return cls(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), content_of(tensor))
+        content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return cls(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), content)
 
     @property
     def tensor(self) -> torch.Tensor:
@@ -67,8 +68,3 @@ def tell_all(group: Group, values: Sequence[torch.Tensor]) -> list[torch.Tensor]
     told[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else 0
     group.sum(told)
     return [each.tensor for each in msgspec.msgpack.decode(told.numpy().tobytes(), type=list[Value])]
-
-
-def content_of(tensor: torch.Tensor) -> bytes:
-    """The bits of a tensor."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

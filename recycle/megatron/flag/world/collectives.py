@@ -21,7 +21,7 @@ from torch.distributed import ReduceOp, Work
 
 from recycle.job import Job, Server
 from recycle.megatron.flag.command.server_ranks import ONE_RANK, ServerRanks
-from recycle.megatron.flag.world.call_results import Key, Result, Value, content_of
+from recycle.megatron.flag.world.call_results import Key, Result, Value
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.torch_calls import Calls, Carrier, never, reduction_of
 from recycle.runtime.errors import RunError, ViewBroken
@@ -70,8 +70,8 @@ class Collectives:
         layout: how the ranks of a server divide its work.
 
     Attributes:
-        totals: sums over the servers of a stage that are known already, by what this server puts in, in bytes; each is
-            taken once, in the order in which they are here.
+        totals: sums over the servers of a stage that are known already, by what this server puts in; each is taken
+            once, in the order in which they are here.
         inside: whether this server is at what a failure ends, and what is redone whole; see ``redoable``.
     """
 
@@ -85,7 +85,7 @@ class Collectives:
         complete: Callable[[], None],
         layout: ServerRanks = ONE_RANK,
     ) -> None:
-        self.totals: dict[bytes, list[torch.Tensor]] = {}
+        self.totals: dict[Value, list[torch.Tensor]] = {}
         self.inside = False
         self._has_warned = False
         self._server = server
@@ -178,7 +178,7 @@ class Collectives:
             how: a reduction of torch's.
         """
         is_of_data = (servers, numbers) == self._data_group
-        if how == ReduceOp.SUM and is_of_data and (known := self.totals.get(content_of(tensor))):
+        if how == ReduceOp.SUM and is_of_data and (known := self.totals.get(Value.of(tensor))):
             return known.pop(0)
         rows = self._meet(servers, numbers, lambda: self._reduce(servers, numbers, tensor, how))
         return _reduction_over(numbers, rows, tensor, how)
