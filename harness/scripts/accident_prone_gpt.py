@@ -3,7 +3,8 @@
 ACCIDENTS names them: ``3:norm:2,2:save:1`` kills rank 3 when it is about to take a norm for the second time, and rank 2
 when the first checkpoint of format torch that it writes is half on disk. In those of format torch_dist, ``write`` kills
 before a tensor is written, ``written`` when all of the rank's are, and ``tracker`` when the checkpoint is whole and
-nobody knows. ``adam`` kills before a step of the optimizer: with a distributed optimizer, there is one for each shard.
+nobody knows; ``named`` kills in those of any format when the tracker names it.
+``adam`` kills before a step of the optimizer: with a distributed optimizer, there is one for each shard.
 ``voted`` kills when the first round of a vote is over, and ``unheard`` has a rank hear of the end of that view then.
 ``early`` kills when a sum of gradients has begun in a backward pass, and ``gathered`` when parameters have come in a
 forward pass, each of which is told in a line.
@@ -27,6 +28,7 @@ from megatron.core.dist_checkpointing import serialization
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.optimizer import optimizer
 from megatron.core.pipeline_parallel import schedules
+from megatron.training import checkpointing
 
 from recycle.megatron.flag.steps import sharded_optimizer
 from recycle.megatron.flag.steps.gradients import LiveGradients
@@ -80,6 +82,16 @@ def dying_save(save):
             Path(file).write_bytes(buffer.getvalue()[: len(buffer.getvalue()) // 2])
             die()
         return save(content, file, *arguments, **keywords)
+
+    return act
+
+
+def dying_at_the_end(end):
+    @wraps(end)
+    def act(is_async_finalization):
+        if not is_async_finalization and is_due("named"):
+            die()
+        return end(is_async_finalization)
 
     return act
 
@@ -167,5 +179,6 @@ torch.optim.AdamW.step = dying_before(torch.optim.AdamW.step, lambda: "adam")
 filesystem_async._write_item = dying_before(filesystem_async._write_item, lambda: "write")
 writer = filesystem_async.FileSystemWriterAsync
 writer.retrieve_write_results = dying_before(writer.retrieve_write_results, lambda: "written")
+checkpointing.ft_integration.on_checkpointing_end = dying_at_the_end(checkpointing.ft_integration.on_checkpointing_end)
 serialization.save_config = dying_before(serialization.save_config, lambda: "tracker")
 runpy.run_path(str(Path(__file__).with_name("pretrain_small_gpt.py")), run_name="__main__")

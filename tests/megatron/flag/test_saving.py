@@ -45,7 +45,9 @@ class Writer:
         self.epoch = 0
         self.settled = 0
         self.context = {"save_strategy": "of before", "load_strategy": "of before", "local_checkpoint_manager": "kept"}
-        self.arguments = SimpleNamespace(save=str(path), world_size=WORLD_SIZE, train_iters=8)
+        self.arguments = SimpleNamespace(
+            save=str(path), non_persistent_global_ckpt_dir=None, world_size=WORLD_SIZE, train_iters=8
+        )
         self.seen = []
         self.notes = []
         self._attempts = attempts
@@ -108,10 +110,141 @@ def test_after_a_death_in_the_middle_nothing_of_what_was_begun_is_left(tmp_path)
     assert ranks_save(tmp_path, [[3, 4], [3, 4]]) == [[again, again]] * 2
 
 
-def test_what_is_not_kept_lies_elsewhere_and_nothing_is_removed(tmp_path):
-    first, second = ranks_save(tmp_path, [[3, 4]] * 2, non_persistent_ckpt=True)[0]
-    assert first[2] == []
-    assert second[2] == ["0.distcp", "1.distcp"]
+BEGUN, HALF, WRITTEN, TRUNCATED, NAMED = range(5)
+"""Moments of a save."""
+
+
+class Disk:
+    """Where one rank saves as Megatron does, whose save is cut short at a moment; the whole checkpoints there.
+
+    Args:
+        path: of checkpoints.
+        is_kept: whether they are persistent.
+    """
+
+    def __init__(self, path, is_kept):
+        self.arguments = SimpleNamespace(
+            save=str(path / "saves"),
+            non_persistent_global_ckpt_dir=None if is_kept else str(path / "scratch"),
+            world_size=WORLD_SIZE,
+            train_iters=8,
+        )
+        self.folder = path / ("saves" if is_kept else "scratch")
+        self.is_kept = is_kept
+        self.epoch = 0
+        self.cut = None
+        self.error = ViewBroken
+
+    @property
+    def named(self):
+        """What the tracker names, and whether that is whole."""
+        name = (self.folder / "latest_checkpointed_iteration.txt").read_text()
+        return int(name), (self.folder / f"iter_{int(name):07}" / "whole").is_file()
+
+    def settle(self):
+        pass
+
+    def together(self, kind, act):
+        for _ in range(2):
+            self.epoch += 1
+            with suppress(ViewBroken):
+                act()
+                return
+
+    def save(self, iteration, checkpointing_context, non_persistent_ckpt=False):
+        from megatron.training import checkpointing
+
+        if non_persistent_ckpt:
+            checkpointing.cleanup_old_non_persistent_checkpoint(self.folder)
+        folder = self.folder / f"iter_{iteration:07}"
+        folder.mkdir(parents=True, exist_ok=True)
+        # A checkpoint is written over where there is one.
+        (folder / "whole").unlink(missing_ok=True)
+        self.reach(BEGUN)
+        (folder / "half").touch()
+        self.reach(HALF)
+        (folder / "whole").touch()
+        self.reach(WRITTEN)
+        with (self.folder / "latest_checkpointed_iteration.txt").open("w") as tracker:
+            self.reach(TRUNCATED)
+            tracker.write(str(iteration))
+        self.reach(NAMED)
+
+    def reach(self, moment):
+        """Fail there once, or check that a start would find a whole checkpoint."""
+        if moment == self.cut:
+            self.cut = None
+            raise self.error
+        assert moment == TRUNCATED or self.named[1], moment
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+WORSE = CheckpointException("write", {1: (RuntimeError("results_queue should not be empty"), [])})
+
+
+@pytest.mark.parametrize("error", [ViewBroken("somebody is gone"), FULL, WORSE])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_at_every_moment_the_tracker_names_a_whole_checkpoint(tmp_path, monkeypatch, is_kept, error):
+    """The save of 4 is cut short at each moment by a death or a full disk, or the whole job was in it before."""
+    monkeypatch.setattr(saving, "say", lambda text: None)
+
+    def body(member):
+        dist.init_process_group("gloo", store=PrefixStore("torch", member.store()), rank=0, world_size=1)
+        for left in ((), (4,), (5,)):
+            for cut in (BEGUN, HALF, WRITTEN, TRUNCATED, NAMED):
+                disk = Disk(tmp_path / f"{left}{cut}", is_kept)
+                notes = []
+                save = save_by_the_living(disk.save, disk, disk.arguments, notes.append)
+                keywords = {"checkpointing_context": {}, "non_persistent_ckpt": not is_kept}
+                disk.folder.mkdir(parents=True)
+                (disk.folder / "latest_checkpointed_iteration.txt").write_text("3")
+                (disk.folder / "iter_0000003").mkdir()
+                (disk.folder / "iter_0000003" / "whole").touch()
+                for each in left:
+                    (disk.folder / f"iter_{each:07}").mkdir()
+                disk.cut, disk.error = cut, error
+                save(4, **keywords)
+                is_written = cut == NAMED or isinstance(error, ViewBroken)
+                assert disk.named == (4 if is_written else 3, True)
+                assert notes == [is_written]
+                assert (disk.folder / "iter_0000004").is_dir() == is_written
+                save(6, **keywords)
+                assert disk.named == (6, True)
+
+    launch(1, body)
+
+
+def test_what_another_rank_could_not_write_is_refused_by_the_first_one_in_the_words_of_the_system(
+    tmp_path, monkeypatch
+):
+    """Torch tells the first rank what went wrong on which, and the others that something did."""
+    monkeypatch.setattr(saving, "say", lambda text: told.append(text))
+    told = []
+    causes = {
+        "Worker failure: [Errno 28] No space left on device: '/saves/__1_0.distcp'": "No space left on device",
+        "Incomplete worker results (expected 2, got 0.": "Incomplete worker results (expected 2, got 0.",
+    }
+
+    def body(member):
+        dist.init_process_group("gloo", store=PrefixStore("torch", member.store()), rank=member.rank, world_size=2)
+        for text in causes:
+            writer = Writer(member.rank, tmp_path, [3, 4])
+            failures = {} if member.rank else {1: (RuntimeError(text), [])}
+
+            def save(iteration, checkpointing_context, writer=writer, failures=failures):
+                writer.save(iteration, checkpointing_context)
+                raise CheckpointException("write", failures)
+
+            save_by_the_living(save, writer, writer.arguments, writer.notes.append)(4, writer.context)
+            assert (len(writer.seen), writer.notes) == (1, [False])
+        return told
+
+    lines = [
+        f"the checkpoint of iteration 4 cannot be written: {each}; training goes on, and earlier checkpoints are as "
+        "they were"
+        for each in causes.values()
+    ]
+    assert results_of(2, body) == {0: lines, 1: []}
 
 
 def test_in_the_same_view_megatron_keeps_what_it_has_divided(tmp_path):
@@ -167,14 +300,13 @@ def test_a_full_disk_of_one_is_nobodys_death_and_all_go_on_without_the_checkpoin
 
         def save(iteration, checkpointing_context):
             writer.save(iteration, checkpointing_context)
-            if in_words_of_torch and member.rank == 0:
-                raise CheckpointException("write", {1: (RuntimeError("Worker failure"), [])})
-            if member.rank == 1 and not in_words_of_torch:
+            if member.rank == 0:
+                return
+            if not in_words_of_torch:
                 raise RuntimeError("Worker failure") from OSError(errno.ENOSPC, "No space left on device")
-            if member.rank == 1:
-                limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-                resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-                raise RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed")
+            limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+            raise RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed")
 
         save_by_the_living(save, writer, writer.arguments, writer.notes.append)(iteration, writer.context)
         assert len(writer.seen) == 1
@@ -190,6 +322,33 @@ def test_a_full_disk_of_one_is_nobodys_death_and_all_go_on_without_the_checkpoin
     text = f"the checkpoint of iteration {iteration} cannot be written: {cause}; {after[iteration]}"
     assert results_of(2, body) == {0: [], 1: [text]}
     assert list(tmp_path.iterdir()) == []
+
+
+PERSISTENT = ("--ckpt-format", "torch", "--save-interval", 2, "--save-retain-interval", 100)
+SCRATCH = ("--ckpt-format", "torch_dist", "--non-persistent-ckpt-type", "global")
+SCRATCH += ("--non-persistent-save-interval", 2, "--save-interval", 100)
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("saves", "accidents", "found"),
+    [
+        # The last rank dies when the second checkpoint is whole, which is not begun again.
+        (PERSISTENT, "3:named:2", 4),
+        # It dies in the middle of the second one, and all others when that is made again.
+        pytest.param(SCRATCH, "3:written:2,0:written:3,1:written:3,2:written:3", 2, marks=pytest.mark.long),
+    ],
+)
+def test_whatever_dies_in_a_save_a_start_loads_the_whole_checkpoint(tmp_path, saves, accidents, found):
+    dataset, folder = make_dataset(tmp_path / "text"), tmp_path / "saves"
+    on = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms", "--recycle-restarts", 0)
+    saved = (*saves, "--save", folder, "--exit-interval", 4)
+    with fork(dataset, *on, *saved, script="accident_prone_gpt.py", told={"ACCIDENTS": accidents}) as started:
+        output = follow(started, lambda started, output: None)
+    assert "W1_1 was killed by signal 9 (SIGKILL)" in output
+    assert output.count("successfully saved checkpoint") == found / 2
+    onward = train(dataset, *saves[:4], "--load", folder, "--exit-interval", found + 1)
+    assert list(onward.trained) == [found + 1]
 
 
 @pytest.mark.timeout(1200)

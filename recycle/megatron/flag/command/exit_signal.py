@@ -1,11 +1,11 @@
 """The signal that Megatron itself takes for a checkpoint and the end of the run, where it is asked to."""
 
-import argparse
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from recycle.errors import UserError
+from recycle.megatron.flag.command.on_cpu import given_values
 from recycle.runtime.launch.process.signals import TAKEN
 
 OPTION, SWITCH = "--exit-signal", "--exit-signal-handler"
@@ -26,19 +26,13 @@ def exit_signal(words: Sequence[str]) -> signal.Signals:
     Raises:
         UserError: nothing can be told by it.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument(OPTION, default=signal.SIGTERM.name)
-    parser.add_argument(SWITCH, action="store_true")
-    try:
-        given, _ = parser.parse_known_args(words)
-    except argparse.ArgumentError as error:
-        raise UserError(str(error)) from error
-    if not given.exit_signal_handler:
+    given = given_values(words, OPTION)[OPTION] or signal.SIGTERM.name
+    if SWITCH not in words:
         return signal.SIGTERM
     try:
-        found = signal.Signals[given.exit_signal]
+        found = signal.Signals[given]
     except KeyError as error:
-        raise UserError(f"{OPTION} {given.exit_signal}: it is no signal; give SIGTERM or SIGUSR2") from error
+        raise UserError(f"{OPTION} {given}: it is no signal; give SIGTERM or SIGUSR2") from error
     if found in UNUSABLE:
         raise UserError(f"{OPTION} {found.name}: {UNUSABLE[found]}; give SIGTERM or SIGUSR2")
     return found

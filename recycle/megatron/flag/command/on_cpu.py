@@ -30,14 +30,11 @@ def settings_for_cpu(arguments: Sequence[str]) -> list[str]:
     Raises:
         UserError: an option has a value that needs CUDA.
     """
-    given = _given(arguments)
-    missing: list[str] = []
-    for option, value in VALUES.items():
-        found = given[option]
-        if found is None:
-            missing += [option, value]
-        elif found != value:
+    given = given_values(arguments, *VALUES)
+    for option, found in given.items():
+        if found not in (None, VALUES[option]):
             raise UserError(f"{option} {found}: it needs CUDA, and {ON_CPU} is given; leave one of them out")
+    missing = [word for option in VALUES if given[option] is None for word in (option, VALUES[option])]
     return missing + [each for each in SWITCHES if each not in arguments]
 
 
@@ -48,7 +45,7 @@ def require_without_cuda(arguments: Sequence[str]) -> None:
         UserError: processes would talk over NCCL.
     """
     option = "--distributed-backend"
-    found = _given(arguments)[option]
+    found = given_values(arguments, option)[option]
     if found == "nccl" or (found is None and "--yaml-cfg" not in arguments):
         given = f"{option} nccl" if found else f"{option}, Megatron's default is nccl"
         raise UserError(
@@ -56,10 +53,14 @@ def require_without_cuda(arguments: Sequence[str]) -> None:
         )
 
 
-def _given(arguments: Sequence[str]) -> dict[str, str | None]:
-    """The values of the options whose defaults need CUDA; None for those that are not given."""
+def given_values(arguments: Sequence[str], *options: str) -> dict[str, str | None]:
+    """The values of some of a script's options; None for those that are not given.
+
+    Raises:
+        UserError: a value is missing.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for option in VALUES:
+    for option in options:
         parser.add_argument(option, dest=option)
     try:
         return dict(vars(parser.parse_known_args(arguments)[0]))

@@ -63,6 +63,7 @@ MOVED = Advice("it follows the micro-batches of a rank, and a plan moves them")
 COMMUNICATORS = Advice("each view makes its own communicators between servers, without torch")
 OUTSIDE = COMMUNICATORS._replace(remedy="name groups inside a server only: tp, ep, cp")
 DRAWN = Advice("its random numbers depend on which server draws them")
+REMOTE = Advice("an unfinished checkpoint is removed in folders only", "give a folder")
 OWN_PART = "each rank keeps its own part, and no live rank has that of a dead one"
 
 RULES = (
@@ -73,6 +74,7 @@ RULES = (
     _off("overlap_moe_expert_parallel_comm", Advice("a plan orders micro-batches itself", "turn it off")),
     Rule(("non_persistent_ckpt_type",), ("global",), Advice(OWN_PART, "use global")),
     Rule(("save_wgrads_interval", "save_dgrads_interval"), (), Advice(OWN_PART)),
+    _off("data_parallel_random_init", Advice("a checkpoint lacks the random states of dead servers")),
     Rule(
         ("phase_transition_iterations",),
         (),
@@ -357,6 +359,9 @@ def refusals(settings: Settings, lacks_nccl: str = "") -> Iterator[Refusal]:
         lacks_nccl: why NCCL cannot carry anything; empty if it can.
     """
     yield from _broken(RULES, settings)
+    for name in ("save", "non_persistent_global_ckpt_dir"):
+        if str(settings(name)).startswith("msc://"):
+            yield Refusal(name, settings(name), REMOTE)
     for name, other, advice in AS_ANOTHER:
         if settings(name) not in (None, settings(other)):
             yield Refusal(name, settings(name), advice)

@@ -4,7 +4,7 @@ In a run that outlives its ranks, every rank that comes back reads it too, and m
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from recycle.control.board.parts import NoteBoard
 from recycle.control.host.waiting_notice import WaitingNotice
@@ -27,18 +27,14 @@ class Notes:
 
     Attributes:
         returns: see above.
+        known: all that this rank has told or read.
     """
 
     def __init__(self, board: NoteBoard, say: Callable[[str], None], *, returns: bool) -> None:
         self._board = board
         self._say = say
         self.returns = returns
-        self._known: dict[str, bytes] = {}
-
-    @property
-    def known(self) -> Mapping[str, bytes]:
-        """All that this rank has told or read."""
-        return self._known
+        self.known: dict[str, bytes] = {}
 
     def tell(self, name: str, content: bytes) -> None:
         """Tell all others, those that come back too."""
@@ -47,7 +43,7 @@ class Notes:
 
     def note(self, name: str, content: bytes) -> None:
         """Remember what the first rank has told in another way."""
-        self._known[name] = content
+        self.known[name] = content
 
     def read(self, name: str) -> bytes:
         """What the first rank has told, as soon as it has.

@@ -209,7 +209,10 @@ class ProtectedExecution:
         self._survivor.begin()
         self._go_on()
         if not self._protection.life:
-            self._leave_out(training.dead)
+            # One after the other, so that each shard keeps a holder. Others may have let one go before this server was
+            # in a view with it.
+            for server in (each for each in training.dead if each in self.network.view.servers):
+                self._pause(partial(self._survivor.go_on_without, server, DEAD))
         self.collectives.advance(steps.versions.newest)
         training.code.begin()
         self._roles.play()
@@ -249,12 +252,6 @@ class ProtectedExecution:
             # Others may have made it before this server was there.
             self._losses.take(self.network.view.peers(self.server.stage), results)
         return self._reports()
-
-    def _leave_out(self, dead: Sequence[Server]) -> None:
-        """Let servers go that are to do no work: one after the other, so that each shard keeps a holder."""
-        # Others may have let one go before this server was in a view with it.
-        for server in (each for each in dead if each in self.network.view.servers):
-            self._pause(partial(self._survivor.go_on_without, server, DEAD))
 
     def _pause(self, leave: Callable[[], None] | None) -> None:
         """Enter the next view, where nothing is broken, or leave; all servers come here before the same iteration."""

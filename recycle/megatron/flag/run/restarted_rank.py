@@ -20,6 +20,9 @@ from recycle.megatron.shared.patching import replace
 FLAGS = ("do_train", "do_valid", "do_test")
 """Megatron's arguments that the first rank sets for all, by its data sets; a middle stage has none."""
 
+FROM_FILES = ("load", "pretrained_checkpoint", "moe_use_upcycling")
+"""Megatron's arguments to begin with a checkpoint, which is older than what the others have."""
+
 
 class RestartedRank:
     """What is replaced for it, on the server that comes back and on all that it may come to.
@@ -72,15 +75,13 @@ class RestartedRank:
 
     def _keep_set_up(self, training: Any) -> None:
         set_up, arguments, code = training.setup_model_and_optimizer, self._arguments, self.code
+        given = {name: getattr(arguments, name, None) for name in FROM_FILES}
+        vars(arguments).update(dict.fromkeys(given if self._arrives else ()))
 
         @wraps(set_up)
         def setup_model_and_optimizer(*positional: Any, **keywords: Any) -> Any:
-            given = arguments.load, arguments.pretrained_checkpoint
-            if self._arrives:
-                # A checkpoint is older than what the others have.
-                arguments.load = arguments.pretrained_checkpoint = None
             model, code.optimizer, code.scheduler = set_up(*positional, **keywords)
-            arguments.load, arguments.pretrained_checkpoint = given
+            vars(arguments).update(given)
             return model, code.optimizer, code.scheduler
 
         replace(training, "setup_model_and_optimizer", setup_model_and_optimizer)

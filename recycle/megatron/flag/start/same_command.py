@@ -9,7 +9,7 @@ import msgspec
 
 from recycle.errors import UserError
 from recycle.files import from_json, read_bytes, write_whole
-from recycle.megatron.flag.command.flags import KEEP, RESUME
+from recycle.megatron.flag.command.flags import DEAD, KEEP, RESUME
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.rendezvous import NotAdmitted, Rendezvous
 
@@ -23,8 +23,8 @@ MAY_CHANGE = (
 """How the options begin that say nothing about a version of the state, nor about what is trained."""
 MAY_DIFFER = ("--recycle-", "--tensorboard-dir", "--wandb-", "--local-rank", "--local_rank")
 """The same among the ranks of one run, which all have to train, evaluate, print and save at the same iterations."""
-AT_START = ("--load", "--ckpt-step", RESUME)
-"""What a rank that comes back does not heed: it gets the state from a live peer."""
+AT_START = ("--load", "--ckpt-step", RESUME, DEAD)
+"""What a rank that comes back does not heed: it gets the state from a live peer, in the view of the others."""
 MUST_NOT = (KEEP, "--recycle-exact", "--recycle-stagger")
 """Those among all of them that do."""
 

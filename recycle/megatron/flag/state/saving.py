@@ -2,9 +2,11 @@
 
 import errno
 import inspect
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from queue import Empty
@@ -16,23 +18,17 @@ from torch.distributed.checkpoint.api import CheckpointException
 from recycle.runtime.errors import ViewBroken
 from recycle.saying import say
 
-OF_DISKS = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EROFS,
-    errno.EIO,
-    errno.EACCES,
-    errno.EPERM,
-    errno.ENOENT,
-    errno.EEXIST,
-    errno.ENOTDIR,
-    errno.ESTALE,
-}
+OF_DISKS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM, errno.ENOENT),
+    *(errno.EEXIST, errno.ENOTDIR, errno.ESTALE),
+)
 """With which the system says that a file cannot be written."""
 
 PROBE = 1 << 20
 """Bytes that are written to see whether a folder takes them."""
+
+TRACKER = "latest_checkpointed_iteration.txt"
+"""Megatron's file that names the checkpoint from which the next start goes on; it is written when that is whole."""
 
 SAVE = "save"
 """What all who live do together."""
@@ -69,6 +65,7 @@ def save_by_the_living(
 
     What a dead server would have written, its peers write: to Megatron the job is as large as there are live servers.
     Where one of them cannot write it, that is no death: all give it up together, and training goes on without it.
+    Whatever happens, the whole checkpoint that Megatron's tracker names stays until it names another one.
 
     Args:
         save: Megatron's own.
@@ -82,20 +79,26 @@ def save_by_the_living(
     @wraps(save)
     def save_checkpoint(*positional: Any, **keywords: Any) -> None:
         given = signature.bind(*positional, **keywords).arguments
-        begun = is_refused = False
-        refusal: OSError | None = None
+        name = str(given["iteration"])
+        folder, unfinished = Path(arguments.save), f"iter_{name:0>7}"
+        if given.get("non_persistent_ckpt"):
+            # Of these Megatron itself removes all but the newest, be that whole or not.
+            folder, unfinished = Path(arguments.non_persistent_global_ckpt_dir or folder / "non_persistent"), "iter_*"
+        named = _named(folder)
+        is_refused = False
+        refusal: str | None = None
 
         def act() -> None:
-            nonlocal begun, is_refused, last, refusal
+            nonlocal is_refused, last, refusal
             if view.epoch != last:
                 _forget(given.get("checkpointing_context"))
             last = view.epoch
-            # Who is not through this call does not know whether others are, and write.
-            again, begun = begun, True
-            again_anywhere, is_refused = _any(again, refusal is not None)
-            if again_anywhere:
-                _clear(arguments, given)
-            if is_refused:
+            # Whoever died when the tracker named this checkpoint had written it with all others.
+            is_refused, is_whole = _any(refusal is not None, named != name == _named(folder))
+            is_refused &= not is_whole
+            if not is_whole:
+                _clear(folder, named, unfinished)
+            if is_whole or is_refused:
                 return
             # A reader looks for a part of each.
             arguments.world_size = torch.distributed.get_world_size()
@@ -104,13 +107,12 @@ def save_by_the_living(
             except ViewBroken:
                 raise
             except (Exception, CheckpointException) as error:  # a full disk is said in many ways
-                refusal = _refusal(error, Path(arguments.save))
+                refusal = _refusal(error, folder)
                 # Torch raises that on all ranks where it cannot be written by one.
                 if refusal is None and not isinstance(error, CheckpointException):
                     raise
-                cause = "by another rank" if refusal is None else refusal.strerror
                 # The others wait for this rank inside Megatron's function, and only the end of the view gets them out.
-                raise ViewBroken(f"a checkpoint cannot be written: {cause}") from error
+                raise ViewBroken(f"a checkpoint cannot be written: {refusal or 'by another rank'}") from error
 
         view.settle()
         world_size = arguments.world_size
@@ -119,11 +121,11 @@ def save_by_the_living(
         finally:
             arguments.world_size = world_size
         note(not is_refused)
-        if refusal is not None:
+        if is_refused and refusal is not None:
             after = "training goes on, and earlier checkpoints are as they were"
             if given["iteration"] == arguments.train_iters:
                 after = "training has ended without it: make room, and go on from an earlier one with --load"
-            say(f"the checkpoint of iteration {given['iteration']} cannot be written: {refusal.strerror}; {after}")
+            say(f"the checkpoint of iteration {name} cannot be written: {refusal}; {after}")
 
     return save_checkpoint
 
@@ -133,24 +135,35 @@ def _forget(context: MutableMapping[str, Any] | None) -> None:
     from megatron.core.dist_checkpointing.strategies import filesystem_async
 
     for name in KEPT:
-        if context is not None:
-            context.pop(name, None)
+        (context or {}).pop(name, None)
     written = filesystem_async._results_queue  # noqa: SLF001 - Megatron has no other way to it
-    try:
+    with suppress(Empty):
         while written is not None:
             written.get_nowait()
-    except Empty:
-        pass
 
 
-def _clear(arguments: Any, given: MutableMapping[str, Any]) -> None:
-    """Remove what was begun in another view, which a reader could take for the checkpoint."""
-    from megatron.training.checkpointing import get_checkpoint_name
+def _named(folder: Path) -> str:
+    """What the tracker there names; empty where it is missing, or somebody died who wrote it."""
+    with suppress(OSError):
+        return (folder / TRACKER).read_text().strip()
+    return ""
 
-    if torch.distributed.get_rank() == 0 and not given.get("non_persistent_ckpt"):
-        release = given.get("release", False)
-        folder = get_checkpoint_name(arguments.save, given["iteration"], release, return_base_dir=True)
-        shutil.rmtree(Path(folder), ignore_errors=True)
+
+def _clear(folder: Path, named: str, unfinished: str) -> None:
+    """Remove what a save has left that came to no end: a reader could take it for a checkpoint.
+
+    Args:
+        folder: of checkpoints.
+        named: by the tracker, before this save; that stays.
+        unfinished: a pattern of what may be removed.
+    """
+    if torch.distributed.get_rank() == 0:
+        for each in folder.glob(unfinished):
+            if each.name != f"iter_{named:0>7}":
+                shutil.rmtree(each, ignore_errors=True)
+        if named and not _named(folder):
+            with suppress(OSError):
+                (folder / TRACKER).write_text(named)
     torch.distributed.barrier()
 
 
@@ -161,16 +174,23 @@ def _any(*here: bool) -> list[bool]:
     return [bool(each) for each in anywhere.tolist()]
 
 
-def _refusal(error: BaseException, folder: Path) -> OSError | None:
-    """What the system says of a checkpoint that could not be written there; None where that is not why."""
+def _refusal(error: BaseException, folder: Path) -> str | None:
+    """Why a checkpoint could not be written there; None where that is no matter of disks, or the first rank knows."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in OF_DISKS:
-            return cause
+            return cause.strerror
         cause = cause.__cause__ or cause.__context__
+    if isinstance(error, CheckpointException) and torch.distributed.get_rank():
+        return None
+    # What went wrong on another rank comes as a text.
+    said = " ".join(str(each) for each, _ in getattr(error, "failures", {}).values())
+    if found := re.search(r"\[Errno \d+\] ([^:\n]+)", said):
+        return found[1]
+    there = next(each for each in (folder, *folder.parents) if each.is_dir())
     try:
-        with tempfile.TemporaryFile(dir=folder) as probe:
+        with tempfile.TemporaryFile(dir=there) as probe:
             probe.write(bytes(PROBE))
     except OSError as refused:
-        return refused
-    return None
+        return refused.strerror
+    return said.partition("\n")[0] or None

@@ -61,7 +61,9 @@ class OrderedNetwork:
         if rank.size > 1:
             self.ranks = made.group_at(f"epoch/{view.epoch}/server/{server}", rank.number, rank.size)
         # All links of all ranks in one order.
-        others = sorted({view.rank(each) for each in partners if each != server}, key=self._place_of_link)
+        others = sorted(
+            {view.rank(each) for each in partners if each != server}, key=lambda each: sorted((each, self._rank))
+        )
         self._links = {view.servers[each]: made.link(self._rank, each) for each in others}
         made.meet()
 
@@ -107,9 +109,6 @@ class OrderedNetwork:
     def unblock(self) -> None:
         """See Network."""
         self._communicators.abort()
-
-    def _place_of_link(self, peer: int) -> tuple[int, int]:
-        return min(peer, self._rank), max(peer, self._rank)
 
 
 class TwofoldLink(Link):

@@ -1,0 +1,28 @@
+"""A server that comes back sets up without the checkpoint that the run began with."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from recycle.megatron.flag.run.restarted_rank import RestartedRank
+
+FROM_A_CHECKPOINT = {"load": "saves", "pretrained_checkpoint": "dense", "moe_use_upcycling": True}
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_only_who_begins_with_the_run_begins_with_its_checkpoint(arrives):
+    """It would load what is older than what the others have, or make and save a model of experts by itself."""
+    arguments = SimpleNamespace(**FROM_A_CHECKPOINT)
+
+    def set_up():
+        at_set_up.update(vars(arguments))
+        return "model", "optimizer", "scheduler"
+
+    at_set_up = {}
+    code = SimpleNamespace(log=lambda training_log: training_log)
+    training = SimpleNamespace(setup_model_and_optimizer=set_up, training_log=None, train=lambda: None)
+    RestartedRank(arguments, code, None, alone=arrives, arrives=arrives).install(training, None)
+    assert training.setup_model_and_optimizer() == ("model", "optimizer", "scheduler")
+    assert (code.optimizer, code.scheduler) == ("optimizer", "scheduler")
+    assert at_set_up == (dict.fromkeys(FROM_A_CHECKPOINT) if arrives else FROM_A_CHECKPOINT)
+    assert vars(arguments) == FROM_A_CHECKPOINT
