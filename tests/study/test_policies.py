@@ -178,6 +178,10 @@ def test_every_constant_can_be_set_and_says_where_it_is_from():
         ("checkpoint-interval = 1d", 86_400),
         ("layer-size=600MB", 6e8),
         ("bandwidth=2GBps", 2e9),
+        ("bandwidth=2 GB", 2e9),
+        ("bandwidth=200Gbps", 25e9),
+        ("bandwidth=200gbps", 25e9),
+        ("bandwidth=100 Mb", 12.5e6),
         ("bamboo-share=0.4", 0.4),
     ],
 )
@@ -185,7 +189,18 @@ def test_a_constant_as_people_write_it(text, value):
     assert parse_constant(text)[1] == value
 
 
-@pytest.mark.parametrize("text", ["restart", "reboot=5m", "restart=soon", "layer-size=big", "bamboo-share=4GB"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "restart",
+        "reboot=5m",
+        "restart=soon",
+        "layer-size=big",
+        "layer-size=6MBps",
+        "layer-size=6bytee",
+        "bamboo-share=4GB",
+    ],
+)
 def test_what_is_no_constant(text):
     with pytest.raises(UserError, match=r"give NAME=VALUE|is no duration|is no amount"):
         parse_constant(text)
