@@ -185,7 +185,10 @@ def test_an_argument_is_named_by_its_error(tmp_path):
         (lambda: recycle.make_catalogue(job, path, -1), "failures is -1: give a number, 0 or more"),
         (lambda: recycle.make_catalogue(job, path, moves=0.5), "moves is 0.5: give a number"),
         (lambda: recycle.compare_policies(job, seeds=0), "seeds is 0: give a number, 1 or more"),
-        (lambda: recycle.simulate(job, mtbf_of_job="often"), "mtbf_of_job: 'often' is no duration"),
+        (lambda: recycle.simulate(job, mtbf_of_job="often", repair="4h"), "mtbf_of_job: 'often' is no duration"),
+        (lambda: recycle.simulate(job, mtbf_of_job="7h"), "mtbf_of_job is '7h': give repair too"),
+        (lambda: recycle.simulate(job, repair="4h"), "repair is '4h': a trace has its own repairs"),
+        (lambda: recycle.simulate(job, mtbf_of_job="7h", repair="4h", servers=9), "servers is '9' and mtbf_of_job is"),
         (lambda: recycle.compare_policies(job, ""), "policy '': give one at least, of recycle, "),
         (lambda: recycle.compare_policies(job, layers=0), "layers is 0: give a number, 1 or more"),
         (lambda: recycle.compare_policies(job, gpus_per_server=0), "gpus_per_server is 0: give a number, 1 or more"),
@@ -228,7 +231,7 @@ ODD = {"a list": [3.5], "an object": object(), "nothing": None, "a text": "odd",
         (lambda job, value: recycle.compare_policies(job, value), ()),
         (lambda job, value: recycle.simulate(job, value), ()),
         (lambda job, value: recycle.simulate(job, trace=value), (None,)),
-        (lambda job, value: recycle.simulate(job, mtbf_of_job=value), (None,)),
+        (lambda job, value: recycle.simulate(job, mtbf_of_job=value, repair="4h"), ()),
         (lambda job, value: recycle.simulate(job, mtbf_of_job="7h", repair=value), ()),
         (lambda job, value: recycle.simulate(job, servers=value), (None,)),
         (lambda job, value: recycle.simulate(job, iteration=value), (None,)),
@@ -457,8 +460,8 @@ def test_one_simulation_is_one_sample_of_a_comparison():
         assert samples[0].spans[0].start == 0
         assert samples[0].spans[-1].end == samples[0].seconds
     for wrong, message in (
-        ({"mtbf_of_job": 0}, "give more than 0"),
-        ({"mtbf_of_job": -1}, "mtbf_of_job is -1: give seconds"),
+        ({"mtbf_of_job": 0, "repair": "4h"}, "give more than 0"),
+        ({"mtbf_of_job": -1, "repair": "4h"}, "mtbf_of_job is -1: give seconds"),
         ({"trace": "none.csv"}, "none.csv"),
         ({"policy": "none"}, "policy 'none': there is none"),
     ):

@@ -15,6 +15,8 @@ from harness.examples import job_file, paper_plan
 from harness.processes import children, is_running, title
 from harness.started import wait_until
 from recycle.cli.watch import try_plans
+from recycle.holding import placed
+from recycle.job import Server
 from recycle.plan.checker import check_plan
 from recycle.plan.document import load_plan, save_plan
 
@@ -211,6 +213,22 @@ def test_a_program_that_calls_a_command_goes_on_and_ends_as_it_likes():
     program = ENDING.format(act="return 0", call=calls)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (5, "the rest is done\n")
+
+
+def test_the_table_of_many_servers_has_the_places_that_live_and_all_limits(run, tmp_path):
+    cuts = [[chunk] for chunk in range(34)]
+    crews = [[*cuts[:32], [32, 33]], cuts]
+    lists = ["".join(f"{{chunks = {chunks}}}, " for chunks in crew) for crew in crews]
+    text = "".join(f"[[layout]]\nmicro_batches = 1\nservers = [{servers}]\n" for servers in lists)
+    (tmp_path / "job.toml").write_text(text)
+    assert run("plan", tmp_path / "job.toml", "--dead", "W1_33", "--moves", 1, "-o", tmp_path / "p.json")[0] == 0
+    status, out, _ = run("check", tmp_path / "p.json")
+    assert status == 0
+    rows = [line.split("  ") for line in map(str.strip, out.splitlines()) if line.startswith("stage ")]
+    assert [row[0].strip() for row in rows] == [f"stage {place}" for place in range(33)]
+    limits = {str(placed(load_plan(tmp_path / "p.json").job, Server(pipeline, 32)).limit) for pipeline in range(2)}
+    assert len(limits) == 2
+    assert all(limit in rows[-1][-1] for limit in limits)
 
 
 def test_pipelines_that_are_not_alike_are_planned_checked_drawn_and_exported(run, tmp_path):

@@ -141,6 +141,16 @@ def test_servers_of_a_plan_are_killed_and_brought_back_with_clicks(start, browse
     assert browser.get_log("browser") == []
 
 
+def test_a_server_with_the_role_of_another_is_tried_by_its_own_name(start, browser, run, tmp_path):
+    job = ["-D", "3", "-P", "2", "-M", "2"]
+    assert run("catalogue", *job, "--failures", 2, "--moves", 1, "-o", tmp_path / "plans.zip")[0] == 0
+    browser.get(f"{address(start('watch', tmp_path / 'plans.zip', '--port', 0))}?dead=W0_0,W1_1")
+    # W0_1 as W1_1 is one of the rows.
+    wait_until(lambda: "dead: W0_0, W1_1" in text(browser, "figures"))
+    names = [option.text for option in browser.find_elements("css selector", "#try-server option")]
+    assert sorted(names) == [f"W{pipeline}_{stage}" for pipeline in range(3) for stage in range(2)]
+
+
 def test_a_plan_from_standard_input_is_tried():
     command = [sys.executable, "-c", "from recycle.cli import main; main()", "watch", "-", "--port", "0"]
     plan = msgspec.json.encode({"format": "recycle plan"})

@@ -47,7 +47,7 @@ def compare_policies(
     *,
     trace: PathLike | None = None,
     mtbf_of_job: str | float | None = None,
-    repair: str | float = "4h",
+    repair: str | float | None = None,
     servers: int | None = None,
     iteration: str | float | None = None,
     layers: int | None = None,
@@ -65,7 +65,7 @@ def compare_policies(
         policies: ways of surviving by name, those of ``register_policy`` among them.
         trace: a trace file, or the name of one that comes along; the default without ``mtbf_of_job``.
         mtbf_of_job: mean time between two random failures of the job, instead of a trace: a text, or seconds.
-        repair: mean time from a random failure to the return.
+        repair: mean time from a random failure to the return; has no default.
         servers: that the trace is of, if it does not say.
         iteration: length of a fault-free iteration.
         layers: of the model; eight per stage by default.
@@ -93,7 +93,7 @@ def simulate(
     *,
     trace: PathLike | None = None,
     mtbf_of_job: str | float | None = None,
-    repair: str | float = "4h",
+    repair: str | float | None = None,
     servers: int | None = None,
     iteration: str | float | None = None,
     layers: int | None = None,
@@ -132,17 +132,22 @@ class _Failures(NamedTuple):
 
     trace: PathLike | None
     mtbf_of_job: str | float | None
-    repair: str | float
+    repair: str | float | None
     servers: int | None
 
     def history(self, job: Job) -> FailureHistory:
         """All of them."""
         if self.mtbf_of_job is None:
+            if self.repair is not None:
+                raise UserError(f"repair is {self.repair!r}: a trace has its own repairs; give mtbf_of_job too")
             trace = SHIPPED if self.trace is None else os.fspath(read_path("trace", self.trace))
             servers = None if self.servers is None else read_count("servers", self.servers, 1)
             return FailureHistory.recorded(load_outages(trace, job, servers))
-        if self.trace is not None:
-            raise UserError(f"trace is {str(self.trace)!r} and mtbf_of_job is {self.mtbf_of_job!r}: give one of them")
+        for name, value in (("trace", self.trace), ("servers", self.servers)):
+            if value is not None:
+                raise UserError(f"{name} is {str(value)!r} and mtbf_of_job is {self.mtbf_of_job!r}: give one of them")
+        if self.repair is None:
+            raise UserError(f"mtbf_of_job is {self.mtbf_of_job!r}: give repair too, such as '4h'")
         between, repair = read_seconds("mtbf_of_job", self.mtbf_of_job), read_seconds("repair", self.repair)
         if not (between and repair):
             raise UserError(f"mtbf_of_job is {self.mtbf_of_job!r} and repair is {self.repair!r}: give more than 0")

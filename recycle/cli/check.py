@@ -27,7 +27,7 @@ MOST_ROWS = 64
 SHOWN = 60
 """Lines of instructions that a terminal is given."""
 
-TIMES = {"makespan", "period", "bound", "baseline", "delay"} | {
+TIMES = {"makespan", "period", "bound", "baseline"} | {
     *("forward", "input_gradient", "weight_gradient", "optimizer", "reduction", "latency")
 }
 AMOUNTS = {"held", "released_at_input_gradient", "taken_at_input_gradient", "limit", "state"}
@@ -149,14 +149,21 @@ def report(plan: Plan, clock: Clock, claims: "Claims") -> None:
     if len(servers) <= MOST_ROWS:
         groups = [(str(server), [server]) for server in servers]
     else:
-        stages = range(job.depth)
+        stages = sorted({server.stage for server in servers})
         groups = [(f"stage {stage}", [server for server in servers if server.stage == stage]) for stage in stages]
     for name, members in groups:
         shares = [clock.bubble(server) for server in members]
-        bubble = f"{shares[0]:.1%}" if len(shares) == 1 else f"{min(shares):.1%} to {max(shares):.1%}"
         memory = max(peak_memory(job, server, clock.compute[server]) for server in members)
-        table.add_row(name, bubble, job.memory_text(memory), job.memory_text(placed(job, members[0]).limit))
+        limits = [placed(job, server).limit for server in members]
+        bubble = range_text(f"{min(shares):.1%}", f"{max(shares):.1%}")
+        limit = range_text(job.memory_text(min(limits)), job.memory_text(max(limits)))
+        table.add_row(name, bubble, job.memory_text(memory), limit)
     console.print(table)
+
+
+def range_text(least: str, greatest: str) -> str:
+    """From the least to the greatest, said once where they read alike."""
+    return least if least == greatest else f"{least} to {greatest}"
 
 
 def compare(before: Plan, after: Plan, again: str, *, as_json: bool) -> None:

@@ -129,8 +129,6 @@ def fault_free_problem(job: Job) -> Problem:
 
 def _joined(job: Job, place: int, chunks: range) -> Stage:
     """Neighbouring chunks as one stage, on the server at some place of a pipeline."""
-    if len(chunks) == 1:
-        return job.stages[chunks[0]]
 
     def total(field: str) -> int:
         return sum(getattr(job.stages[chunk], field) for chunk in chunks)

@@ -20,6 +20,7 @@ from recycle.placing.templates import make_templates
 from recycle.placing.transition import load_solver, stories, take_places
 from recycle.plan.moves import Proposal, Situation
 from recycle.plan.plan import Plan
+from recycle.planner.assemble import unlimited_baseline
 from recycle.planner.belief import Belief
 from recycle.planner.fleets import plan_fleet, proven_period
 from recycle.planner.make import Effort, make_plan
@@ -47,7 +48,7 @@ def weigh_move(plan: Plan, layers: int, iteration: float, outlook: Outlook) -> t
     Args:
         plan: around dead servers, of a job with one chunk per server.
         layers: of the model, at least one per stage.
-        iteration: seconds of the job's fault-free 1F1B iteration.
+        iteration: seconds of the job's fault-free 1F1B iteration with the memory that it wants.
         outlook: how long servers stay as they are.
 
     Returns:
@@ -70,7 +71,7 @@ def weigh_move(plan: Plan, layers: int, iteration: float, outlook: Outlook) -> t
     cut = [range(stage * layers // job.depth, (stage + 1) * layers // job.depth) for stage in range(job.depth)]
     pipelines = {server: server.pipeline for server in live}
     taken = take_places(fleet, {server: cut[server.stage] for server in live}, pipelines)
-    seconds = iteration / plan.baseline if plan.baseline else math.inf
+    seconds = iteration / max(unlimited_baseline(job), 1)
     then = plan_fleet(model, fleet, ONCE).period / layers * seconds
     copied, busiest = sum(taken.gained.values()) * LAYER_BYTES, max(taken.gained.values()) * LAYER_BYTES
     move = Move(plan.period * seconds, then, copied, busiest, BANDWIDTH, then)

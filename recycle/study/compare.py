@@ -155,9 +155,7 @@ def _rate(name: str, setting: StudySetting, rates: Rates, dead: list[int]) -> fl
     job = setting.ground.job
     policy = make_policy(name, setting.ground, rates, setting.sets[-1])
     cluster = Cluster(job.pipelines, job.depth, policy.spares)
-    for server in dead:
-        cluster.change(server, True)
-    reaction = policy.react(cluster, bool(dead))
+    reaction = policy.react(cluster, cluster.change((server, True) for server in dead))
     assert reaction is not None, "nobody goes on as before at the start"
     return reaction.phases[-1].rate
 

@@ -7,6 +7,7 @@ they were measured on 30 NVIDIA A40 with 200 Gbps InfiniBand.
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import resources
 from types import MappingProxyType
 
@@ -191,7 +192,7 @@ def constant_sets(given: Mapping[str, float] = MappingProxyType({})) -> tuple[Co
 
 
 def parse_constant(text: str) -> tuple[str, float]:
-    """Read ``NAME=VALUE``: a time as 5m, an amount of memory as 600MB (also of a bandwidth, per second), or a share.
+    """Read ``NAME=VALUE``: a time as 5m, an amount of memory as 600MB, a bandwidth as 25GBps or 200Gbps, or a share.
 
     Raises:
         UserError: it is none.
@@ -202,10 +203,16 @@ def parse_constant(text: str) -> tuple[str, float]:
     if name not in ("bamboo-share", "layer-size", "bandwidth"):
         return name, parse_duration(value)
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)", value)
-    unit = known_unit(match[2].removesuffix("ps"), BYTES) if match and name != "bamboo-share" else ""
-    if match is None or (match[2] and unit not in BYTES):
-        raise UserError(f"constant {name}: {value!r} is no amount; write for example 0.32, 600MB")
-    return name, float(match[1]) * BYTES.get(unit, 1)
+    unit, parts = match[2] if match else "", 1
+    if name == "bandwidth":
+        unit = unit.removesuffix("ps")
+        if unit.endswith("b"):
+            unit, parts = f"{unit[:-1]}B", 8  # a small b is a bit
+    with suppress(ValueError):
+        unit = known_unit(unit, BYTES)
+    if match is None or (unit and (name == "bamboo-share" or unit not in BYTES)):
+        raise UserError(f"constant {name}: {value!r} is no amount; write for example 0.32, 600MB, 200Gbps")
+    return name, float(match[1]) * BYTES.get(unit, 1) / parts
 
 
 TYPICAL = constant_sets()[-1]

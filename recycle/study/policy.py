@@ -3,6 +3,8 @@
 import enum
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable
 from typing import ClassVar, NamedTuple
 
 from recycle.plan.normalise import Counts
@@ -18,6 +20,10 @@ class Cluster:
         pipelines: of the job.
         depth: stages of a pipeline.
         spares: servers beyond the job's.
+
+    Attributes:
+        dead: servers.
+        lost: whether the last change has left a stage no server that held it.
     """
 
     def __init__(self, pipelines: int, depth: int, spares: int = 0) -> None:
@@ -25,9 +31,12 @@ class Cluster:
         self.depth = depth
         self.spares = spares
         self.dead: set[int] = set()
+        self.lost = False
         self._of_stage = [0] * depth
         self._of_pipeline = [0] * pipelines
-        self._spares_dead = 0
+        self._holders = [pipelines] * depth
+        # The stages of live spares that have one, and of servers that have moved to another.
+        self._elsewhere: dict[int, int] = {}
 
     @property
     def job(self) -> int:
@@ -45,11 +54,6 @@ class Cluster:
         return self.size - len(self.dead)
 
     @property
-    def live_spares(self) -> int:
-        """Spare servers that are alive."""
-        return self.spares - self._spares_dead
-
-    @property
     def counts(self) -> Counts:
         """Dead servers of each stage."""
         return tuple(self._of_stage)
@@ -59,16 +63,39 @@ class Cluster:
         """Pipelines without a dead server."""
         return self._of_pipeline.count(0)
 
-    def change(self, server: int, dead: bool) -> None:
-        """A server dies or comes back."""
-        assert (server in self.dead) is not dead, (server, dead)
-        step = 1 if dead else -1
-        self.dead ^= {server}
-        if server >= self.job:
-            self._spares_dead += step
-        else:
-            self._of_stage[server % self.depth] += step
-            self._of_pipeline[server // self.depth] += step
+    def change(self, changes: Iterable[tuple[int, bool]]) -> bool:
+        """Servers die or come back at one time; whether one died that had a part in the job: not a spare in reserve."""
+        died: Counter[int | None] = Counter()
+        for server, dead in changes:
+            assert (server in self.dead) is not dead, (server, dead)
+            own = server % self.depth if server < self.job else None
+            self.dead ^= {server}
+            if dead:
+                died[self._elsewhere.get(server, own)] += 1
+            if own is not None:
+                self._of_stage[own] += 1 if dead else -1
+                self._of_pipeline[server // self.depth] += 1 if dead else -1
+        self.lost = any(died[stage] >= held for stage, held in enumerate(self._holders))
+        self._share_out()
+        return any(stage is not None for stage in died)
+
+    def _share_out(self) -> None:
+        """Live spares take places, where most are dead first; a server moves to a stage without one, if any is left."""
+        held = [self.pipelines - dead for dead in self._of_stage]
+        self._elsewhere = {}
+        for spare in range(self.job, self.size):
+            stage = min(range(self.depth), key=held.__getitem__)
+            if spare not in self.dead and held[stage] < self.pipelines:
+                held[stage] += 1
+                self._elsewhere[spare] = stage
+        while min(held) < 1 < max(held):
+            stage, giver = held.index(0), held.index(max(held))
+            own = range(giver, self.job, self.depth)
+            mover = next(each for each in own if each not in self.dead and each not in self._elsewhere)
+            held[stage] += 1
+            held[giver] -= 1
+            self._elsewhere[mover] = stage
+        self._holders = held
 
     def has_dead_neighbours(self) -> bool:
         """Whether two neighbouring stages of a pipeline are dead, the last and the first among them."""
@@ -79,11 +106,8 @@ class Cluster:
         )
 
     def filled(self) -> Counts:
-        """Dead servers of each stage when live spares have taken places, where most are dead first."""
-        counts = list(self._of_stage)
-        for _ in range(min(self.live_spares, sum(counts))):
-            counts[max(range(self.depth), key=lambda stage: counts[stage])] -= 1
-        return tuple(counts)
+        """Servers that each stage lacks when spares have taken places, and servers have moved to stages without one."""
+        return tuple(self.pipelines - held for held in self._holders)
 
 
 class Phase(NamedTuple):
@@ -164,7 +188,7 @@ class Policy(ABC):
 
         Args:
             cluster: as it is after the change.
-            died: whether a server died. It is not among the changes that only bring servers back.
+            died: whether a server died that had a part in the job.
         """
 
 

@@ -28,10 +28,8 @@ def simulate(policy: Policy, pipelines: int, depth: int, outages: Outages) -> Ou
     phases: tuple[Phase, ...] = ()
     for time, changes in _moments(outages, cluster.size):
         phases = run.go_on(phases, time)
-        for node, dead in changes:
-            cluster.change(node, dead)
-        died = any(dead for _, dead in changes)
-        if died:
+        died = cluster.change(changes)
+        if any(dead for _, dead in changes):
             failures.append(time)
         if time == outages.seconds:
             break

@@ -3,6 +3,7 @@
 import math
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from recycle.view.style import MEANING
 from recycle.wording import microseconds
 
 COMPUTE = 0
-JOB = 0
 ITERATIONS, RECOVERIES = 1, 1001
 """The first lanes of the job's own slices."""
 VIEWS = 1_000_000
@@ -76,9 +76,12 @@ def encode(panels: Sequence[Panel], target: Path) -> bytes:
     """A trace of one schedule, or of several side by side: a process per server, lanes for compute and transfers."""
     events: list[Event] = []
     scale = microseconds(panels[0].timeline.time_unit)
-    for number, panel in enumerate(panels):
+    process, flows = 0, count(1)
+    for panel in panels:
         name = panel.name if len(panels) > 1 else ""
-        events += _events(Part(name, panel.chart, panel.timeline, scale / panel.pace, panel.story), number)
+        part, rows = Part(name, panel.chart, panel.timeline, scale / panel.pace, panel.story), list(panel.chart.rows())
+        events += _events(part, rows, process, flows)
+        process += 1 + len(rows)
     return msgspec.json.encode({"displayTimeUnit": "ms", "traceEvents": events}) + b"\n"
 
 
@@ -102,20 +105,26 @@ def _take_lane(free: list[float], start: float, end: float) -> int:
     return lane
 
 
-def _events(part: Part, number: int) -> Iterator[Event]:
-    rows = list(part.chart.rows())
-    first = number * (len(rows) + 1)
+def _events(part: Part, rows: Sequence[Row], first: int, flows: Iterator[int]) -> Iterator[Event]:
+    """The first process is the job, and each row has the next one.
+
+    Args:
+        part: the schedule.
+        rows: its rows.
+        first: the number of the first process.
+        flows: numbers that no arrow has.
+    """
     prefix = f"{part.name} " if part.name else ""
-    yield from _process(first + JOB, f"{prefix}{part.chart.title}", first)
+    yield from _process(first, f"{prefix}{part.chart.title}", first)
     process = {}
     for place, row in enumerate(rows, first + 1):
         process[str(row.server)] = place
         yield from _process(place, f"{prefix}{row.label}{' (dead)' if row.dead else ''}", place)
         yield from _slices(part, row, place)
-    yield from _job(part, first + JOB)
-    yield from _flows(part, rows, first)
+    yield from _job(part, first)
+    yield from _flows(part, rows, first, flows)
     for instant in part.timeline.instants:
-        where = process.get(instant.server, first + JOB) if instant.server else first + JOB
+        where = process.get(instant.server, first) if instant.server else first
         yield {
             "ph": "i",
             "name": instant.text,
@@ -226,7 +235,7 @@ def _slice(part: Part, row: Row, span: Span, process: int, lane: int, *, void: b
     }
 
 
-def _flows(part: Part, rows: Sequence[Row], first: int) -> Iterator[Event]:
+def _flows(part: Part, rows: Sequence[Row], first: int, flows: Iterator[int]) -> Iterator[Event]:
     """An arrow for every result that goes to another server."""
     depth = 1 + max((span.instruction.stage for row in rows for span in row.spans), default=0)
     # What an iteration left undone in one view goes to nobody in the next.
@@ -237,7 +246,6 @@ def _flows(part: Part, rows: Sequence[Row], first: int) -> Iterator[Event]:
             each, view = span.instruction, bisect(views, span.start)
             for phase in each.op.phases:
                 done[view, span.iteration, phase, each.stage, each.home, each.micro_batch] = (place, span)
-    number = first * len(done)
     for place, row in enumerate(rows, first + 1):
         for span in row.spans:
             each, view = span.instruction, bisect(views, span.start)
@@ -249,8 +257,7 @@ def _flows(part: Part, rows: Sequence[Row], first: int) -> Iterator[Event]:
                     other, maker = source
                     if not part.is_seen(maker.start, maker.end):
                         continue
-                    number += 1
                     leaves = part.inside(maker.start, maker.end)
-                    shared = {"name": "transfer", "cat": "transfer", "id": number, "tid": COMPUTE}
+                    shared = {"name": "transfer", "cat": "transfer", "id": next(flows), "tid": COMPUTE}
                     yield {"ph": "s", "ts": leaves, "pid": other, **shared}
                     yield {"ph": "f", "bp": "e", "ts": part.at(span.start), "pid": place, **shared}

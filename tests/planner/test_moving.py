@@ -14,6 +14,7 @@ from recycle.plan.checker import check_plan
 from recycle.plan.document import save_plan
 from recycle.plan.mode import Mode
 from recycle.plan.moves import Seen, Situation
+from recycle.planner.assemble import unlimited_baseline
 from recycle.planner.make import make_plan
 from recycle.planner.moving import ChunkMover, weigh_move
 
@@ -33,6 +34,13 @@ def test_servers_that_change_all_the_time_keep_their_layers():
     decision, _ = weigh_move(paper_plan(failed=TWO), 16, 10.0, Outlook(60.0))
     assert not decision.moves
     assert decision.line.startswith("re-route on, moving loses ")
+
+
+@pytest.mark.parametrize("limit", [2, 3, 6])
+def test_an_iteration_takes_as_long_as_its_plan_says_whatever_the_memory(limit):
+    plan = paper_plan(failed=TWO, limit=limit, released=0)
+    decision, _ = weigh_move(plan, 16, unlimited_baseline(plan.job) * 0.5, OF_A_CLUSTER)
+    assert f"instead of {plan.period * 0.5:g} s an iteration" in decision.line
 
 
 def test_nothing_is_weighed_where_nothing_is_dead_or_too_few_are_left():

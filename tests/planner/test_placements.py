@@ -60,6 +60,15 @@ def test_the_baseline_has_as_many_neighbouring_chunks_on_each_server():
     assert baseline_period(job) == baseline_period(Job(2, 4, (stage,) * 3, (1, 1)))
 
 
+def test_the_baseline_has_the_memory_of_its_servers():
+    def period(limit):
+        of_first, of_second = (Stage(2, 3, 2, 1, 1, 1, 0, each) for each in (limit, 8))
+        return baseline_period(Job(1, 6, (of_second, of_first, of_second), (0, 0), placement=((1,), (0, 2))))
+
+    # 1F1B of two stages holds two micro-batches on the first.
+    assert period(1) > period(2) == period(8)
+
+
 def test_an_explanation_takes_one_chunk_per_server_and_says_so():
     job = placed_job("v-shaped", 2, 2, 2, 4)
     with pytest.raises(JobError, match="an explanation takes one chunk per server"):

@@ -2,6 +2,8 @@ import math
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.examples import paper_job
 from recycle.errors import UserError
@@ -27,8 +29,7 @@ def policy(name, **options):
 
 def cluster_of(*dead, spares=0):
     cluster = Cluster(JOB.pipelines, JOB.depth, spares)
-    for server in dead:
-        cluster.change(server, True)
+    cluster.change((server, True) for server in dead)
     return cluster
 
 
@@ -65,6 +66,80 @@ def test_a_stage_without_a_server_is_read_from_disk_or_from_memory():
         reaction = policy(name).react(cluster, died=True)
         assert (reaction.phases[0].bucket, reaction.back) == (Bucket.RESTARTING, back)
         assert 0 < reaction.phases[-1].rate <= 1
+
+
+@pytest.mark.parametrize("name", ["recycle", "recycle+memory", "recycle-paper", "oobleck", "dropping"])
+@pytest.mark.parametrize("spares", [0, 2])
+def test_with_one_pipeline_every_death_is_a_restart(name, spares):
+    job = paper_job(pipelines=1, limit=6, released=0)
+    one = make_policy(name, Ground(job, 10.0, 16, 1e-4), Rates(job, 16))
+    one.spares = spares
+    outages = Outages(
+        "test", 4 + spares, 50_000.0, (NodeOutage(2, 9_000.0, 9_100.0), NodeOutage(0, 30_000.0, 50_000.0))
+    )
+    outcome = simulate(one, 1, 4, outages)
+    assert outcome.buckets[Bucket.RESTARTING] > 0
+    lost = one._after_loss() if name.startswith("recycle") else Return.CHECKPOINT
+    # From the checkpoints at two hours and at eight; or from memory, with at most one iteration of all for each death.
+    redone = outcome.buckets[Bucket.REDONE]
+    assert redone > 4 * 1_000 if lost is Return.CHECKPOINT else redone <= 2 * 4 * 10
+
+
+def test_a_stage_is_lost_once_and_then_again_with_those_who_hold_it():
+    cluster = Cluster(2, 4)
+    assert not lost_by(cluster, 0)
+    # W0_1 or W1_1 moves to the first stage, so the next one of the second stage is a loss, and others are none.
+    assert lost_by(cluster, 4)
+    assert not lost_by(cluster, 2)
+    assert cluster.filled() == (1, 1, 1, 0)
+    assert lost_by(cluster, 1)
+    # A stage without a server has lost its state until one is back.
+    cluster.change([(3, True), (5, True), (6, True)])
+    assert cluster.lost
+    assert max(cluster.filled()) == 2
+    assert not cluster.change([(0, False)])
+    assert cluster.lost
+
+
+def lost_by(cluster, *dead):
+    cluster.change((server, True) for server in dead)
+    return cluster.lost
+
+
+def test_a_spare_holds_no_state_before_it_has_taken_a_place():
+    cluster = Cluster(2, 4, spares=2)
+    assert lost_by(cluster, 1, 5)
+    assert cluster.filled() == (0, 0, 0, 0)
+    assert not lost_by(cluster, 8)
+    assert lost_by(cluster, 9)
+
+
+@given(st.lists(st.sets(st.integers(0, 8), min_size=1, max_size=4), max_size=12))
+def test_a_stage_is_lost_where_all_of_its_servers_die_and_no_spare_is_there(moments):
+    cluster = Cluster(3, 3)
+    for servers in moments:
+        if cluster.lost:
+            break
+        changes = [(server, server not in cluster.dead) for server in servers]
+        # A server that comes back at that moment has no state.
+        without = cluster.dead | servers
+        assert cluster.change(changes) == any(dead for _, dead in changes)
+        assert cluster.lost == any(without >= set(range(stage, 9, 3)) for stage in range(3))
+
+
+def test_a_pipeline_is_dropped_once_and_all_are_a_restart():
+    dropping, cluster = policy("dropping"), cluster_of()
+    dropping.react(cluster, died=False)
+    for dead, buckets, back in (
+        (0, [Bucket.REPLANNING, Bucket.USEFUL], Return.SAFE_POINT),
+        (1, [Bucket.USEFUL], Return.NOWHERE),
+        (5, [Bucket.REPLANNING, Bucket.USEFUL], Return.SAFE_POINT),
+        (10, [Bucket.REPLANNING, Bucket.USEFUL], Return.SAFE_POINT),
+    ):
+        reaction = dropping.react(cluster, cluster.change([(dead, True)]))
+        assert ([phase.bucket for phase in reaction.phases], reaction.back) == (buckets, back)
+    reaction = dropping.react(cluster, cluster.change([(10, False)]))
+    assert (reaction.phases[0].bucket, reaction.back) == (Bucket.RESTARTING, Return.CHECKPOINT)
 
 
 def test_layers_move_where_the_decision_says_that_it_pays():
@@ -178,6 +253,10 @@ def test_every_constant_can_be_set_and_says_where_it_is_from():
         ("checkpoint-interval = 1d", 86_400),
         ("layer-size=600MB", 6e8),
         ("bandwidth=2GBps", 2e9),
+        ("bandwidth=2 GB", 2e9),
+        ("bandwidth=200Gbps", 25e9),
+        ("bandwidth=200gbps", 25e9),
+        ("bandwidth=100 Mb", 12.5e6),
         ("bamboo-share=0.4", 0.4),
     ],
 )
@@ -185,7 +264,18 @@ def test_a_constant_as_people_write_it(text, value):
     assert parse_constant(text)[1] == value
 
 
-@pytest.mark.parametrize("text", ["restart", "reboot=5m", "restart=soon", "layer-size=big", "bamboo-share=4GB"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "restart",
+        "reboot=5m",
+        "restart=soon",
+        "layer-size=big",
+        "layer-size=6MBps",
+        "layer-size=6bytee",
+        "bamboo-share=4GB",
+    ],
+)
 def test_what_is_no_constant(text):
     with pytest.raises(UserError, match=r"give NAME=VALUE|is no duration|is no amount"):
         parse_constant(text)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from harness.examples import paper_job
 from recycle.faults.outages import NodeOutage, Outages
 from recycle.study.buckets import Bucket
+from recycle.study.constants import TYPICAL
 from recycle.study.policy import Policy, Reaction, Return, pause, train
 from recycle.study.rates import Ground, Rates
 from recycle.study.registry import ALL, make_policy
@@ -110,6 +111,21 @@ def traces(draw):
         entries += [NodeOutage(node, start * seconds, end * seconds) for start, end in pairs]
     entries = [entry for entry in entries if entry.start < entry.end]
     return Outages("random", PLACES, seconds, tuple(sorted(entries, key=lambda entry: entry.start)))
+
+
+@settings(max_examples=60)
+@given(traces(), st.sampled_from(["spares:4", "spares:4:warm", "recycle", "recycle+move-layers"]))
+def test_a_spare_in_reserve_that_dies_costs_nothing(outages, name):
+    def outcome_of(entries):
+        policy = make_policy(name, Ground(JOB, 10.0, 8, 1e-4), RATES)
+        policy.spares = 4
+        changed = Outages(outages.name, PLACES, outages.seconds, tuple(entries))
+        return simulate(policy, JOB.pipelines, JOB.depth, changed).progress
+
+    of_spares = [entry for entry in outages.entries if entry.node >= 6]
+    # A checkpoint that is under way begins again.
+    begun_again = 2 * len(of_spares) * TYPICAL.checkpoint_cost
+    assert outcome_of(of_spares) == pytest.approx(outcome_of([]), abs=begun_again)
 
 
 @settings(max_examples=60)

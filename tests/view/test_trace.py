@@ -65,6 +65,18 @@ def test_the_worked_example_passes_the_schema_check(worked):
     assert len(flows) == 2 * sends
 
 
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=3))
+def test_schedules_side_by_side_share_no_process_and_no_arrow(shapes):
+    plans = [small(pipelines=pipelines, stages=stages, micro_batches=2) for pipelines, stages in shapes]
+    events = events_of(*(subject_of(plan, f"plan {number}") for number, plan in enumerate(plans)))
+    check(events)
+    processes = [event["pid"] for event in events if event["name"] == "process_name"]
+    assert len(processes) == len(set(processes)) == sum(1 + pipelines * stages for pipelines, stages in shapes)
+    assert {event["pid"] for event in events} == set(processes)
+    arrows = [event["id"] for event in events if event["ph"] == "s"]
+    assert len(arrows) == len(set(arrows))
+
+
 def test_transfers_have_lanes_of_their_own():
     plan = small(pipelines=2, stages=3, micro_batches=4, latency=7)
     events = events_of(subject_of(plan, "plan"))

@@ -14,29 +14,41 @@ class Oobleck(Policy):
     name = "oobleck"
     source: ClassVar[str] = (
         "throughput: templates on the live servers (whole layers, fused 1F1B, micro-batches shared out); oobleck-pause "
-        "per change; stops below half of the servers"
+        "per change; stops below half of the servers; restart and disk-interval where all servers of a stage are dead"
     )
 
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:
         """Reconfigure at every change; wait where too few servers are left."""
         used = cluster.live
+        back = Return.CHECKPOINT if cluster.lost else Return.SAFE_POINT
         if 2 * used < cluster.job:
-            return Reaction((pause(Bucket.WAITING, float("inf"), used),), Return.SAFE_POINT)
+            return Reaction((pause(Bucket.WAITING, float("inf"), used),), back)
         training = train(self._rates.templates(used), used)
-        return Reaction((pause(Bucket.MOVING, self._constants.oobleck_pause, used), training), Return.SAFE_POINT)
+        moving = pause(Bucket.MOVING, self._constants.oobleck_pause, used)
+        if cluster.lost:
+            moving = pause(Bucket.RESTARTING, self._constants.restart, used)
+        return Reaction((moving, training), back)
 
 
 class Dropping(Policy):
     """Pipelines without a dead server train on, each with its own micro-batches: the global batch shrinks."""
 
     name = "dropping"
-    source: ClassVar[str] = "throughput: whole pipelines over all, with a smaller batch; oobleck-pause per failure"
+    source: ClassVar[str] = (
+        "throughput: whole pipelines over all, with a smaller batch; oobleck-pause per pipeline that fails; restart "
+        "and disk-interval where no pipeline is whole"
+    )
+    _pipelines = 0
 
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:
         """Leave pipelines with a dead server out."""
-        pipelines = cluster.whole_pipelines
+        before, pipelines = self._pipelines, cluster.whole_pipelines
+        self._pipelines = pipelines
         training = train(pipelines / cluster.pipelines, pipelines * cluster.depth)
-        if not died:
+        if pipelines and not before:
+            restart = pause(Bucket.RESTARTING, self._constants.restart, cluster.live)
+            return Reaction((restart, training), Return.CHECKPOINT)
+        if not died or pipelines == before:
             return Reaction((training,))
         failed = pause(Bucket.REPLANNING, self._constants.oobleck_pause, cluster.live)
         return Reaction((failed, training), Return.SAFE_POINT)

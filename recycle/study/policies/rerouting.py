@@ -34,16 +34,15 @@ class Rerouting(Policy):
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:
         """Redo the iteration by the plan around the dead; a joiner waits for the next one, and nobody waits for it."""
         counts = cluster.filled()
-        if cluster.job - sum(counts) < cluster.depth:
-            return Reaction((pause(Bucket.WAITING, float("inf"), 0),), Return.SAFE_POINT)
-        lost = died and max(cluster.filled()) >= cluster.pipelines
-        training = self._training(cluster, _healed(counts, cluster.pipelines))
-        if not died:
-            return Reaction(training)
-        if lost:
+        if max(counts) >= cluster.pipelines:
+            return Reaction((pause(Bucket.WAITING, float("inf"), 0),), self._after_loss())
+        training = self._training(cluster, counts)
+        if cluster.lost:
             return Reaction(
                 (pause(Bucket.RESTARTING, self._constants.restart, cluster.live), *training), self._after_loss()
             )
+        if not died:
+            return Reaction(training)
         return Reaction(
             (pause(Bucket.REPLANNING, self._constants.recycle_pause, cluster.live), *training), Return.SAFE_POINT
         )
@@ -107,14 +106,3 @@ class Published(Rerouting):
 
     def _rate(self, counts: Counts) -> float:
         return self._rates.rerouted(counts, moves=0)
-
-
-def _healed(counts: Counts, pipelines: int) -> Counts:
-    """With servers moved to stages that have none, from where fewest are dead."""
-    healed = list(counts)
-    for stage in range(len(healed)):
-        while healed[stage] >= pipelines:
-            giver = min(range(len(healed)), key=lambda each: healed[each])
-            healed[giver] += 1
-            healed[stage] -= 1
-    return tuple(healed)

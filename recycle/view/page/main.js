@@ -138,10 +138,12 @@ const stretch = (...how) => redraw(moves.stretch(scene, ...how));
 const pan = (...how) => redraw(moves.pan(scene, ...how));
 const showTime = (...where) => redraw(moves.showTime(scene, ...where));
 
+const serverOf = ({ pipeline, stage }) => `W${pipeline}_${stage}`;
+
 // What a click or Enter does: kill a server on a page that has other plans, follow a micro-batch, or let a band show its rows.
 function choose(hit, x = scene.left) {
   if (flip && hit?.row && x < scene.left) {
-    flip(`W${hit.row.pipeline}_${hit.row.stage}`);
+    flip(serverOf(hit.row));
     return;
   }
   if (hit?.band) {
@@ -404,8 +406,7 @@ setTimeout(() => panels.forEach((panel) => panel.places));
 if (page.live === 'run') watchRun(replace);
 if (page.live === 'plans') {
   const { rows } = panels[0];
-  const names = (some) => some.map((row) => row.label);
-  flip = tryPlans(names(rows.filter((row) => row.dead)), names(rows), replace);
+  flip = tryPlans(rows.filter((row) => row.dead).map(serverOf), rows.map(serverOf), replace);
 }
 
 // For the console and for tests: a zoom step, and the places on the page of an instruction such as 1F0.2 and of a
