@@ -318,14 +318,15 @@ def test_a_job_that_is_told_to_train_on_cpus_is_one_over_gloo(run, refused):
     ],
 )
 def test_what_no_gpu_has_run_is_said(run, words, untried):
-    always = ["ranks on GPUs of their own", "tensor parallelism"]
+    always = ["ranks on GPUs of their own", "tensor parallelism", "several hosts"]
     report = json.loads(run("doctor", "--json", "--ranks", 24, *GOOD, *words)[1])
     assert sorted(report["untried_on_gpus"]) == sorted(always + untried)
     text = " ".join(run("doctor", "--ranks", 24, *GOOD, *words)[1].split())
     assert "not tried on GPUs: " in text
     assert all(each in text for each in untried)
-    hosts = json.loads(run("doctor", "--json", "torchrun", "--nnodes", 3, "--nproc-per-node", 8, *GOOD)[1])
-    assert "several hosts" in hosts["untried_on_gpus"]
+    for launcher in (("torchrun", "--nnodes", 1, "--nproc-per-node", 24), ("--ranks", 24, "--ranks-per-host", 24)):
+        one_host = json.loads(run("doctor", "--json", *launcher, *GOOD)[1])
+        assert "several hosts" not in one_host["untried_on_gpus"]
 
 
 def job_of(pipelines, stages, micro_batches, *words):

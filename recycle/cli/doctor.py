@@ -78,7 +78,7 @@ def command(
     launcher, (named, *_) = split_at_script(words)
     script = Path(named)
     diagnosis = diagnose(line, ranks_per_host, choose_release(megatron), script, launcher)
-    untried = list(untried_on_gpus(line)) if on_cpu is None else []
+    untried = list(untried_on_gpus(line, diagnosis.ranks_per_host)) if on_cpu is None else []
     if diagnosis.unread:
         # A word that is not known may be a misspelt size: whatever follows from the shape would be another job's.
         if as_json:
@@ -317,14 +317,14 @@ def memory_text(line: CommandLine, job: Job) -> str:
     return "; ".join(parts)
 
 
-def untried_on_gpus(line: CommandLine) -> Iterator[str]:
+def untried_on_gpus(line: CommandLine, ranks_per_host: int) -> Iterator[str]:
     """What the job asks for that no GPU has run; all of it has run on CPUs but for what ``read_only`` names."""
     ranks = line.server_ranks
     if line.setting("distributed_backend") == "nccl":
         yield "NCCL between its servers"
     if line.ranks > 1:
         yield "ranks on GPUs of their own"
-    if line.ranks > (line.ranks_per_host or line.ranks):
+    if line.ranks > ranks_per_host:
         yield "several hosts"
     if line.setting("transformer_impl") == "transformer_engine":
         yield "Transformer Engine's layers"
