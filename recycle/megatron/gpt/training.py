@@ -215,6 +215,7 @@ def _work(run: Run, text: TokenText, planning: Planning, faults: Faults, member:
                 f"{run.plan.job.name}, trained",
                 lambda content: send(ReportMessage(content)),
                 ahead=send.ahead,
+                clock=send.clock,
             )
         if member.incarnation:
             reporter.tell(InstantLine("warning", now(), str(member.server), f"{member.server} is started again"))
