@@ -156,11 +156,13 @@ def with_catalogue(planning: Planning, run: Run) -> Planning:
     """What plans, with the run's catalogue. It is read before processes are forked: they need it when its file is gone.
 
     Raises:
-        UserError: it cannot be read, or is of another job.
+        UserError: it cannot be read, is of another job, or has no transfers.
     """
     if run.catalogue is None:
         return planning
-    return planning._replace(catalogue=Catalogue(run.catalogue, run.plan.job, held=True))
+    catalogue = Catalogue(run.catalogue, run.plan.job, held=True)
+    catalogue.require_lowered()
+    return planning._replace(catalogue=catalogue)
 
 
 def serve_member(
