@@ -235,8 +235,10 @@ class History:
         lives = {each.server: 1 + each.incarnation for each in ended}
         earlier = [self._views[epoch] for epoch in sorted(self._views) if epoch < view.epoch]
         furthest = self._times.furthest(earlier)
-        # A server that joins or leaves does so between two iterations; otherwise one was in flight.
-        interrupted = any(not each.left for each in deaths) or not (deaths or view.joined or view.moved)
+        # A server joins or leaves between two iterations, and a run goes on from a checkpoint between two;
+        # otherwise one was in flight.
+        between = bool(deaths or view.joined or view.moved) or view.restore == "checkpoint"
+        interrupted = any(not each.left for each in deaths) or not between
         again = max(furthest - view.step + 1, 1 if interrupted else 0)
         joined = tuple((server, lives.get(server, 0)) for server in view.joined)
         before, start = earlier[-1], earlier[0]

@@ -86,7 +86,7 @@ class Starts:
         self._clock, self.dead = clock, set()
         for server in SERVERS:
             self._process(server, 0)
-        self._view(back, "checkpoint", again=1)
+        self._view(back, "checkpoint", again=0)
 
     def act(self, kind: str, what: int | str) -> None:
         """Something happens, where it can."""
@@ -94,7 +94,7 @@ class Starts:
             for _ in range(int(what)):
                 self._train()
         elif kind == "go back":
-            self._view(int(what), "checkpoint", again=1)
+            self._view(int(what), "checkpoint", again=0)
         elif kind == "die" and what not in self.dead:
             self._now += 1.0
             self.dead.add(str(what))
