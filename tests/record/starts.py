@@ -1,6 +1,5 @@
 """Recordings of a run that was started several times in its folder, on machines with clocks of their own."""
 
-from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,6 +64,7 @@ class Starts:
         lives: of each server that came back, in order, with the number of its life.
         views: when each began, in seconds since 1970.
         dead: the servers that are dead now.
+        done: which iteration each server finished last, from 1.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -80,6 +80,7 @@ class Starts:
         self.lives: list[tuple[str, int]] = []
         self.views: list[float] = []
         self.dead: set[str] = set()
+        self.done = dict.fromkeys(SERVERS, 0)
 
     def begin(self, clock: Clock, back: int) -> None:
         """The run is started, on the newest checkpoint, with all servers in their first lives."""
@@ -139,6 +140,7 @@ class Starts:
                 self._write(server, SpanLine(server, "compute", f"{server[1]}F0.0", 0.0, 0.0, self._made), **times)
                 line = IterationLine(server, self._made, 0.5, [loss], 1, len(self.views) - 1, 0.0)
                 self._write(server, line, end=self._now - 0.25)
+                self.done[server] = self._made + 1
         self._made += 1
 
     def _write(self, server: str, line: msgspec.Struct, **times: float) -> None:
@@ -146,11 +148,3 @@ class Starts:
         name = f"{server}#{life}" if (life := self._life[server]) else server
         with (self._folder / "events" / f"{name}.jsonl").open("ab") as file:
             file.write(encode_lines([msgspec.structs.replace(line, **read)]))
-
-
-def by_server(pairs: list[tuple[str, int]]) -> dict[str, list[int]]:
-    """What is said of each server, in its order."""
-    found: dict[str, list[int]] = defaultdict(list)
-    for server, value in pairs:
-        found[server].append(value)
-    return found

@@ -1,7 +1,7 @@
 """A run that goes on in its folder: servers begin in their first lives again, and clocks may be others."""
 
 import msgspec
-from hypothesis import given
+from hypothesis import example, given
 
 from harness.recordings import encode_lines
 from recycle.record.following import RecordingFollower
@@ -13,20 +13,21 @@ from recycle.view.watching import WatchedRun
 from tests.record.starts import CLOCKS, SERVERS, STARTS, Starts
 
 
-def written(folders, starts, after_each=lambda folder: None):
+def written(folders, starts, after_each=lambda folder, run: None):
     """The folder of a run that was started so, and what is true of it."""
     folder = folders.mktemp("starts")
     run = Starts(folder)
     for clock, back, actions in starts:
         run.begin(clock, back)
-        after_each(folder)
+        after_each(folder, run)
         for each in actions:
             run.act(*each)
-            after_each(folder)
+            after_each(folder, run)
     return folder, run
 
 
 @given(STARTS)
+@example([(CLOCKS[0], 0, [("die", "W1_0"), ("return", "W1_0")] * 2)] * 2)
 def test_what_happened_is_read_of_all_starts(tmp_path_factory, starts):
     folder, run = written(tmp_path_factory, starts)
     history = history_of(load_lines(folder))
@@ -66,13 +67,14 @@ def test_times_of_all_starts_are_of_one_clock(tmp_path_factory, starts):
 def test_who_watches_on_sees_what_one_sees_who_comes_later(tmp_path_factory, starts):
     watching = {}
 
-    def look(folder):
+    def look(folder, written):
         run = watching.setdefault(folder, WatchedRun(folder))
         other = WatchedRun(folder)
         run.look()
         other.look()
         mine, theirs = run.state(), other.state()
         assert (mine.steps, mine.losses, mine.servers) == (theirs.steps, theirs.losses, theirs.servers)
+        assert [each.step for each in mine.servers] == [written.done[each.server] for each in mine.servers]
 
     written(tmp_path_factory, starts, look)
 
