@@ -201,15 +201,16 @@ def test_a_run_that_was_told_to_end_waits_only_until_all_have_said_that_they_do(
 
 
 def test_where_a_run_goes_on_what_was_due_in_an_earlier_iteration_does_not_happen_again(tmp_path):
-    kept, killed = (each.server for each in OURS)
+    # The one that tells of the view is started last, so all are known by then.
+    killed, kept = (each.server for each in OURS)
     over, due = Fault(Kind.AGENT_KILL, (kept,), step=1), Fault(Kind.AGENT_KILL, (killed,), step=5)
 
     def serve(member, access):
         send = LauncherConnection(access.watch, access.endpoint.token, str(member), os.getpid())
         if member.server == killed:
-            view = ViewLine(3, 0.0, [str(kept), str(killed)], [], 5, "", "checkpoint", 1, 1.0, "")
-            send(ReportMessage(msgspec.json.encode(view)))
             signal.pause()
+        view = ViewLine(3, 0.0, [str(killed), str(kept)], [], 5, "", "checkpoint", 1, 1.0, "")
+        send(ReportMessage(msgspec.json.encode(view)))
         wait_until((tmp_path / "due").exists, 60)
         return DONE
 
