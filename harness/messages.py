@@ -22,6 +22,7 @@ OF_RUNS = (
     "cli/train.py",
     "cli/run/shown_run.py",
     "faults/fired.py",
+    "plan/plan.py",
     "threads.py",
 )
 """What runs consist of, and what says in words how they go; the rest makes, reads and shows plans."""

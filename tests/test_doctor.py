@@ -536,10 +536,10 @@ def test_what_cannot_be_read_is_one_line(refused, arguments, message):
     assert err.count("\n") == 1
 
 
-def catalogue(path, mode):
+def catalogue(path, mode, form="lowered"):
     stages = tuple(Stage(2, 3, 2, 1, 0, 1, 0, 4) for _ in range(4))
     job = Job(pipelines=3, micro_batches=6, stages=stages, latency=(0, 0, 0), name="measured", time_unit="ms")
-    make_catalogue(path, job, mode, 1, QUICK, "lowered", lambda *_: None)
+    make_catalogue(path, job, mode, 1, QUICK, form, lambda *_: None)
     return path
 
 
@@ -551,11 +551,13 @@ def test_a_catalogue_gives_its_own_figures_and_must_fit(run, ran, refused, tmp_p
     out = " ".join(run("doctor", "--ranks", 24, "--ranks-per-host", 4, *GOOD, "--recycle-catalogue", path)[1].split())
     assert "2 servers die with a host; the catalogue has no plan for 6 hosts: make it with --failures 2" in out
     staggered = catalogue(tmp_path / "staggered.zip", Mode())
+    compute = catalogue(tmp_path / "compute.zip", Mode("split", "global"), "compute")
     other_size = ("--global-batch-size", 8, "--recycle-catalogue", path)
     for ranks, words, message in (
         (16, (*GOOD, *other_size), "are for 3 pipelines x 4 stages x 6 micro-batches, and training has 2 pipelines"),
         (24, (*FUSED, "--recycle-catalogue", path), "split the backward pass, but gradient_accumulation_fusion is on"),
         (24, (*GOOD, "--recycle-catalogue", staggered), "make the catalogue with --optimizer global"),
+        (24, (*GOOD, "--recycle-catalogue", compute), "make the catalogue without --form compute"),
     ):
         assert message in refused("doctor", "--ranks", ranks, *words)
 

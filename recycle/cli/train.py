@@ -307,7 +307,7 @@ def command(
         durations = Durations(silence / 6, silence, hang, start_within, answer=answer, transfer=max(120.0, answer))
         click.get_current_context().with_resource(taken(output))
         if catalogue is None:
-            catalogue = plan_ahead(job, plan.mode, output / PLANS)
+            catalogue = plan_ahead(plan.job, plan.mode, output / PLANS)
         run = Run(
             plan,
             load_model(keys),

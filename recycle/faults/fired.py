@@ -50,6 +50,10 @@ class FiredFile:
         self._output = BestEffort(str(path), warn)
         self._by = LAUNCHER if server is None else str(server)
         self._incarnation = incarnation
+        # Where a run goes on, what fired before is not of this start.
+        self._earlier = 0
+        with self._output:
+            self._earlier = path.stat().st_size if path.is_file() else 0
 
     def write(self, fault: Fault, time_ns: int) -> None:
         """Add a fault that is about to take effect; the line outlives this process when this returns."""
@@ -62,18 +66,22 @@ class FiredFile:
                 file.write(msgspec.json.encode(line) + b"\n")
 
     def unfired(self, faults: Faults) -> tuple[Fault, ...]:
-        """The faults that have a step, and yet did not fire in the run with this file; none where nobody can say.
+        """The faults that have a step, and yet did not fire since this file was opened; none where nobody can say.
 
         Those that only have a time may have been due after the end of the run.
         """
         with self._output:
-            fired = {line.fault for line in load_fired(self._path)}
+            fired = {line.fault for line in load_fired(self._path, self._earlier)}
             return tuple(fault for fault in faults.entries if fault.step is not None and str(fault) not in fired)
         return ()
 
 
-def load_fired(path: Path) -> tuple[FiredLine, ...]:
+def load_fired(path: Path, earlier: int = 0) -> tuple[FiredLine, ...]:
     """What fired in a run, in order of time; nothing where there is no file.
+
+    Args:
+        path: the file.
+        earlier: how many of its bytes are left out.
 
     Raises:
         UserError: the file cannot be read.
@@ -82,7 +90,7 @@ def load_fired(path: Path) -> tuple[FiredLine, ...]:
     if not path.exists():
         return ()
     try:
-        lines = msgspec.json.Decoder(FiredLine).decode_lines(read_bytes(path))
+        lines = msgspec.json.Decoder(FiredLine).decode_lines(read_bytes(path)[earlier:])
     except (msgspec.MsgspecError, RecursionError) as error:
         raise FaultError(f"{path}: this is no list of fired faults: {error}") from error
     return tuple(sorted(lines, key=lambda line: line.time))

@@ -203,6 +203,11 @@ class Faults(msgspec.Struct, frozen=True):
         sole = sorted({unit for server in fault.servers for unit in sole_units(job, server, others)})
         return f"no other live server of {units_text(job, sole)} is left" if sole else ""
 
+    def since(self, step: int) -> "Faults":
+        """Those that can still happen where a run goes on from a step: an iteration before it is over."""
+        left = tuple(fault for fault in self.entries if fault.step is None or fault.step >= step)
+        return msgspec.structs.replace(self, entries=left)
+
     def of_worker(self, server: Server, incarnation: int = 0) -> tuple[Fault, ...]:
         """What a process does to itself, for its ``Injector``: a replacement does not repeat what ended the first."""
         return tuple(

@@ -246,6 +246,15 @@ class Catalogue:
             references=self.references,
         )
 
+    def require_lowered(self) -> None:
+        """Refuse plans that no server can run; all of a catalogue have one form.
+
+        Raises:
+            PlanFileError: they have no transfers, or the first one is damaged.
+        """
+        plan = self.look_up(()).packed.plan(str(self.path))
+        plan.require_lowered(str(self.path), "make the catalogue without --form compute")
+
     def _read(self, name: str) -> bytes:
         """A member, unless it unpacks to more than any has."""
         if self.archive.getinfo(name).file_size > LARGEST_MEMBER:

@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from recycle.errors import PlanFileError
 from recycle.job import DeadServers, Job, Server
 from recycle.plan.instruction import Instruction
 from recycle.plan.mode import Mode
@@ -68,6 +69,19 @@ class Plan(msgspec.Struct, frozen=True):
     def partners(self, server: Server) -> frozenset[Server]:
         """Whom a live server sends results to or receives them from."""
         return frozenset(each.peer for each in self.programs[server] if each.peer is not None)
+
+    def require_lowered(self, source: str, remedy: str = "recycle plan FILE -o PLAN.json adds them") -> None:
+        """Refuse a plan that no server can run.
+
+        Args:
+            source: what to call the plan.
+            remedy: how it gets transfers.
+
+        Raises:
+            PlanFileError: it has no transfers.
+        """
+        if self.form != "lowered":
+            raise PlanFileError(f"{source}: its form is 'compute', which has no transfers: {remedy}")
 
     @property
     def gap(self) -> float:

@@ -1,5 +1,6 @@
 """What failures and returns cost a run: work that was made again, pauses, and slower iterations."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from statistics import median
@@ -70,22 +71,26 @@ class IterationTimes:
                 ends = self._ends.setdefault(line.epoch, {})
                 ends[line.step] = max(line.end, ends.get(line.step, line.end))
 
-    def furthest(self, before: int) -> int:
-        """The last iteration that was made before a view; -1 for none.
+    def furthest(self, views: Iterable[ViewLine]) -> int:
+        """The last iteration that was made in some views, and not given up in a later one of them; -1 for none.
 
         Args:
-            before: the view's epoch.
+            views: by epoch.
         """
-        return max((last for epoch, (_, last) in self._reach.items() if epoch < before), default=-1)
+        reached = -1
+        for view in views:
+            _, last = self._reach.get(view.epoch, (0, -1))
+            reached = max(min(reached, view.step - 1), last)
+        return reached
 
     def ended(self, before: int) -> float:
-        """When the last iteration that was finished before a view had ended on all servers; 0 if there is none.
+        """When the last iteration that was finished before a view had ended on all servers; long ago if there is none.
 
         Args:
             before: the view's epoch.
         """
         latest = max((epoch for epoch, ends in self._ends.items() if epoch < before), default=None)
-        return 0.0 if latest is None else max(self._ends[latest].values())
+        return -math.inf if latest is None else max(self._ends[latest].values())
 
     def kept(self, view: ViewLine, later: Sequence[ViewLine], second: float) -> Mapping[int, float]:
         """How many seconds each iteration took that was made in a view, and not made again in a later one.

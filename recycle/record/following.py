@@ -42,7 +42,8 @@ class RecordingFollower:
         self._read: dict[Path, int] = {}
         self._identity: dict[Path, tuple[int, int]] = {}
         self._begins: dict[Path, bytes] = {}
-        self._alignments: dict[Path, Alignment] = defaultdict(Alignment)
+        zeros: dict[str, float] = {}
+        self._alignments: dict[Path, Alignment] = defaultdict(lambda: Alignment(zeros))
         self._decoder = msgspec.json.Decoder(Line)
         self._kept: list[Line] = []
 

@@ -95,6 +95,7 @@ class History:
 
     def __init__(self) -> None:
         self.time_unit = "us"
+        # By server and view: lives are counted anew where a run goes on, and views are numbered on.
         self._deaths: dict[tuple[str, int], DeathLine] = {}
         self._views: dict[int, ViewLine] = {}
         self._recoveries: dict[int, dict[str, RecoveryLine]] = {}
@@ -112,8 +113,8 @@ class History:
         match line:
             case RunLine():
                 self.time_unit = line.time_unit
-            case DeathLine() if (line.server, line.incarnation) not in self._deaths:
-                self._deaths[line.server, line.incarnation] = line
+            case DeathLine() if (line.server, line.epoch) not in self._deaths:
+                self._deaths[line.server, line.epoch] = line
                 return line
             case ViewLine() if line.epoch not in self._views:
                 self._views[line.epoch] = line
@@ -232,18 +233,20 @@ class History:
 
     def _change(self, view: ViewLine) -> Change:
         deaths = self._died(view)
-        lives = {
-            server: 1 + max(life for name, life in self._deaths if name == server)
-            for server in view.joined
-            if any(name == server for name, _ in self._deaths)
-        }
-        furthest = self._times.furthest(view.epoch)
-        # A server that joins or leaves does so between two iterations; otherwise one was in flight.
-        interrupted = any(not each.left for each in deaths) or not (deaths or view.joined or view.moved)
+        # The life that follows the last one that ended before.
+        ended = sorted(
+            (each for each in self._deaths.values() if each.epoch <= view.epoch), key=lambda each: each.epoch
+        )
+        lives = {each.server: 1 + each.incarnation for each in ended}
+        earlier = [self._views[epoch] for epoch in sorted(self._views) if epoch < view.epoch]
+        furthest = self._times.furthest(earlier)
+        # A server joins or leaves between two iterations, and a run goes on from a checkpoint between two;
+        # otherwise one was in flight.
+        between = bool(deaths or view.joined or view.moved) or view.restore == "checkpoint"
+        interrupted = any(not each.left for each in deaths) or not between
         again = max(furthest - view.step + 1, 1 if interrupted else 0)
         joined = tuple((server, lives.get(server, 0)) for server in view.joined)
-        before = self._views[max(epoch for epoch in self._views if epoch < view.epoch)]
-        start = self._views[min(self._views)]
+        before, start = earlier[-1], earlier[0]
         return Change(view, before.throughput, start.throughput, deaths, joined, again, self._recovery(view.epoch))
 
     def _died(self, view: ViewLine) -> tuple[DeathLine, ...]:

@@ -1,8 +1,10 @@
 """Which processes a run's servers are, by what they write when they begin to record."""
 
+import math
 import os
 import socket
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from recycle.record.recording import ProcessLine
@@ -12,17 +14,17 @@ SLACK = 60.0
 
 
 class Processes:
-    """The newest process of each server."""
+    """The newest process of each server: lives are counted anew where a run goes on."""
 
     def __init__(self) -> None:
-        self._newest: dict[str, tuple[int, ProcessLine]] = {}
+        self._newest: dict[str, tuple[tuple[float, int], ProcessLine]] = {}
 
     def add(self, line: ProcessLine) -> None:
         """Take in what a process has written."""
         server, _, life = line.name.partition("#")
-        number = int(life or 0)
-        if number >= self._newest.get(server, (-1, line))[0]:
-            self._newest[server] = number, line
+        age = -math.inf if line.time is None else line.time, int(life or 0)
+        if server not in self._newest or age >= self._newest[server][0]:
+            self._newest[server] = age, line
 
     def of(self, server: str) -> ProcessLine | None:
         """That of a server; None if it has not written anything."""
@@ -39,6 +41,12 @@ def numbering() -> int | None:
         return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
         return None
+
+
+@cache
+def clock_name() -> str:
+    """The name of this machine's clock since it was started; what runs in its containers has the same."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def is_gone(process: ProcessLine, heard: float) -> bool:

@@ -1,6 +1,6 @@
 """Reading recordings of any size: one file, or all files of a run's directory, as lines or as one time line."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -53,8 +53,8 @@ def recordings(path: Path) -> list[Path]:
 def load_recording(path: Path) -> Timeline:
     """Read a recording, or all recordings of a run's directory (``events/*.jsonl``, or ``*.jsonl``) as one time line.
 
-    Servers write times of their machine's clock, which are moved to the launcher's; here the first span starts at 0. A
-    last line without an end is left out: it is what a killed server leaves.
+    Servers write times of their machine's clock, which are moved to the run's; here the first span starts at 0. A last
+    line without an end is left out: it is what a killed server leaves.
 
     Raises:
         UserError: it cannot be read.
@@ -135,8 +135,9 @@ def _numbered(path: Path, *, facts: bool = False) -> Iterator[tuple[Path, int, L
         PlanFileError: one is no recording of this version, or they disagree on the time unit.
     """
     first: RunLine | None = None
+    zeros: dict[str, float] = {}
     for file in recordings(path):
-        for number, line in _lines_of(file, facts=facts):
+        for number, line in _lines_of(file, Alignment(zeros), facts=facts):
             if number == 1 and isinstance(line, RunLine):
                 first = first or line
                 if (line.time_unit, line.source) != (first.time_unit, first.source):
@@ -147,14 +148,14 @@ def _numbered(path: Path, *, facts: bool = False) -> Iterator[tuple[Path, int, L
             yield file, number, line
 
 
-def _lines_of(file: Path, *, facts: bool) -> Iterator[tuple[int, Line]]:
-    """The lines of a recording with their numbers, and with times of the launcher's clock; the first is its head.
+def _lines_of(file: Path, alignment: Alignment, *, facts: bool) -> Iterator[tuple[int, Line]]:
+    """The lines of a recording with their numbers, and with times of the run's clock; the first is its head.
 
     Raises:
         UserError: it cannot be read.
         PlanFileError: it is no recording of this version; the message names the line.
     """
-    decoder, alignment, number = msgspec.json.Decoder[Line](Line), Alignment(), 0
+    decoder, number = msgspec.json.Decoder[Line](Line), 0
     has_begun = False
     for number, text in enumerate(read_lines(file), 1):
         if facts and text.startswith(SPAN):
@@ -211,6 +212,7 @@ class _Parts:
     def __init__(self, iterations: int | None = None) -> None:
         self._spans = LatestSpans[Span](iterations)
         self._instants: list[InstantLine] = []
+        self._views: dict[int, ViewLine] = {}
         self._samples: list[tuple[Server, SampleLine]] = []
         self._recoveries: list[tuple[Server, RecoveryLine]] = []
 
@@ -235,8 +237,12 @@ class _Parts:
             case DeathLine():
                 Server.parse(line.server)
                 self._instants.append(InstantLine("failure", line.time, line.server, f"{line.server} {line.reason}"))
-            case ViewLine() if line.epoch:
-                self._instants.extend(_instants(line))
+            case ViewLine():
+                for joined in line.joined:
+                    Server.parse(joined)
+                # Each that tells of a view has its own time.
+                known = self._views.setdefault(line.epoch, line)
+                self._views[line.epoch] = min(known, line, key=lambda each: each.time)
             case RecoveryLine():
                 self._recoveries.append((Server.parse(line.server), line))
 
@@ -249,7 +255,7 @@ class _Parts:
             time_unit=head.time_unit,
             source=head.source,
             spans=tuple(sorted(self._spans, key=lambda span: (span.server, span.start))),
-            instants=_distinct(sorted(self._instants, key=lambda instant: instant.time)),
+            instants=_distinct([*self._instants, *_instants(self._views)]),
             samples=tuple(sample for _, sample in samples),
             period=head.period,
             recoveries=tuple(recovery for _, recovery in recoveries),
@@ -263,21 +269,25 @@ def _check(head: RunLine) -> None:
         raise PlanFileError(f"version {head.version}, and this release reads version {VERSION} - at `$.version`")
 
 
-def _instants(view: ViewLine) -> Iterator[InstantLine]:
-    """What a new view is on the time line: its beginning, and the return of each server that joined."""
-    name = f"view {view.epoch}"
-    throughput = throughput_text(view.throughput, view.baseline)
-    text = f"{name}: {plural(len(view.servers), 'server')}, {throughput}, {view.plan}; {view.cause}"
-    yield InstantLine("view change", view.time, None, text, view.step)
-    for joined in view.joined:
-        Server.parse(joined)
-        yield InstantLine("rejoin", view.time, joined, f"{joined} is back in {name}")
+def _instants(views: Mapping[int, ViewLine]) -> Iterator[InstantLine]:
+    """What views are on the time line: their beginnings, and the return of each server that is new in one.
+
+    No server joins the view with which a run goes on. Those that were not in the view before are back all the same.
+    """
+    before: ViewLine | None = None
+    for epoch, view in sorted(views.items()):
+        new = set(view.joined) | set(view.servers).difference(before.servers if before else view.servers)
+        before = view
+        if epoch:
+            name = f"view {epoch}"
+            throughput = throughput_text(view.throughput, view.baseline)
+            text = f"{name}: {plural(len(view.servers), 'server')}, {throughput}, {view.plan}; {view.cause}"
+            yield InstantLine("view change", view.time, None, text, view.step)
+            for server in sorted(new):
+                yield InstantLine("rejoin", view.time, server, f"{server} is back in {name}")
 
 
 def _distinct(instants: Iterable[InstantLine]) -> tuple[InstantLine, ...]:
-    """Instants by time, each once: of a death and of a view several servers tell, of a view each at its own time."""
-    found: dict[tuple[object, ...], InstantLine] = {}
-    for each in instants:
-        time = None if each.kind in ("view change", "rejoin") else each.time
-        found.setdefault((each.kind, each.server, each.text, time), each)
-    return tuple(found.values())
+    """Instants by time, each once: of a death several servers tell."""
+    found = {(each.kind, each.server, each.text, each.time): each for each in instants}
+    return tuple(sorted(found.values(), key=lambda each: each.time))

@@ -7,7 +7,7 @@ from typing import Literal, Self, TypeVar
 
 import msgspec
 
-from recycle.wording import BASELINE
+from recycle.wording import BASELINE, microseconds
 
 FORMAT = "recycle run"
 VERSION = 1
@@ -63,6 +63,8 @@ class ProcessLine(msgspec.Struct, frozen=True, tag="process", tag_field="type", 
         ahead: by how much the clock of its times is ahead of the launcher's, which all are read by.
         zero: when the clock of its times showed 0, in seconds since 1970; None if that is not known.
         numbering: which numbering of processes its number is of, as a container has its own; None if that is not known.
+        time: when it began; None if that is not known.
+        clock: which one the launcher's is: that of a machine since it was started. A run that goes on may have another.
     """
 
     name: str
@@ -71,6 +73,8 @@ class ProcessLine(msgspec.Struct, frozen=True, tag="process", tag_field="type", 
     ahead: float = 0.0
     zero: float | None = None
     numbering: int | None = None
+    time: float | None = None
+    clock: str = ""
 
 
 class SpanLine(msgspec.Struct, frozen=True, tag="span", tag_field="type", forbid_unknown_fields=True, gc=False):
@@ -302,16 +306,35 @@ _L = TypeVar("_L", bound=Line)
 
 
 class Alignment:
-    """Moves the lines of one recording, in their order, to the launcher's clock."""
+    """Moves the lines of one recording, in their order, to the clock of all recordings of a run.
 
-    def __init__(self) -> None:
+    That is the launcher's. Where a run went on under another clock, it is the one that is read of first, and they are
+    compared by their dates.
+
+    Args:
+        zeros: when each launcher's clock showed 0, by its name; one for all recordings of a run, which fill it.
+    """
+
+    def __init__(self, zeros: dict[str, float]) -> None:
+        self._zeros = zeros
+        self._second = 1e6
         self._ahead = 0.0
 
     def align(self, line: Line) -> Line:
         """A line with times of that clock."""
-        if isinstance(line, ProcessLine):
-            self._ahead = line.ahead
+        if isinstance(line, RunLine):
+            self._second = 1e6 / microseconds(line.time_unit)
+        elif isinstance(line, ProcessLine):
+            self._ahead = line.ahead - self._between(line) * self._second
+            line = msgspec.structs.replace(line, ahead=self._ahead)
         return _moved(line, self._ahead) if self._ahead else line
+
+    def _between(self, line: ProcessLine) -> float:
+        """Seconds from when the clock that all are read by showed 0 until a process's launcher's did."""
+        if line.zero is None:
+            return 0.0
+        mine = self._zeros.setdefault(line.clock, line.zero + line.ahead / self._second)
+        return mine - next(iter(self._zeros.values()))
 
 
 def _moved(line: _L, origin: float) -> _L:

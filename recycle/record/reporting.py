@@ -12,7 +12,7 @@ import msgspec
 
 from recycle.job import Server
 from recycle.record.best_effort import BestEffort, GrowingFile
-from recycle.record.processes import numbering
+from recycle.record.processes import clock_name, numbering
 from recycle.record.recorder import UNIT
 from recycle.record.recording import (
     FORMAT,
@@ -46,6 +46,7 @@ class EventFile:
         warn: told where lines are left out because they cannot be written.
         failed: the servers that are dead from the start, if this is the file that says so.
         ahead: by how many microseconds this machine's clock is ahead of the launcher's.
+        clock: the name of the launcher's; empty where that is this machine's.
     """
 
     def __init__(
@@ -56,10 +57,12 @@ class EventFile:
         warn: Callable[[str], None],
         failed: Sequence[Server] = (),
         ahead: float = 0.0,
+        clock: str = "",
     ) -> None:
         head = RunLine(FORMAT, VERSION, title, UNIT, "measured")
-        zero = time.time() - time.monotonic()
-        process = ProcessLine(name, os.getpid(), socket.gethostname(), ahead, zero, numbering())
+        began = time.monotonic()
+        identity = name, os.getpid(), socket.gethostname(), ahead, time.time() - began, numbering()
+        process = ProcessLine(*identity, began * 1e6, clock or clock_name())
         output = BestEffort(f"the recording in {folder}", warn)
         self._file = GrowingFile(folder / f"{name}.jsonl", _encode([head, process]), output, b"\n")
         self._file.add(b"")
@@ -97,6 +100,7 @@ class FileReporter:
         title: what is run.
         send: sends an encoded event to who watches.
         ahead: by how many microseconds this machine's clock is ahead of the launcher's.
+        clock: the name of the launcher's; empty where that is this machine's.
     """
 
     def __init__(
@@ -106,12 +110,13 @@ class FileReporter:
         title: str,
         send: Callable[[bytes], None],
         ahead: float = 0.0,
+        clock: str = "",
     ) -> None:
         def warn(text: str) -> None:
             send(msgspec.json.encode(InstantLine("warning", time.monotonic_ns() / 1000, name, text)))
 
         self._send = send
-        self._file = EventFile(folder, name, title, warn, ahead=ahead)
+        self._file = EventFile(folder, name, title, warn, ahead=ahead, clock=clock)
 
     def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
         """See Reporter."""

@@ -54,6 +54,11 @@ class Totals:
         self._furthest = 0
         self._furthest_evaluated = -1
 
+    @property
+    def next(self) -> int:
+        """The step that is passed on next: where a run went back, those from it on were passed on in vain."""
+        return self._next
+
     def add(self, line: Line) -> None:
         """Take in a line of a recording; only views, iterations and evaluations count."""
         match line:

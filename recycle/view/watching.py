@@ -202,6 +202,8 @@ class WatchedRun:
             self._first = min(self._first, view.time)
             self._totals.add(view)
             self._history.add(view)
+        if views:
+            self._steps = {step: total for step, total in self._steps.items() if step < self._totals.next}
         self._waiting = []
         self._copies.add(line for line in lines if isinstance(line, CopyLine))
         for line in lines:
@@ -310,7 +312,8 @@ class WatchedRun:
             case _:
                 if isinstance(line, IterationLine):
                     known = self._finished.get(line.server, line)
-                    self._finished[line.server] = line if line.step >= known.step else known
+                    newer = (line.epoch, line.step) >= (known.epoch, known.step)
+                    self._finished[line.server] = line if newer else known
                 else:
                     self._others.append(line)
                 self._totals.add(line)

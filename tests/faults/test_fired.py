@@ -31,6 +31,20 @@ def test_what_had_a_step_and_did_not_fire_is_found(tmp_path):
     assert file.unfired(faults) == (later,)
 
 
+def test_what_fired_in_an_earlier_start_has_not_fired_in_this_one(tmp_path):
+    path = tmp_path / "fired.jsonl"
+    FiredFile(path, pytest.fail).write(KILL, 20)
+    again = FiredFile(path, pytest.fail)
+    assert again.unfired(Faults((KILL,))) == (KILL,)
+    again.write(KILL, 30)
+    assert again.unfired(Faults((KILL,))) == ()
+
+
+def test_where_a_run_goes_on_what_was_due_in_an_earlier_iteration_is_over():
+    faults = Faults((KILL, LOSS))
+    assert [faults.since(step).entries for step in (0, 7, 8)] == [(KILL, LOSS), (KILL, LOSS), (LOSS,)]
+
+
 def test_what_cannot_be_written_or_read_is_a_warning(tmp_path):
     warnings = []
     file = FiredFile(tmp_path / "none" / "fired.jsonl", warnings.append)

@@ -8,7 +8,7 @@ import pytest
 
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
-from recycle.record.processes import numbering
+from recycle.record.processes import clock_name, numbering
 from recycle.record.reading import load_lines, load_recording
 from recycle.record.recording import InstantLine, IterationLine, ProcessLine, RunLine, ViewLine
 from recycle.record.reporting import ConsoleReporter, EventFile, FileReporter, SilentReporter
@@ -32,7 +32,9 @@ def test_a_recording_gets_events_and_what_was_executed_and_who_watches_only_even
     head = RunLine("recycle run", 1, "a run", "us", "measured")
     zero = lines[1].zero
     assert zero == pytest.approx(time.time() - time.monotonic(), abs=60)
-    process = ProcessLine("W0_0", os.getpid(), socket.gethostname(), zero=zero, numbering=numbering())
+    began = lines[1].time
+    assert began == pytest.approx(time.monotonic() * 1e6, abs=60e6)
+    process = ProcessLine("W0_0", os.getpid(), socket.gethostname(), 0.0, zero, numbering(), began, clock_name())
     assert lines == [head, process, SPAN.line(), ITERATION, view(1)]
     assert [msgspec.json.decode(each, type=IterationLine | ViewLine) for each in sent] == [ITERATION, view(1)]
     line = load_recording(tmp_path)

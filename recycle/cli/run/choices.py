@@ -61,7 +61,7 @@ def choose(
     elif faults is not None:
         wrong = random_faults(job, faults.mtbf, faults.seed, LONGEST_RUN, mean_time_to_repair=faults.mtbf, dead=failed)
     if catalogue is not None and not catalogue.is_fifo():  # what is no file can be read once, and the run reads it
-        Catalogue(catalogue, job if given is None else given.job)
+        Catalogue(catalogue, job if given is None else given.job).require_lowered()
     if given is None:
         from recycle.planner.source import first_plan
 
@@ -71,6 +71,7 @@ def choose(
 
 def _load_plan(job: Job, path: Path, dead: tuple[Server, ...]) -> Plan:
     plan = load_legal_plan(path)
+    plan.require_lowered(str(path))
     if plan.job.layout != job.layout:
         raise UserError(f"{path}: the plan is for pipelines of another layout than the job's: make a plan for this job")
     shapes = [(each.pipelines, each.depth, each.micro_batches) for each in (plan.job, job)]

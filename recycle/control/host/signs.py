@@ -16,11 +16,11 @@ from typing import Literal
 import msgspec
 
 from recycle.control.membership.doors import BACKLOG, HostDoor, is_own
-from recycle.control.membership.durations import clock_name
 from recycle.control.membership.errors import ControlError
 from recycle.control.membership.messages import MemberName, Number, read_early, seal, unseal
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member
+from recycle.record.processes import clock_name
 
 _KEY = "sign"
 _LARGEST = 1 << 12

@@ -1,7 +1,4 @@
-"""How long the members wait for each other, and which clock a time was read from."""
-
-from functools import cache
-from pathlib import Path
+"""How long the members wait for each other."""
 
 import msgspec
 
@@ -78,9 +75,3 @@ class Durations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"duration {name} is {value:g} s and must not be under {other}, {least:g} s: {reason}; "
                 f"raise {name} to at least {least:g} s"
             )
-
-
-@cache
-def clock_name() -> str:
-    """The name of this machine's clock since it was started; what runs in its containers has the same."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

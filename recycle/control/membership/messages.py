@@ -16,11 +16,11 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 import msgspec
 
-from recycle.control.membership.durations import clock_name
 from recycle.control.membership.errors import ControlError
 from recycle.control.membership.view import Member, View
 from recycle.job import Job
 from recycle.placement import Layout
+from recycle.record.processes import clock_name
 
 NOTHING = -1
 """The version of a member that holds no state yet."""

@@ -156,11 +156,13 @@ def with_catalogue(planning: Planning, run: Run) -> Planning:
     """What plans, with the run's catalogue. It is read before processes are forked: they need it when its file is gone.
 
     Raises:
-        UserError: it cannot be read, or is of another job.
+        UserError: it cannot be read, is of another job, or has no transfers.
     """
     if run.catalogue is None:
         return planning
-    return planning._replace(catalogue=Catalogue(run.catalogue, run.plan.job, held=True))
+    catalogue = Catalogue(run.catalogue, run.plan.job, held=True)
+    catalogue.require_lowered()
+    return planning._replace(catalogue=catalogue)
 
 
 def serve_member(
@@ -215,6 +217,7 @@ def _work(run: Run, text: TokenText, planning: Planning, faults: Faults, member:
                 f"{run.plan.job.name}, trained",
                 lambda content: send(ReportMessage(content)),
                 ahead=send.ahead,
+                clock=send.clock,
             )
         if member.incarnation:
             reporter.tell(InstantLine("warning", now(), str(member.server), f"{member.server} is started again"))

@@ -362,10 +362,10 @@ def require_program(plan: Plan, server: Server, stages: Sequence[PipelineStage])
         stages: one for each chunk that the server holds, rising.
 
     Raises:
-        RunError: the plan is not lowered, the server is not in it, or a stage cannot split its backward pass.
+        PlanFileError: the plan has no transfers.
+        RunError: the server is not in it, or a stage cannot split its backward pass.
     """
-    if plan.form != "lowered":
-        raise RunError("plan: its form is 'compute', which has no transfers: recycle plan FILE -o PLAN.json adds them")
+    plan.require_lowered("plan")
     program = plan.programs.get(server)
     if program is None:
         raise RunError(f"plan: {server} has no instructions in it: it is failed there, or the job has no such server")

@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from recycle.control.membership.durations import clock_name
 from recycle.control.membership.messages import Death, Verdict
 from recycle.control.membership.view import Member
 from recycle.holding import lone_units, units_text
 from recycle.placement import Layout
 from recycle.plan.plan import Plan
+from recycle.record.processes import clock_name
 from recycle.record.recorder import NANOSECONDS, Recorder
 from recycle.record.recording import AbandonedLine, DeathLine, InstantLine, RecoveryLine, ViewLine
 from recycle.record.reporting import Reporter

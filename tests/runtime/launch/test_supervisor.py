@@ -223,6 +223,30 @@ def test_a_run_that_was_told_to_end_waits_only_until_all_have_said_that_they_do(
     wait_until(lambda: not any(is_running(int((tmp_path / str(each.server)).read_text())) for each in OURS))
 
 
+def test_where_a_run_goes_on_what_was_due_in_an_earlier_iteration_does_not_happen_again(tmp_path):
+    # The one that tells of the view is started last, so all are known by then.
+    killed, kept = (each.server for each in OURS)
+    over, due = Fault(Kind.AGENT_KILL, (kept,), step=1), Fault(Kind.AGENT_KILL, (killed,), step=5)
+
+    def serve(member, access):
+        send = LauncherConnection(access.watch, access.endpoint.token, str(member), os.getpid())
+        if member.server == killed:
+            signal.pause()
+        view = ViewLine(3, 0.0, [str(killed), str(kept)], [], 5, "", "checkpoint", 1, 1.0, "")
+        send(ReportMessage(msgspec.json.encode(view)))
+        wait_until((tmp_path / "due").exists, 60)
+        return DONE
+
+    def watch(event):
+        if isinstance(event, InstantLine):
+            said.append((event.kind, event.text))
+            (tmp_path / "due").touch()
+
+    said = []
+    Supervisor(setting_of(tmp_path)._replace(faults=Faults((over, due))), serve, watch).run()
+    assert said == [("fault", str(due))]
+
+
 def test_a_run_whose_servers_are_all_dead_is_over(launched):
     launched.kill_all()
     assert "W0_0#0 ended with -9" in launched.end()

@@ -78,6 +78,7 @@ class Source:
             sizes = {"pipelines": shape.pipelines, "stages": shape.stages, "micro_batches": shape.micro_batches}
             self.job = load_job(None, sizes | {"placement": placement_text(shape.placement), "name": "training"})
             return
+        self.catalogue.require_lowered()
         index = self.catalogue.index
         self.job = index.job
         self.job.require_even("Megatron's own training code")

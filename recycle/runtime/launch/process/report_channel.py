@@ -15,8 +15,8 @@ from typing import NamedTuple
 from recycle.control.host.channel import SealedChannel
 from recycle.control.membership.addresses import listen_at, place
 from recycle.control.membership.doors import Door, Guest, knock
-from recycle.control.membership.durations import clock_name
 from recycle.control.membership.errors import ChannelLost, ControlError
+from recycle.record.processes import clock_name
 from recycle.runtime.launch.process.messages import HelloMessage, Message, WelcomeMessage
 from recycle.threads import NoneLeft, start_thread
 
@@ -156,6 +156,7 @@ class LauncherConnection:
     Attributes:
         ahead: by how many microseconds this machine's clock is ahead of the launcher's; 0 where that is the same one,
             or is not known.
+        clock: the name of the launcher's clock; where that is not known, of this machine's.
 
     Raises:
         ControlError: it cannot be reached, or the token is of another run.
@@ -171,7 +172,7 @@ class LauncherConnection:
         *,
         required: bool = True,
     ) -> None:
-        self.ahead = 0.0
+        self.ahead, self.clock = 0.0, clock_name()
         self._lost = lost
         self._lock = threading.Lock()
         self._channel: SealedChannel | None = None
@@ -180,7 +181,7 @@ class LauncherConnection:
             # A host that has lost the network takes nothing and says nothing; training must not wait for it.
             guest.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LONGEST_SILENCE)
             self._channel = SealedChannel(guest, token, "member", "launcher")
-            self.ahead = _introduce(self._channel, HelloMessage(name, pid))
+            self.ahead, self.clock = _introduce(self._channel, HelloMessage(name, pid))
         except (OSError, ChannelLost) as error:
             if not required:
                 self._leave()
@@ -208,11 +209,12 @@ class LauncherConnection:
         self._lost()
 
 
-def _introduce(channel: SealedChannel, hello: HelloMessage) -> float:
-    """Say what speaks; gives by how many microseconds this machine's clock is ahead."""
+def _introduce(channel: SealedChannel, hello: HelloMessage) -> tuple[float, str]:
+    """Say what speaks; gives by how many microseconds this machine's clock is ahead of which one."""
     begin = time.monotonic()
     channel.send(hello)
     channel.be_patient(STOPPED)
     welcome, end = channel.receive(WelcomeMessage), time.monotonic()
     channel.be_patient(None)
-    return 0.0 if welcome.clock == clock_name() else ((begin + end) / 2 - welcome.time) * MICROSECONDS
+    between = 0.0 if welcome.clock == clock_name() else ((begin + end) / 2 - welcome.time) * MICROSECONDS
+    return between, welcome.clock

@@ -95,7 +95,8 @@ class Supervisor:
         )
         self._struck: set[Member] = set()  # by the launcher, and perhaps nobody has heard of it yet
         self._began, self._step, self._has_trained = 0.0, setting.step, False
-        self._faults = list(setting.faults.of_launcher())
+        self._due = setting.faults
+        self._faults = list(self._due.of_launcher())
         self._wakes: list[tuple[float, int]] = []
         self._reasons: list[str] = []
         self._elsewhere_watch = ElsewhereWatch(setting.store_silence, setting.durations)
@@ -123,7 +124,7 @@ class Supervisor:
                 for received in self._inbox.take_rest(0.0 if self._over - self._ended.keys() else LAST):
                     self._hear(received)
             self._require_kept()
-            for fault in self._fired.unfired(setting.faults):
+            for fault in self._fired.unfired(self._due):
                 self._news.remark(f"{fault}: it did not happen, because its server or its instruction was not there")
             if setting.meeting is not None:
                 setting.meeting.leave(0)
@@ -262,7 +263,11 @@ class Supervisor:
 
     def _note(self, sender: Participant, event: Event) -> None:
         if isinstance(event, ViewLine):
-            self._began = self._began or time.monotonic()
+            if not self._began:
+                self._began = time.monotonic()
+                # Where the run goes on, only now is it known from where.
+                self._due = self._due.since(event.step)
+                self._faults = list(self._due.of_launcher())
             self._step = event.step
         elif isinstance(event, IterationLine):
             self._step, self._has_trained = max(self._step, event.step + 1), True
