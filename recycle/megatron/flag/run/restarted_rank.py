@@ -4,10 +4,14 @@ It sets up model, optimizer and data sets like any other. Where Megatron would b
 iterations of the others, and goes on from there. Where all servers were dead, all come so, to what keepers have.
 """
 
-from collections.abc import Sequence
+from ast import literal_eval
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from functools import wraps
+from itertools import count
 from typing import Any
 
+from megatron.core import optimizer
 from megatron.core.num_microbatches_calculator import update_num_microbatches
 from torch.utils.data import DataLoader
 
@@ -16,6 +20,9 @@ from recycle.megatron.flag.run.notes import Notes
 from recycle.megatron.flag.run.schedule import PlanSchedule, ScheduleCall
 from recycle.megatron.flag.state.training_code import TrainingCode
 from recycle.megatron.shared.patching import replace
+
+GROUPS = "_get_param_groups"
+"""Megatron's function that makes an optimizer's groups, the same ones on all ranks of the job."""
 
 FLAGS = ("do_train", "do_valid", "do_test")
 """Megatron's arguments that the first rank sets for all, by its data sets; a middle stage has none."""
@@ -50,6 +57,7 @@ class RestartedRank:
             schedule: is made ready before training begins, where one comes back.
         """
         self._keep_set_up(training)
+        self._keep_parameter_groups()
         replace(training, "training_log", self.code.log(training.training_log))
         if self._arrives:
             self._arrive_first(training, schedule)
@@ -66,8 +74,7 @@ class RestartedRank:
             for name in FLAGS:
                 setattr(arguments, name, name in told)
         else:
-            write = self._notes.tell if arguments.rank == 0 else self._notes.note
-            write("flags", " ".join(each for each in FLAGS if getattr(arguments, each)).encode())
+            self._tell("flags", " ".join(each for each in FLAGS if getattr(arguments, each)).encode())
         return tuple(_late(each) for each in built) if self._arrives else built
 
     def _keep_set_up(self, training: Any) -> None:
@@ -84,6 +91,32 @@ class RestartedRank:
             return model, code.optimizer, code.scheduler
 
         replace(training, "setup_model_and_optimizer", setup_model_and_optimizer)
+
+    def _keep_parameter_groups(self) -> None:
+        """Have a server that comes back make the groups that the others have, which ask all stages for theirs."""
+        numbers, own_groups = count(), getattr(optimizer, GROUPS)
+
+        @wraps(own_groups)
+        def groups(*positional: Any, **keywords: Any) -> list[dict[str, Any]]:
+            made, name = own_groups(*positional, **keywords), f"parameter groups {next(numbers)}"
+            settings = [repr({key: each for key, each in group.items() if key != "params"}) for group in made]
+            if not self._alone:
+                self._tell(name, "\n".join(settings).encode())
+                return list(made)
+            own = defaultdict(list)
+            for each, group in zip(settings, made, strict=True):
+                own[each].append(group)
+            told = self._notes.read(name).decode().splitlines()
+            return [own[each].pop(0) if own[each] else {"params": [], **literal_eval(each)} for each in told]
+
+        # Some releases make Muon's elsewhere.
+        for module in (optimizer, getattr(optimizer, "muon", None)):
+            if hasattr(module, GROUPS):
+                replace(module, GROUPS, groups)
+
+    @property
+    def _tell(self) -> Callable[[str, bytes], None]:
+        return self._notes.tell if self._arguments.rank == 0 else self._notes.note
 
     def _arrive_first(self, training: Any, schedule: PlanSchedule) -> None:
         own_train, arguments = training.train, self._arguments
