@@ -104,7 +104,7 @@ class DelayedModules:
         with torch.no_grad():
             for module, entries in reversed(left):
                 # Told no earlier: fused operations that are made of experts would leave products that nobody takes.
-                for asked in (module, getattr(module, "config", None)):
+                for asked in (module, getattr(module, "config", module)):
                     if hasattr(asked, "delay_wgrad_compute"):
                         asked.delay_wgrad_compute = True
                 # A module that was used several times has left as much each time.

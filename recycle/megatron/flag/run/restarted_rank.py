@@ -6,7 +6,7 @@ iterations of the others, and goes on from there. Where all servers were dead, a
 
 from ast import literal_eval
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import wraps
 from itertools import count
 from typing import Any
@@ -20,9 +20,6 @@ from recycle.megatron.flag.run.notes import Notes
 from recycle.megatron.flag.run.schedule import PlanSchedule, ScheduleCall
 from recycle.megatron.flag.state.training_code import TrainingCode
 from recycle.megatron.shared.patching import replace
-
-GROUPS = "_get_param_groups"
-"""Megatron's function that makes an optimizer's groups, the same ones on all ranks of the job."""
 
 FLAGS = ("do_train", "do_valid", "do_test")
 """Megatron's arguments that the first rank sets for all, by its data sets; a middle stage has none."""
@@ -46,6 +43,7 @@ class RestartedRank:
         self.code = code
         self._arguments = arguments
         self._notes = notes
+        self._tell = notes.tell if arguments.rank == 0 else notes.note
         self._alone = alone
         self._arrives = arrives
 
@@ -94,7 +92,7 @@ class RestartedRank:
 
     def _keep_parameter_groups(self) -> None:
         """Have a server that comes back make the groups that the others have, which ask all stages for theirs."""
-        numbers, own_groups = count(), getattr(optimizer, GROUPS)
+        numbers, own_groups = count(), optimizer._get_param_groups  # noqa: SLF001 - it has no other name
 
         @wraps(own_groups)
         def groups(*positional: Any, **keywords: Any) -> list[dict[str, Any]]:
@@ -111,12 +109,8 @@ class RestartedRank:
 
         # Some releases make Muon's elsewhere.
         for module in (optimizer, getattr(optimizer, "muon", None)):
-            if hasattr(module, GROUPS):
-                replace(module, GROUPS, groups)
-
-    @property
-    def _tell(self) -> Callable[[str, bytes], None]:
-        return self._notes.tell if self._arguments.rank == 0 else self._notes.note
+            if hasattr(module, "_get_param_groups"):
+                replace(module, "_get_param_groups", groups)
 
     def _arrive_first(self, training: Any, schedule: PlanSchedule) -> None:
         own_train, arguments = training.train, self._arguments

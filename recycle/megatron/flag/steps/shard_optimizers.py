@@ -30,9 +30,6 @@ ROUND, STEPS, PARAMETER, INNER = "round", "steps", "parameter", "optimizer/"
 WRITTEN = ("param", "exp_avg", "exp_avg_sq")
 """What Megatron writes of each parameter."""
 
-COUNTED = ("get_main_grads_for_grad_norm", "get_grads_for_grad_norm")
-"""The method that gives what a rank counts in the norm; from 0.19 on, it has the second name."""
-
 
 class MadeOf(NamedTuple):
     """What a distributed optimizer was made of.
@@ -175,7 +172,9 @@ class ShardOptimizers:
         made = [self._made[each] for each in shards]
         for each in made:
             each._copy_model_grads_to_main_grads()  # noqa: SLF001
-        find = next(name for name in COUNTED if hasattr(self._own, name))
+        # From 0.19 on, it has the second name.
+        names = "get_main_grads_for_grad_norm", "get_grads_for_grad_norm"
+        find = next(name for name in names if hasattr(self._own, name))
         return [gradient for each in made for gradient in getattr(each, find)()]
 
     def shares(self, holders: Sequence[tuple[Server, ...]]) -> Iterator[tuple[Any, list[Share]]]:
