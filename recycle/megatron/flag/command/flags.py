@@ -164,11 +164,10 @@ def read_flags(values: argparse.Namespace) -> Flags:
     store = values.recycle_store or os.environ.get(VARIABLE)
     if store:
         EtcdCluster.parse(store)
-    resumes = values.recycle_resume
+    resumes, restarts, trusts = values.recycle_resume, values.recycle_restarts, values.recycle_trust_network
     if resumes and (redundancy is None or record is None):
         raise UserError(f"{RESUME}: it takes the {KEEP} and the {RECORD} of the start that it goes on from")
     own_steps = values.recycle_stagger, values.recycle_exact
-    restarts, trusts = values.recycle_restarts, values.recycle_trust_network
     return Flags(
         on, catalogue, dead, budget, *own_steps, store, restarts, record, redundancy, resumes, token_file, trusts
     )

@@ -5,7 +5,6 @@ iterations of the others, and goes on from there. Where all servers were dead, a
 """
 
 from ast import literal_eval
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import wraps
 from itertools import count
@@ -101,11 +100,11 @@ class RestartedRank:
             if not self._alone:
                 self._tell(name, "\n".join(settings).encode())
                 return list(made)
-            own = defaultdict(list)
-            for each, group in zip(settings, made, strict=True):
-                own[each].append(group)
+            own = {
+                each: [group for text, group in zip(settings, made, strict=True) if text == each] for each in settings
+            }
             told = self._notes.read(name).decode().splitlines()
-            return [own[each].pop(0) if own[each] else {"params": [], **literal_eval(each)} for each in told]
+            return [own[each].pop(0) if own.get(each) else {"params": [], **literal_eval(each)} for each in told]
 
         # Some releases make Muon's elsewhere.
         for module in (optimizer, getattr(optimizer, "muon", None)):
