@@ -107,7 +107,6 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
         Row("SGD", "--optimizer sgd"),
         Row("Muon", "--optimizer muon"),
         Row("Lion", "--optimizer lion"),
-        Row("SOAP", "--optimizer soap"),
         Row("distributed optimizer", "--use-distributed-optimizer"),
         Row("sums of gradients in the last backward pass", "--overlap-grad-reduce"),
         Row(

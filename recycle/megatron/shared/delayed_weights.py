@@ -74,13 +74,10 @@ class DelayedModules:
 
     def __init__(self, model: torch.nn.Module) -> None:
         users = Counter(id(own) for each in model.modules() for own in each.parameters(recurse=False))
-        self._modules: list[Any] = [each for each in model.modules() if _has_store(each) and _can_leave(each, users)]
+        self._modules: list[Any] = [each for each in model.modules() if _can_leave(each, users)]
         for each in self._modules:
             if each.wgrad_store.context is None:
                 each.wgrad_store.context = queue.Queue()
-            if hasattr(each, "config"):
-                # Megatron's wrappers ask it before they compute what was left.
-                each.config.delay_wgrad_compute = True
         self._switch(on=True)
 
     @contextmanager
@@ -94,7 +91,8 @@ class DelayedModules:
 
     def take(self) -> list[Delayed]:
         """What the last backward pass has left; the stores are empty then."""
-        return [Delayed(each, entries) for each in self._modules if (entries := _emptied(each.wgrad_store.context))]
+        queues = [(each, each.wgrad_store.context) for each in self._modules]
+        return [Delayed(each, [left.get() for _ in range(left.qsize())]) for each, left in queues if left.qsize()]
 
     @staticmethod
     def compute(left: Sequence[Delayed]) -> None:
@@ -105,38 +103,45 @@ class DelayedModules:
         """
         with torch.no_grad():
             for module, entries in reversed(left):
-                with _adding(module) as elsewhere:
-                    for (tensors, product), biases in zip(entries, _biases(module, len(entries)), strict=True):
-                        module.wgrad_store.context.put([tensors, _noting(elsewhere, biases, product)])
-                    module.backward_dw()
-                assert module.wgrad_store.context.empty(), f"{type(module).__name__} has not computed all that it left"
+                # Told no earlier: fused operations that are made of experts would leave products that nobody takes.
+                for asked in (module, getattr(module, "config", module)):
+                    if hasattr(asked, "delay_wgrad_compute"):
+                        asked.delay_wgrad_compute = True
+                # A module that was used several times has left as much each time.
+                products = 2 if hasattr(module, "fc2_weight") else 1
+                for first in range(0, len(entries), products):
+                    _compute(module, entries[first : first + products])
 
     def _switch(self, *, on: bool) -> None:
         for each in self._modules:
             each.wgrad_store.enabled = on
 
 
-def _has_store(module: torch.nn.Module) -> bool:
-    return getattr(module, "wgrad_store", None) is not None and hasattr(module, "backward_dw")
+def _compute(module: Any, entries: Sequence[Any]) -> None:
+    """Compute what one use of a module has left."""
+    with _adding(module) as elsewhere:
+        for (tensors, product), biases in zip(entries, _biases(module, len(entries)), strict=True):
+            module.wgrad_store.context.put([tensors, _noting(elsewhere, biases, product)])
+        module.backward_dw()
+    assert module.wgrad_store.context.empty(), f"{type(module).__name__} has not computed all that it left"
 
 
 def _can_leave(module: Any, users: Mapping[int, int]) -> bool:
-    """Whether a module with a store can leave all its weight gradients.
+    """Whether a module has a store, and can leave all its weight gradients there.
 
     Args:
         module: which.
         users: how many modules have each parameter.
     """
+    if getattr(module, "wgrad_store", None) is None or not hasattr(module, "backward_dw"):
+        return False
     if getattr(module, "ub_bulk_wgrad", False) or any(users[id(each)] > 1 for each in module.parameters(recurse=False)):
         # A part of the gradient of a weight with two users would be lost.
         return False
     # Since 2.8, the backward pass gives autograd the memory for the products of experts before they are computed.
-    return not _debugged() and (not hasattr(module, "num_gemms") or bool(module.fuse_wgrad_accumulation))
-
-
-def _debugged() -> bool:
+    adds_up = not hasattr(module, "num_gemms") or bool(module.fuse_wgrad_accumulation)
     state = sys.modules.get(DEBUG_STATE)
-    return state is not None and bool(state.TEDebugState.debug_enabled)
+    return adds_up and not (state is not None and state.TEDebugState.debug_enabled)
 
 
 def _parts(kept: Any) -> Iterator[torch.Tensor]:
@@ -149,10 +154,6 @@ def _parts(kept: Any) -> Iterator[torch.Tensor]:
         # Those of several experts, or of both ways in which a tensor was rounded.
         for each in kept:
             yield from _parts(each)
-
-
-def _emptied(context: Any) -> list[Any]:
-    return [context.get() for _ in range(context.qsize())]
 
 
 def _biases(module: Any, products: int) -> Iterator[Sequence[torch.nn.Parameter]]:

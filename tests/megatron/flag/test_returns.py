@@ -94,6 +94,17 @@ def test_who_comes_back_after_an_iteration_that_was_made_again_or_skipped_change
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("more", [("--decoupled-lr", 1e-3), ("--pipeline-model-parallel-layout", "E|ttt|tttL")])
+def test_who_comes_back_to_a_stage_without_some_groups_of_parameters_changes_nothing(dataset, pace, more):
+    settings, job = (*staged(2), *more), {"ranks": 2 * STAGES, "iterations": 16}
+    stock = train(dataset, *settings, **job)
+    stages = range(STAGES) if more[0].endswith("layout") else [1]
+    victim = 2 * random.choice(stages) + random.randrange(2)
+    survived = survive(dataset, pace, [victim], *settings, **job)
+    assert all_of(survived) == nearly_all(stock), victim
+
+
+@pytest.mark.long
 def test_a_stage_that_is_lost_around_a_rejected_iteration_comes_back_from_memory(dataset, pace):
     """Its results may be rejected again when others, whose training code is past it, make it again."""
     told, when = {"PACE": str(pace), "REJECT": "6"}, random.uniform(0, 0.5)

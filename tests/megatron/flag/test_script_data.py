@@ -53,6 +53,16 @@ def test_own_micro_batches_come_in_any_order_and_again_until_three_iterations_la
         training(data, 7, 0)
 
 
+def test_what_a_script_changes_in_place_is_there_again_when_an_iteration_is_made_again(data):
+    """As Megatron's own functions do from 0.18 on: parts of sequences take the place of these, and None of the rest."""
+    with data.iteration(iter([{"tokens": [each]} for each in range(3)]), 7):
+        training(data, 7, 1)["tokens"] = None
+        assert training(data, 7, 1) == {"tokens": [1]}
+    with data.evaluation(iter([{"tokens": [each]} for each in range(3)])):
+        held_out(data, 0)["tokens"] = None
+        assert held_out(data, 0) == {"tokens": [0]}
+
+
 def test_an_iterator_is_left_where_a_stock_schedule_leaves_it(data):
     """Whoever leaves its work to its peers reads it all the same."""
     iterator = iter(range(100))

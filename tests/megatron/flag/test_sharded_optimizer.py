@@ -91,6 +91,16 @@ def test_killed_between_the_sums_of_shards_and_the_next_iteration(dataset, monke
     assert bool(zeros[0]) == any(each > 1000 for each in zeros[0]) == (COUNTED[0] in settings)
 
 
+@pytest.mark.long
+def test_biases_of_experts_that_tensor_parallelism_does_not_split_count_in_the_norm_as_in_stock(dataset):
+    divided = ("--num-experts", 4, "--expert-model-parallel-size", 2, "--expert-tensor-parallel-size", 1)
+    settings = (*SHARDED, *SPLIT, *divided, "--moe-token-dispatcher-type", "alltoall")
+    stock = train(dataset, *settings, ranks=4, iterations=3)
+    ours = train(dataset, *settings, *RETURNING[len(SHARDED) :], ranks=4, iterations=3)
+    assert norms(ours) == pytest.approx(norms(stock), abs=0.002)
+    assert losses(ours) == nearly(stock)
+
+
 @pytest.mark.parametrize(
     ("settings", "servers"),
     [

@@ -185,8 +185,57 @@ def add_what_autograd_was_given(model):
         each.grad = None
 
 
-def test_the_wrapper_of_a_layer_is_told_that_something_may_be_left():
+def test_the_wrapper_of_a_layer_is_told_that_something_was_left():
     layer = DelayingLinear(4, 4)
     layer.config = SimpleNamespace(delay_wgrad_compute=False)
-    DelayedModules(layer)
+    modules, left = leave(layer)
+    modules.compute(left[0])
     assert layer.config.delay_wgrad_compute
+
+
+class AskingLinear(DelayingLinear):
+    """As Megatron's TEGroupedLinear from 0.18 on, it has copied its configuration when it was made, and asks itself."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__(inputs, outputs)
+        self.delay_wgrad_compute = False
+
+    def backward_dw(self):
+        if self.delay_wgrad_compute:
+            super().backward_dw()
+
+
+def test_a_wrapper_that_asks_itself_computes_what_was_left():
+    model = make(AskingLinear)
+    modules, left = leave(model)
+    for each in left:
+        modules.compute(each)
+    torch.testing.assert_close([each.grad for each in model.parameters()], expected())
+
+
+class InParts(torch.nn.Module):
+    """As ``--mlp-chunks-for-training`` does, it uses a module for one part of its input after the other."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, source):
+        return torch.cat([self.module(each) for each in source.chunk(3)])
+
+
+@pytest.mark.parametrize("make_module", [lambda: DelayingLinear(4, 3), DelayingLayers], ids=["linear", "layers"])
+def test_a_module_that_is_used_several_times_computes_all_that_it_left(make_module):
+    found = []
+    for now in (False, True):
+        torch.manual_seed(0)
+        model = InParts(make_module())
+        modules, left = DelayedModules(model), []
+        for each in sources():
+            with modules.at_once() if now else nullcontext():
+                model(each).square().sum().backward()
+            left.append(modules.take())
+        for each in left:
+            modules.compute(each)
+        found.append([each.grad for each in model.parameters()])
+    torch.testing.assert_close(*found)

@@ -89,7 +89,9 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
     exit_signal(words)
     words, left_out = leave_out(words)
     flags, rest = find_flags(words)
-    arguments = _script_arguments(rest)
+    # Where no script is named, all words are its arguments.
+    script = next((place for place, word in enumerate(rest) if word.endswith(".py")), -1)
+    arguments = tuple(rest[script + 1 :])
     try:
         settings, rest = megatron_parser().parse_known_args(rest)
         launch, _ = _torchrun_parser().parse_known_args(rest)
@@ -126,12 +128,6 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
         tuple(left_out),
         _growth(settings, servers * server_ranks.pipelines),
     )
-
-
-def _script_arguments(words: Sequence[str]) -> tuple[str, ...]:
-    """What comes after the script; where none is named, all words are its arguments."""
-    place = next((place for place, word in enumerate(words) if word.endswith(".py")), -1)
-    return tuple(words[place + 1 :])
 
 
 def _torchrun_parser() -> argparse.ArgumentParser:

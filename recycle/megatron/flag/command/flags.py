@@ -2,19 +2,19 @@
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from recycle.control.store.etcd_cluster import VARIABLE, EtcdCluster
 from recycle.digits import parse_whole
 from recycle.duration import parse_duration
-from recycle.errors import JobError, UserError
+from recycle.errors import UserError
 from recycle.job import Server
 from recycle.runtime.launch.meet.secret import TOKEN as TOKEN_VARIABLE
 from recycle.runtime.launch.meet.secret import TOKEN_FILE
 from recycle.runtime.launch.process.restarts import RESTARTS
-from recycle.state.errors import StateError
 from recycle.state.redundancy import OFF, Redundancy
 
 SCHEDULE = "pipeline_schedule"
@@ -137,49 +137,39 @@ def _times(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text}: give a number from 0, in the digits 0 to 9") from error
 
 
+@contextmanager
+def _naming(option: str) -> Iterator[None]:
+    """Within the block, what is wrong is said of an option."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{option} {error}") from error
+
+
 def read_flags(values: argparse.Namespace) -> Flags:
     """The flags among parsed arguments.
 
     Raises:
         UserError: one has no usable value.
     """
-    try:
-        names = [part.strip() for part in values.recycle_dead.split(",") if part.strip()]
-        dead = tuple(Server.parse(name) for name in names)
-    except JobError as error:
-        raise UserError(f"{DEAD}: {error}") from error
-    try:
+    with _naming(f"{DEAD}:"):
+        dead = tuple(Server.parse(name.strip()) for name in values.recycle_dead.split(",") if name.strip())
+    with _naming("--recycle-budget:"):
         budget = parse_duration(values.recycle_budget)
-    except UserError as error:
-        raise UserError(f"--recycle-budget: {error}") from error
-    try:
+    with _naming(KEEP):
         redundancy = Redundancy.parse(values.recycle_keep_in_memory)
-    except StateError as error:
-        raise UserError(f"{KEEP} {error}") from error
-    catalogue = None if values.recycle_catalogue is None else Path(values.recycle_catalogue)
+    paths = values.recycle_catalogue, values.recycle_record, values.recycle_token_file
+    catalogue, record, token_file = (None if each is None else Path(each) for each in paths)
     on = getattr(values, SCHEDULE) == RECYCLE
     store = values.recycle_store or os.environ.get(VARIABLE)
     if store:
         EtcdCluster.parse(store)
-    record = None if values.recycle_record is None else Path(values.recycle_record)
-    resumes = values.recycle_resume
+    resumes, restarts, trusts = values.recycle_resume, values.recycle_restarts, values.recycle_trust_network
     if resumes and (redundancy is None or record is None):
         raise UserError(f"{RESUME}: it takes the {KEEP} and the {RECORD} of the start that it goes on from")
     own_steps = values.recycle_stagger, values.recycle_exact
-    token_file = None if values.recycle_token_file is None else Path(values.recycle_token_file)
     return Flags(
-        on,
-        catalogue,
-        dead,
-        budget,
-        *own_steps,
-        store,
-        values.recycle_restarts,
-        record,
-        redundancy,
-        resumes,
-        token_file,
-        values.recycle_trust_network,
+        on, catalogue, dead, budget, *own_steps, store, restarts, record, redundancy, resumes, token_file, trusts
     )
 
 

@@ -58,7 +58,7 @@ GRAPHS = Advice("a recorded graph runs one fixed order, and a plan's order chang
 BALANCE = Advice(
     "its counts are summed over pipelines, which compute micro-batches in different orders", "use aux_loss"
 )
-LAYER_WISE = Advice("peers have the state of different layers, so a dead one's is lost", "use --optimizer adam or sgd")
+LAYER_WISE = Advice("peers cannot give each other its whole state, so a dead one's is lost", "use adam or sgd")
 MOVED = Advice("it follows the micro-batches of a rank, and a plan moves them")
 COMMUNICATORS = Advice("each view makes its own communicators between servers, without torch")
 OUTSIDE = COMMUNICATORS._replace(remedy="name groups inside a server only: tp, ep, cp")
@@ -99,7 +99,11 @@ RULES = (
         (False,),
         Advice("parameters are sharded over peers, so no peer has a whole stage"),
     ),
-    _off("tp_comm_overlap", Advice("all ranks of the job set it up together, and a server that comes back could not")),
+    Rule(
+        ("tp_comm_overlap", "dump_param_to_param_group_map"),
+        (False,),
+        Advice("all ranks of the job set it up together, and a server that comes back could not"),
+    ),
     _off("variable_seq_lengths", Advice("receives are posted before it is known what is sent", "turn it off")),
     Rule(
         ("defer_embedding_wgrad_compute", "delay_wgrad_compute", "overlap_dispatch_backward_with_experts_wgrad"),
@@ -121,7 +125,11 @@ RULES = (
         (),
         Advice("a plan is for the batch of --global-batch-size, which Megatron takes no more beside it", "give that"),
     ),
-    Rule(("optimizer",), ("adam", "sgd", "muon", "adaptive_muon", "lion", "soap"), LAYER_WISE),
+    Rule(("optimizer",), ("adam", "sgd", "muon", "adaptive_muon", "lion"), LAYER_WISE),
+    Rule(("muon_tp_mode",), ("blockwise",), Advice("others keep whole matrices in host memory", "use blockwise")),
+    Rule(("te_precision_config_file",), (), Advice("how it rounds is not known here", "use --fp8-format")),
+    _off("freeze_all_layers", Advice("a stage has no optimizer if nothing of it is trained")),
+    _off("test_mode", Advice("it compares all ranks in each forward pass, and dead ones do not answer")),
     _off("use_layer_wise_distributed_optimizer", LAYER_WISE),
     Rule(("moe_expert_rank_capacity_factor",), (), Advice("where experts get more, Megatron runs its schedule again")),
     _off("moe_paged_stash", Advice("pages are given back in the order of Megatron's own schedule")),

@@ -44,12 +44,7 @@ class OtherData:
     """
 
     def __init__(
-        self,
-        loader: DataLoader[Any],
-        pipelines: int,
-        first: int,
-        repeats: bool,
-        home: Callable[[int], int] = int,
+        self, loader: DataLoader[Any], pipelines: int, first: int, repeats: bool, home: Callable[[int], int] = int
     ) -> None:
         if not hasattr(loader.batch_sampler, "data_parallel_rank"):
             raise RunError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any, NamedTuple
 
 from recycle.megatron.flag.data.other_data import OtherData
@@ -138,7 +139,8 @@ class ScriptData:
             return None
         if micro_batch.home == self._home:
             _read(feed, own, micro_batch.number + 1)
-            return iter([own[micro_batch.number]])
+            # Scripts change it in place, and may ask for it again.
+            return iter([copy(own[micro_batch.number])])
         if feed.other is None:
             raise RunError("data: the plan routes micro-batches of other pipelines here, whose data cannot be found")
         return iter([feed.other(micro_batch)])

@@ -4,10 +4,13 @@ It sets up model, optimizer and data sets like any other. Where Megatron would b
 iterations of the others, and goes on from there. Where all servers were dead, all come so, to what keepers have.
 """
 
+from ast import literal_eval
 from collections.abc import Sequence
 from functools import wraps
+from itertools import count
 from typing import Any
 
+from megatron.core import optimizer
 from megatron.core.num_microbatches_calculator import update_num_microbatches
 from torch.utils.data import DataLoader
 
@@ -42,6 +45,7 @@ class RestartedRank:
         self.code = code
         self._arguments = arguments
         self._notes = notes
+        self._tell = notes.tell if arguments.rank == 0 else notes.note
         self._alone = alone
         self._arrives = arrives
 
@@ -53,6 +57,7 @@ class RestartedRank:
             schedule: is made ready before training begins, where one comes back.
         """
         self._keep_set_up(training)
+        self._keep_parameter_groups()
         replace(training, "training_log", self.code.log(training.training_log))
         if self._arrives:
             self._arrive_first(training, schedule)
@@ -69,8 +74,7 @@ class RestartedRank:
             for name in FLAGS:
                 setattr(arguments, name, name in told)
         else:
-            write = self._notes.tell if arguments.rank == 0 else self._notes.note
-            write("flags", " ".join(each for each in FLAGS if getattr(arguments, each)).encode())
+            self._tell("flags", " ".join(each for each in FLAGS if getattr(arguments, each)).encode())
         return tuple(_late(each) for each in built) if self._arrives else built
 
     def _keep_set_up(self, training: Any) -> None:
@@ -85,6 +89,28 @@ class RestartedRank:
             return model, code.optimizer, code.scheduler
 
         replace(training, "setup_model_and_optimizer", setup_model_and_optimizer)
+
+    def _keep_parameter_groups(self) -> None:
+        """Have a server that comes back make the groups that the others have, which ask all stages for theirs."""
+        numbers, own_groups = count(), optimizer._get_param_groups  # noqa: SLF001 - it has no other name
+
+        @wraps(own_groups)
+        def groups(*positional: Any, **keywords: Any) -> list[dict[str, Any]]:
+            made, name = own_groups(*positional, **keywords), f"parameter groups {next(numbers)}"
+            settings = [repr({key: each for key, each in group.items() if key != "params"}) for group in made]
+            if not self._alone:
+                self._tell(name, "\n".join(settings).encode())
+                return list(made)
+            own = {
+                each: [group for text, group in zip(settings, made, strict=True) if text == each] for each in settings
+            }
+            told = self._notes.read(name).decode().splitlines()
+            return [own[each].pop(0) if own.get(each) else {"params": [], **literal_eval(each)} for each in told]
+
+        # Some releases make Muon's elsewhere.
+        for module in (optimizer, getattr(optimizer, "muon", None)):
+            if hasattr(module, "_get_param_groups"):
+                replace(module, "_get_param_groups", groups)
 
     def _arrive_first(self, training: Any, schedule: PlanSchedule) -> None:
         own_train, arguments = training.train, self._arguments

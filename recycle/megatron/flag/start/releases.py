@@ -1,6 +1,5 @@
 """What is replaced in another place in each release of Megatron, or in some releases only; the table says which."""
 
-from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -14,7 +13,16 @@ PARSER, LENGTHS, NORMS = "parse_args", "consume_seqlen_stats_in_iteration", "Meg
 def parse_flags() -> None:
     """Have Megatron parse recycle's flags, whether its training code does that or the script before."""
     parser = module_with(PARSER)
-    replace(parser, PARSER, _with_flags(parser.parse_args))
+    parse = parser.parse_args
+
+    @wraps(parse)
+    def parse_args(extra_args_provider: Any = None, *positional: Any, **keywords: Any) -> Any:
+        def add(given: Any) -> Any:
+            return add_flags(given if extra_args_provider is None else extra_args_provider(given))
+
+        return parse(add, *positional, **keywords)
+
+    replace(parser, PARSER, parse_args)
 
 
 def leave_out_of_step_calls() -> None:
@@ -28,16 +36,3 @@ def leave_out_of_step_calls() -> None:
     if optimizers is not None:
         # Asked once by each rank: one that comes back would ask alone. Only multi-token prediction has such a group.
         replace(optimizers.MegatronOptimizer, "has_grad_norm_group", lambda *_: False)
-
-
-def _with_flags(parse: Callable[..., Any]) -> Callable[..., Any]:
-    """Megatron's ``parse_args``, which adds recycle's flags to those of the script, if that has any."""
-
-    @wraps(parse)
-    def parse_args(extra_args_provider: Any = None, *positional: Any, **keywords: Any) -> Any:
-        def add(parser: Any) -> Any:
-            return add_flags(parser if extra_args_provider is None else extra_args_provider(parser))
-
-        return parse(add, *positional, **keywords)
-
-    return parse_args

@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 import torch
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
-from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
-from megatron.core.transformer.module import param_is_not_shared
 
 from recycle.job import Server
 from recycle.megatron.flag.steps.whole_stage import COUNT, read_group_steps, write_group_steps
@@ -174,9 +172,10 @@ class ShardOptimizers:
         made = [self._made[each] for each in shards]
         for each in made:
             each._copy_model_grads_to_main_grads()  # noqa: SLF001
-        parts = (part for each in made for part in _parts(each) if param_is_not_shared(part))
-        counted = (each for each in parts if param_is_not_tensor_parallel_duplicate(each))
-        return [each.grad for each in counted if each.grad is not None]
+        # From 0.19 on, it has the second name.
+        names = "get_main_grads_for_grad_norm", "get_grads_for_grad_norm"
+        find = next(name for name in names if hasattr(self._own, name))
+        return [gradient for each in made for gradient in getattr(each, find)()]
 
     def shares(self, holders: Sequence[tuple[Server, ...]]) -> Iterator[tuple[Any, list[Share]]]:
         """Megatron's buffers, each with what the holders of every shard have of it, all ranks of a server together."""
@@ -302,6 +301,8 @@ class ShardOptimizers:
         known = {each: each.main_param for each in self._rounded()}
         with self._as_rank(shard):
             made = DistributedOptimizer(inner, *made_of.positional, **made_of.keywords)
+        # Megatron says afterwards which ranks have the same parameters.
+        vars(made).update({name: each for name, each in vars(self._own).items() if name.endswith("tp_group")})
         for each, main in known.items():
             each.main_param = main
         return made

@@ -84,7 +84,8 @@ class GlooBackend:
         # In a list, which is emptied at the end: so the last reference is where it is emptied.
         self._held = [backend]
         self._connections: list[Connections] = []
-        weakref.finalize(self, _end_apart, self._held, self._connections).atexit = False
+        end = partial(_end, self._held, self._connections)
+        weakref.finalize(self, run_apart, end, "end of a group", ENDED_WITHIN).atexit = False
 
     @property
     def neighbours(self) -> list[str]:
@@ -123,10 +124,6 @@ def neighbours(rank: int, size: int) -> set[int]:
 def _cut(connections: list[Connections]) -> None:
     for each in list(connections):
         each.cut()
-
-
-def _end_apart(held: list[Any], connections: list[Connections]) -> None:
-    run_apart(partial(_end, held, connections), "end of a group", ENDED_WITHIN)
 
 
 def _end(held: list[Any], connections: list[Connections]) -> None:

@@ -112,11 +112,7 @@ class NcclCommunicator:
     """
 
     def __init__(
-        self,
-        functions: Functions,
-        handle: Handle,
-        lane: DeviceLane,
-        settle: Callable[[Callable[[], bool]], None],
+        self, functions: Functions, handle: Handle, lane: DeviceLane, settle: Callable[[Callable[[], bool]], None]
     ) -> None:
         self.aborted = False
         self.handle = handle
@@ -270,11 +266,7 @@ class NcclLibrary:
             self._functions.abort(communicator.handle)
 
     def watch(
-        self,
-        over: Callable[[], bool],
-        patience: timedelta,
-        complaint: str,
-        check: Callable[[], None] = lambda: None,
+        self, over: Callable[[], bool], patience: timedelta, complaint: str, check: Callable[[], None] = lambda: None
     ) -> None:
         """Look until something is over.
 
