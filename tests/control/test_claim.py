@@ -182,6 +182,30 @@ def test_of_another_releases_claim_it_is_said_or_it_is_taken_over(
     claim.release()
 
 
+@pytest.mark.parametrize("is_carried_out", [False, True])
+def test_a_claim_is_renewed_again_after_etcd_was_lost(
+    keys: EtcdCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Callable[[Callable[[], object]], None],
+    is_carried_out: bool,
+) -> None:
+    own, calls = os.getpid(), count(1)
+
+    class Lost(EtcdStore):
+        def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+            is_lost = os.getpid() != own and next(calls) == 2
+            found = b"" if is_lost and not is_carried_out else super().compare_set(key, expected, desired)
+            if is_lost:
+                raise StoreLost("etcd was away for 8 s")
+            return found
+
+    monkeypatch.setattr(claims, "EtcdStore", Lost)
+    claim = HeldClaim(keys, "mine", SILENCE)
+    store = EtcdStore(keys)
+    eventually(lambda: msgspec.json.decode(store.get("claim") or b"{}").get("renewed", 0) > 4)
+    claim.release()
+
+
 def test_a_claim_that_etcd_has_lost_is_made_again_unless_others_have_taken_the_name(
     keys: EtcdCluster, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:

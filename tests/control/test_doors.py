@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import secrets
 import socket
 import threading
@@ -177,10 +178,44 @@ def test_one_process_listens_and_the_next_when_it_has_ended(token: str, kind: so
     second.close()
 
 
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def fill(name: bytes, kind: socket.SocketKind, stack: ExitStack) -> None:
+    """Connect to a door until its queue is full."""
+    with suppress(BlockingIOError):
+        while True:
+            connection = stack.enter_context(socket.socket(socket.AF_UNIX, kind))
+            connection.setblocking(False)
+            connection.connect(name)
+
+
+@pytest.mark.usefixtures("many_files")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_door_whose_queue_is_full_is_not_claimed_again(token: str, kind: socket.SocketKind) -> None:
+    door = HostDoor(token, "test", kind)
+    with ExitStack() as stack:
+        first = stack.enter_context(door.claim())
+        fill(first.getsockname(), kind, stack)
+        with pytest.raises(ConnectionRefusedError):
+            door.connect(0.1)
+        assert door.claim() is None
+        first.close()
+        stack.enter_context(door.claim())
+
+
 @needs_root
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_full", [True, False])
 @pytest.mark.parametrize("listens", [True, False])
-def test_a_name_that_a_stranger_has_taken_is_passed_over(token: str, kind: socket.SocketKind, listens: bool) -> None:
+def test_a_name_that_a_stranger_has_taken_is_passed_over(
+    token: str, kind: socket.SocketKind, listens: bool, is_full: bool
+) -> None:
     door = HostDoor(token, "test", kind)
     names = door.names()
     taken = [next(names), next(names)]
@@ -193,7 +228,9 @@ def test_a_name_that_a_stranger_has_taken_is_passed_over(token: str, kind: socke
                 each.listen(0)
         return held
 
-    with as_stranger(squat):
+    with as_stranger(squat), ExitStack() as stack:
+        for each in taken if listens and is_full else ():
+            fill(each, kind, stack)
         with pytest.raises(ConnectionRefusedError):
             door.connect(0.1)
         listener = door.claim()

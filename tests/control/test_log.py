@@ -174,3 +174,22 @@ def test_a_log_into_which_a_stranger_writes_is_read_to_its_end() -> None:
     store.set(NAME, str(MOST).encode())
     log.append(2)
     assert list(reader.news()) == [2]
+
+
+class CountingStore(MemoryStore):
+    """Counts the keys that are looked at."""
+
+    looks = 0
+
+    def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """See Store."""
+        self.looks += len(keys)
+        return super().get_many(keys)
+
+
+def test_to_add_to_what_ten_thousand_ranks_have_told_ten_times_nothing_is_read() -> None:
+    store, told = CountingStore(), 100_000
+    store.set_many({f"{NAME}/{number}": b"entry" for number in range(1, told + 1)} | {NAME: str(told).encode()})
+    store.append(NAME, b"another")
+    assert store.get(f"{NAME}/{told + 1}") == b"another"
+    assert not store.looks

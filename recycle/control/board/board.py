@@ -161,8 +161,9 @@ class VerdictBoard(BoardPart):
         if verdict.unheard is not None:
             # It was true of the moment in which it was stored before.
             verdict = msgspec.structs.replace(verdict, unheard=None)
-        after = store.compare_set(keys.VIEW, before or b"", sealed.seal(keys.VIEW, verdict))
-        stored = sealed.find(keys.VIEW, after, Verdict)
+        desired = sealed.seal(keys.VIEW, verdict)
+        after = store.compare_set(keys.VIEW, before or b"", desired)
+        stored = verdict if after == desired else sealed.find(keys.VIEW, after, Verdict)
         if stored is None or stored.epoch < verdict.epoch:
             return self.propose(verdict)  # a stranger was in between
         self._read_last = after, stored
@@ -185,9 +186,12 @@ class VerdictBoard(BoardPart):
             leaders: for whom.
             verdict: of the next epoch, if it is the one that counts: who has that of this epoch need not read it all.
         """
-        told = None if verdict is None else verdict.without_members()
-        turns = [keys.turn(epoch, each) for each in leaders]
-        self._sealed.plain.set_many({each: b"" if told is None else self._sealed.seal(each, told) for each in turns})
+        bells = {keys.turn(epoch, each): b"" for each in leaders}
+        if verdict is not None:
+            # Those before it are dead, and each verdict says so of all of them.
+            last = keys.turn(epoch, leaders[-1])
+            bells[last] = self._sealed.seal(last, verdict.without_members())
+        self._sealed.plain.set_many(bells)
 
     def await_turn(self, epoch: int, leader: Member, timeout: float) -> Verdict | None:
         """Wait until somebody rings for a leader, or some seconds are over. The connection is busy for that long.

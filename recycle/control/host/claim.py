@@ -205,12 +205,13 @@ def _renew(cluster: EtcdCluster, claim: Claim) -> None:
     ignore_signals()
     store: EtcdStore | None = None
     while True:
-        stored, claim = msgspec.json.encode(claim), msgspec.structs.replace(claim, renewed=claim.renewed + 1)
+        stored, renewed = map(msgspec.json.encode, (claim, msgspec.structs.replace(claim, renewed=claim.renewed + 1)))
         with suppress(StoreLost):
             store = store or EtcdStore(cluster)
-            renewed = msgspec.json.encode(claim)
             # Where etcd has lost it, it is claimed again, unless others have done so meanwhile.
-            found = store.compare_set(_KEY, stored, renewed) or store.compare_set(_KEY, b"", renewed)
-            if _read(cluster, found).scope != claim.scope:
+            found = _read(cluster, store.compare_set(_KEY, stored, renewed) or store.compare_set(_KEY, b"", renewed))
+            if found.scope != claim.scope:
                 return  # others took the run for dead
+            # Not always what was written now: where etcd is lost, it may have been carried out or not.
+            claim = found
         time.sleep(RENEWAL)

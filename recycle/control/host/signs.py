@@ -60,6 +60,19 @@ def host_name() -> str:
     return f"{clock_name()}/{Path('/proc/self/ns/net').stat().st_ino}"
 
 
+def agent_lives(token: str) -> bool:
+    """Whether any agent of a run lives on this host.
+
+    Args:
+        token: the run's.
+    """
+    return _door_of(token).is_held()
+
+
+def _door_of(token: str) -> HostDoor:
+    return HostDoor(token, "signs", socket.SOCK_SEQPACKET)
+
+
 class HostSocket:
     """One process's way to give signs of life within its host, and to take them for all.
 
@@ -72,7 +85,7 @@ class HostSocket:
 
     def __init__(self, token: str) -> None:
         self._token = token
-        self._door = HostDoor(token, "signs", socket.SOCK_SEQPACKET)
+        self._door = _door_of(token)
         self._selector = selectors.EpollSelector()
         self._listener: socket.socket | None = None
         self._connection: socket.socket | None = None

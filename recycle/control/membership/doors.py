@@ -7,13 +7,15 @@ it has the run's token. A stranger is given no thread, no memory that it asks fo
 import errno
 import hmac
 import os
+import re
 import secrets
 import selectors
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from recycle.control.membership.addresses import family_of
@@ -39,6 +41,9 @@ _AT_ONCE = 64
 _NONCE, _PROOF = 16, 32
 _CREDENTIALS = struct.Struct("3i")
 _TIME = struct.Struct("2l")
+_LISTENS = b"00010000"
+"""How the kernel lists a socket at which a process listens."""
+
 _CLOSED = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
 
 
@@ -82,7 +87,7 @@ class HostDoor(NamedTuple):
         Raises:
             OSError: there is no name left, or no descriptor.
         """
-        if self._is_held():
+        if self.is_held():
             return None
         for name in self.names():
             listener = socket.socket(socket.AF_UNIX, self.kind)
@@ -95,7 +100,7 @@ class HostDoor(NamedTuple):
                     raise
                 continue
             # Of two that claim it at once under two names, each listens before it looks, so that one of them gives way.
-            if self._is_held(without=name):
+            if self.is_held(without=name):
                 listener.close()
                 return None
             return listener
@@ -144,12 +149,35 @@ class HostDoor(NamedTuple):
                 connection.close()
         return connection if is_found else None
 
-    def _is_held(self, without: bytes = b"") -> bool:
+    def is_held(self, without: bytes = b"") -> bool:
+        """Whether another process of this user listens.
+
+        Args:
+            without: a name that is not looked at.
+        """
         try:
             self.connect(REST, without).close()
         except ConnectionRefusedError:
-            return False
+            # Strangers may have filled its queue.
+            return _listens_here({*self.names()} - {without})
         return True
+
+
+def _listens_here(names: Collection[bytes]) -> bool:
+    """Whether a process of this user has one of some names, whether or not it takes connections now."""
+    listed = [each.split() for each in Path("/proc/net/unix").read_bytes().splitlines()[1:]]
+    wanted = {each.replace(b"\0", b"@") for each in names}
+    links = {f"socket:[{each[6].decode()}]" for each in listed if each[3] == _LISTENS and each[-1] in wanted}
+    return bool(links) and any(links & {*_open_files(each)} for each in Path("/proc").glob("[0-9]*"))
+
+
+def _open_files(process: Path) -> Iterator[str]:
+    """What a process of this user has open; nothing of another user's, or of one that has ended."""
+    with suppress(OSError):
+        found = re.search(r"^Uid:\t\d+\t(\d+)", (process / "status").read_text(), re.MULTILINE)
+        for file in (process / "fd").iterdir() if found and int(found[1]) == os.geteuid() else ():
+            with suppress(OSError):  # it may be closed meanwhile
+                yield str(file.readlink())
 
 
 Address = HostDoor | tuple[str, int]

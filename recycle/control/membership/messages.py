@@ -7,6 +7,7 @@ make none.
 import hashlib
 import hmac
 import operator
+import zlib
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -27,10 +28,11 @@ NOTHING = -1
 
 LARGEST_MESSAGE = 1 << 24
 _SEAL = hashlib.sha256().digest_size
+_PACKED, _LONG = b"\xc1", 1 << 10
+"""What a packed message begins with, which no other one does, and the bytes from which on one is worth it."""
 _T = TypeVar("_T")
 
 MemberName = Annotated[str, msgspec.Meta(max_length=32)]
-Line = Annotated[str, msgspec.Meta(max_length=2000)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Port = Annotated[int, msgspec.Meta(ge=1, lt=1 << 16)]
 Address = tuple[Annotated[str, msgspec.Meta(max_length=100)], Port]
@@ -41,7 +43,7 @@ KeptVersions = Annotated[
 ]
 Shards = Annotated[tuple[Number, ...], msgspec.Meta(max_length=100_000)]
 Chunks = Annotated[tuple[Number, ...], msgspec.Meta(max_length=100_000)]
-Fingerprint = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=100)], Line], msgspec.Meta(max_length=100)]
+Fingerprint = Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=100)], str], msgspec.Meta(max_length=100)]
 
 
 class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="report"):
@@ -68,7 +70,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="repor
     newest: Annotated[int, msgspec.Meta(ge=NOTHING)]
     oldest: Annotated[int, msgspec.Meta(ge=NOTHING)]
     checkpoint: Number | None = None
-    stop: Line = ""
+    stop: str = ""
     kept: KeptVersions = ()
     rank: Number = 0
     closed: bool = False
@@ -107,10 +109,10 @@ class Death(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="death"
     """
 
     member: MemberName
-    reason: Line
+    reason: str
     noticed: Literal["agent", "heartbeat", "answer", "itself", "link"]
     time: float
-    clock: Line = msgspec.field(default_factory=clock_name)
+    clock: str = msgspec.field(default_factory=clock_name)
 
     def __post_init__(self) -> None:
         Member.parse(self.member)
@@ -126,8 +128,8 @@ class Alarm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     epoch: Epoch
-    source: Line
-    cause: Line
+    source: str
+    cause: str
 
 
 class FirstPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="first"):
@@ -194,7 +196,7 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     heard: Number = 0
     unheard: Annotated[tuple[Death, ...], msgspec.Meta(max_length=100_000)] | None = None
     plan: ChosenPlan | None = None
-    stop: Line = ""
+    stop: str = ""
     layout: Layout | None = None
     held: Annotated[Mapping[MemberName, Chunks], msgspec.Meta(max_length=100_000)] = {}
 
@@ -352,10 +354,22 @@ def differs(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
     return ""
 
 
-def seal(token: str, key: str, content: object) -> bytes:
-    """Encode a message for one key of the store, with a seal that only who has the token can make."""
+def seal(token: str, key: str, content: object, *, packs: bool = False) -> bytes:
+    """Encode a message for one key of the store, with a seal that only who has the token can make.
+
+    Args:
+        token: the run's.
+        key: where the message will be found.
+        content: the message.
+        packs: whether a long one is compressed.
+
+    Raises:
+        ControlError: it is too large.
+    """
     encoded = msgspec.msgpack.encode(content)
-    assert len(encoded) <= LARGEST_MESSAGE, f"{key}: a message of {len(encoded)} bytes"
+    if packs and len(encoded) > _LONG:
+        encoded = _PACKED + zlib.compress(encoded)
+    _require_size(key, len(encoded))
     return _mac(token, key, encoded) + encoded
 
 
@@ -371,11 +385,12 @@ def unseal(token: str, key: str, sealed: bytes, form: type[_T]) -> _T:
     Raises:
         ControlError: the seal is not of this token, key and content, or the content is not such a message.
     """
-    if len(sealed) > _SEAL + LARGEST_MESSAGE:
-        raise ControlError(f"{key}: {len(sealed)} bytes, and a message has at most {LARGEST_MESSAGE}")
+    _require_size(key, len(sealed) - _SEAL)
     mac, encoded = sealed[:_SEAL], sealed[_SEAL:]
     if not hmac.compare_digest(mac, _mac(token, key, encoded)):
         raise ControlError(f"{key}: was not made with this run's token; take the token from the run's join file")
+    if encoded.startswith(_PACKED):
+        encoded = zlib.decompress(encoded[len(_PACKED) :])
     try:
         return msgspec.msgpack.decode(encoded, type=form)
     except msgspec.DecodeError as error:
@@ -385,6 +400,11 @@ def unseal(token: str, key: str, sealed: bytes, form: type[_T]) -> _T:
 def derive_key(token: str, purpose: str) -> bytes:
     """A secret for one purpose, from which the token does not follow."""
     return hmac.digest(token.encode(), b"key for " + purpose.encode(), "sha256")
+
+
+def _require_size(key: str, length: int) -> None:
+    if length > LARGEST_MESSAGE:
+        raise ControlError(f"{key}: {length} bytes, and a message has at most {LARGEST_MESSAGE}")
 
 
 def _mac(token: str, key: str, encoded: bytes) -> bytes:

@@ -12,8 +12,8 @@ from recycle.control.store.store import Entries, Store
 CHUNK = 64
 """Entries that are read at once: so wide a hole is none."""
 
-MOST = 1 << 16
-"""Entries of a log: more than all members of a view tell."""
+MOST = 1 << 20
+"""Entries of a log: more than all members of a view tell, each again and again in a long wait."""
 
 
 def append(store: Store, log: str, entries: Sequence[bytes]) -> None:

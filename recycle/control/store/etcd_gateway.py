@@ -45,6 +45,7 @@ _UNAVAILABLE = {1, 2, 4, 8, 10, 13, 14}
 """The statuses of gRPC with which another member, or the same one later, may do better."""
 
 _UNAUTHENTICATED = 16
+_TOO_LARGE = ("too large", "larger than max")
 _NEW_TOKEN = ("invalid auth token", "revision of auth store is old")
 
 _REMEDIES = {
@@ -214,11 +215,10 @@ class Gateway:
         # What is refused may have been allowed before: a run outlives that like any other loss of its store.
         if said := next((said for each, said in _REMEDIES.items() if each in text), ""):
             raise StoreLost(f"{self._cluster}: {said.format(user=self._cluster.user, keys=self._cluster.prefix)}")
-        if code in _UNAVAILABLE:
+        is_large = any(each in text for each in _TOO_LARGE)
+        if code in _UNAVAILABLE and not is_large:
             raise _Unavailable(text)
-        remedy = "see what etcd's log says"
-        if "too large" in text:
-            remedy = "start its members with a larger --max-request-bytes"
+        remedy = "start its members with a larger --max-request-bytes" if is_large else "see what etcd's log says"
         raise ControlError(f"{self._cluster}: {text}; {remedy}")
 
     def _why(self, error: Exception, silent: bool) -> str:

@@ -136,10 +136,10 @@ class ViewPlans:
         try:
             moved = None if verdict.layout is None else with_layout(self._job, verdict.layout)
             chosen, text = self._plans.choose(self._dead(verdict), self._member, moved)
+            if text:
+                self._store.board.plans.publish(verdict.epoch, self._member, text)
         except UserError as error:
             return msgspec.structs.replace(verdict, stop=str(error))
-        if text:
-            self._store.board.plans.publish(verdict.epoch, self._member, text)
         return msgspec.structs.replace(verdict, plan=chosen)
 
     def text(self, verdict: Verdict) -> bytes:

@@ -31,6 +31,9 @@ DISK = 300.0
 KNOWN = 50
 """Iterations of which the median is taken."""
 
+NAMED = 8
+"""Servers that are named of those which one waits for."""
+
 CAUSE = "standstill: "
 """What the cause of an alarm begins with where something has not come to its end."""
 
@@ -183,8 +186,10 @@ class StandstillWatch:
         frames = () if frame is None else traceback.walk_stack(frame)
         waits = any(each.f_globals.get("__name__", "").startswith(TRANSPORTS) for each, _ in frames)
         awaited = self._awaited(place.instruction) if waits else []
+        more = len(awaited) - NAMED
         line = f"{self._name} has been at {place.instruction} for {self._now() - place.since:.0f} s"
-        return (f"{line} and waits for {' and '.join(map(str, awaited))}" if awaited else line), bool(awaited)
+        named = " and ".join(map(str, awaited[:NAMED])) + (f" and {more} more" if more > 0 else "")
+        return (f"{line} and waits for {named}" if awaited else line), bool(awaited)
 
     def _frame(self) -> FrameType | None:
         """Where the thread that trains is."""

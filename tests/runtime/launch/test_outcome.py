@@ -1,7 +1,9 @@
 """How a run has ended, for those who do not train."""
 
+import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,8 @@ from harness.memory_store import MemoryStore
 from recycle.control.board import keys
 from recycle.control.board.board import Board
 from recycle.control.host.agent import DONE, FENCED, STOPPED
+from recycle.control.host.signs import HostSocket
+from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Death, Verdict
 from recycle.control.membership.view import Member, View
 from recycle.job import Server
@@ -58,6 +62,53 @@ def test_a_run_whose_view_a_stranger_has_taken_away_goes_on():
 def test_a_process_ends_though_the_store_is_gone(status, expected):
     nobody = Endpoint("127.0.0.1", 1, "token")
     assert end_with_run(nobody, status, 0.01, lambda: False) == expected
+
+
+@pytest.fixture
+def agent():
+    """An agent of this host: its token, and how to end it."""
+    token = secrets.token_hex(8)
+    socket = HostSocket(token)
+    assert socket.listen()
+    with ExitStack() as stack:
+        stack.callback(socket.close)
+        yield token, stack.close
+
+
+class OftenLost(Endpoint):
+    """An endpoint of a store that is lost a few times, and of a run that is kept."""
+
+    def board(self, patience=30.0):
+        if lost := next(self.losses, None):
+            lost()
+        store = MemoryStore()
+        board = Board(store, self.token)
+        board.verdicts.propose(Verdict(3, tuple(map(str, MEMBERS)), 0))
+        for each in MEMBERS:
+            board.end.reach(View(3, MEMBERS), each)
+        return board
+
+
+def lose():
+    raise StoreLost("etcd is away")
+
+
+def test_a_process_outwaits_a_loss_of_the_store_while_others_of_its_host_train(agent):
+    token, _ = agent
+    OftenLost.losses = iter([lose, lose])
+    assert end_with_run(OftenLost("", 1, token), -9, 0.01, lambda: False) == DONE
+
+
+def test_a_process_ends_without_the_store_once_no_other_of_its_host_trains(agent):
+    token, end = agent
+
+    def end_and_lose():
+        end()
+        lose()
+
+    OftenLost.losses = iter([lose, end_and_lose, lose])
+    assert end_with_run(OftenLost("", 1, token), -9, 0.01, lambda: False) == 137
+    assert next(OftenLost.losses) is lose
 
 
 @pytest.mark.parametrize("status", [DONE, STOPPED])

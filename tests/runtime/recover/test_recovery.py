@@ -12,6 +12,7 @@ from harness.memory_store import MemoryStore
 from recycle.control.board.board import Board, VerdictBoard
 from recycle.control.host.agent import DONE, FENCED, STOPPED
 from recycle.control.membership.durations import Durations
+from recycle.control.membership.errors import ControlError
 from recycle.control.membership.events import (
     Built,
     Decided,
@@ -285,6 +286,17 @@ def test_where_no_plan_can_be_made_the_verdict_says_why_the_run_stops(error):
     plans = Plans(make_plan(JOB, (), Mode(), QUICK), None, refuse)
     verdict = ViewPlans(FIRST_MEMBER, JOB, plans, SimpleNamespace()).choose(NEXT)
     assert verdict.stop == "no room for it"
+
+
+def test_where_the_store_does_not_take_a_plan_the_verdict_says_why_the_run_stops():
+    class Refusing(MemoryStore):
+        def set_many(self, values):
+            raise ControlError("too large")
+
+    plan = make_plan(JOB, (), Mode(), QUICK)
+    store = SimpleNamespace(board=Board(Refusing(), "token"))
+    verdict = ViewPlans(FIRST_MEMBER, JOB, Plans(plan, None, lambda _: plan), store).choose(NEXT)
+    assert (verdict.stop, verdict.plan) == ("too large", None)
 
 
 class Ending:

@@ -19,6 +19,7 @@ from recycle.runtime.recover.standstill import (
     FACTOR,
     FIRST,
     LEAST,
+    NAMED,
     TRANSPORTS,
     StandstillWatch,
     patience,
@@ -187,6 +188,16 @@ def test_a_rank_says_where_it_is_for_whom_it_waits_and_what_its_code_does(plan):
     assert not waits_for_nobody
     assert line == "W0_0 has been at 0REDUCE for 0 s and waits for W1_0"
     assert "in test_a_rank_says_where_it_is_for_whom_it_waits_and_what_its_code_does" in stack
+
+
+def test_of_many_that_a_rank_waits_for_it_names_a_few():
+    pipelines = NAMED + 3
+    plan = make_plan(paper_job(pipelines=pipelines, stages=2, micro_batches=1), (), Mode(), QUICK)
+    run = Run(plan, FIRST_STAGE)
+    run.iterate(0, until=instruction_of(plan, FIRST_STAGE, Op.REDUCE))
+    in_transport(lambda: run.watch.explain(CAUSE))
+    ((_, line, _),) = run.told
+    assert line.endswith(f"waits for {' and '.join(f'W{each}_0' for each in range(1, NAMED + 1))} and 2 more")
 
 
 def test_a_rank_that_is_elsewhere_says_so_aloud_and_no_rank_says_a_thing_of_another_failure(plan):

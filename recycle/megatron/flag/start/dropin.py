@@ -3,7 +3,6 @@
 import math
 import os
 import sys
-import zlib
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
@@ -17,7 +16,6 @@ from torch.utils.data import DataLoader
 from recycle.control.membership.view import Member
 from recycle.control.store.tcp_store import TorchStore
 from recycle.errors import UserError
-from recycle.files import LARGEST
 from recycle.megatron.flag.command.flags import REFUSED, owns_steps, read_flags
 from recycle.megatron.flag.command.planning import Make, Shape, Source
 from recycle.megatron.flag.command.refusals import not_kept, not_own, refusals, unsplit
@@ -301,13 +299,12 @@ def share_plan(notes: Notes, arguments: Any, source: Callable[[], Source], least
             notes.tell("plan", b"")
             raise RunError(str(error)) from error
         notes.tell("epoch", str(epoch).encode())
-        # Its text says much again and again, and a store may take no more than 1.5 MB at once.
-        notes.tell("plan", zlib.compress(encode_plan(plan)))
+        notes.tell("plan", encode_plan(plan))
         return plan
     content = notes.read("plan")
     if not content:
         sys.exit(REFUSED)
-    return decode_plan(zlib.decompressobj().decompress(content, LARGEST), "the first rank's plan")
+    return decode_plan(content, "the first rank's plan")
 
 
 def choose_plan(arguments: Any, source: Callable[[], Source]) -> Plan:

@@ -6,11 +6,15 @@ from contextlib import contextmanager, suppress
 
 from recycle.control.board.board import Board
 from recycle.control.host.agent import DONE, STOPPED
+from recycle.control.host.signs import agent_lives
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.view import Member
 from recycle.job import Server
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.endpoint import Endpoint
+
+PATIENCE = 5.0
+"""Seconds until a store that cannot be reached counts as lost."""
 
 
 @contextmanager
@@ -114,10 +118,17 @@ def end_with_run(endpoint: Endpoint, status: int, beat: float, told_to_end: Call
     """
     if status in (DONE, STOPPED):
         return status
-    with suppress(StoreLost):
-        board = endpoint.board()
-        while not told_to_end() and (kept := was_kept(board)) is not False:
-            if kept:
-                return DONE
+    board: Board | None = None
+    kept: bool | None = None
+    while not told_to_end() and kept is None:
+        try:
+            board = board or endpoint.board(PATIENCE)
+            kept = was_kept(board)
+        except StoreLost:
+            # Others of this host may train without it, and would be ended with this process.
+            board, kept = None, None if agent_lives(endpoint.token) else False
+        if kept is None:
             time.sleep(beat)
+    if kept:
+        return DONE
     return status if status >= 0 else 128 - status
