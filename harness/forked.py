@@ -133,8 +133,13 @@ def _forks(imported: str) -> socket.socket:
                 continue
             listener.listen()
             _start_forks(listener, imported)
-    # An empty request is the last one: what this process has forked and left may have the door open for longer.
-    atexit.register(door.send, b"")
+
+    def leave() -> None:
+        # An empty request is the last one: what this process has forked and left may have the door open for longer.
+        with door, suppress(OSError):
+            door.send(b"")
+
+    atexit.register(leave)
     return door
 
 
