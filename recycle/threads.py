@@ -109,10 +109,7 @@ class CallsThatMayHang:
             else:
                 made.set_result(None)
 
-        try:
-            start_thread(run, "makes a call that may hang", patience=0)
-        except NoneLeft:
-            run()
+        run_apart(run, "makes a call that may hang")
         if not wait([made], self._patience).done:
             raise self._hangs()
         made.result()

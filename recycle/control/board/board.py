@@ -121,7 +121,7 @@ class Board:
 
         Args:
             epoch: the epoch that the run is in.
-            members: who is in it; of earlier lives of them, and of those that ask in it to be let in, everything goes.
+            members: of its view; all of earlier lives of their servers goes, and of those that ask to be let in.
             ranks: of each of them.
         """
         if self.verdicts.newest(epoch + 1) is not None:

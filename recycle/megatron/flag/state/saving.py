@@ -93,7 +93,7 @@ def save_by_the_living(
             if view.epoch != last:
                 _forget(given.get("checkpointing_context"))
             last = view.epoch
-            # Whoever died when the tracker named this checkpoint had written it with all others.
+            # If the tracker names this checkpoint, all ranks have written their parts, those that died as well.
             is_refused, is_whole = _any(refusal is not None, named != name == _named(folder))
             is_refused &= not is_whole
             if not is_whole:
@@ -143,7 +143,7 @@ def _forget(context: MutableMapping[str, Any] | None) -> None:
 
 
 def _named(folder: Path) -> str:
-    """What the tracker there names; empty where it is missing, or somebody died who wrote it."""
+    """What the tracker there names; empty if it is missing, or if its writer died."""
     with suppress(OSError):
         return (folder / TRACKER).read_text().strip()
     return ""

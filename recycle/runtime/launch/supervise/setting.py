@@ -79,7 +79,7 @@ class Setting(NamedTuple):
 
     @property
     def first_view(self) -> View:
-        """Who begins, once all processes have come: in a view that is later than any of which something is kept."""
+        """The members that begin, once all processes have come: in a view later than any of which something is kept."""
         kept = 0 if self.keeping is None else self.keeping.slot.offer.epoch
         there = 0 if self.meeting is None else self.meeting.epoch
         return self.view._replace(epoch=max(self.view.epoch, kept, there))
