@@ -3,13 +3,12 @@
 import os
 import re
 import signal
-import time
 
 import msgspec
 import pytest
 
 from harness.doors import STORE
-from harness.processes import family, title
+from harness.processes import ancestors, children, send_signal, title
 from harness.started import wait_until
 from recycle.control.host.agent import FENCED, STOPPED
 from recycle.faults.menu import Fault, Kind
@@ -17,6 +16,7 @@ from recycle.job import Server
 from recycle.record.recording import InstantLine, ViewLine
 from recycle.runtime.execute.injection import EXIT_STATUS
 from recycle.runtime.launch.supervise import watches
+from recycle.runtime.recover.alarm_watch import AlarmWatch
 from tests.survival.emulated import EVERYBODY, IMPATIENT, Doom, Once, Scenario, ScenarioServer, lives, never, settled
 
 VICTIM, OTHER = Server(1, 0), Server(2, 1)
@@ -162,10 +162,13 @@ def test_a_failure_while_the_store_is_lost_is_the_end_with_a_clear_message(tmp_p
 
 @pytest.mark.parametrize("when", ["in the same iteration", "later"])
 def test_a_store_that_is_back_before_the_iteration_ends_protects_against_the_next_failure(tmp_path, monkeypatch, when):
-    here, meet = os.getpid(), ScenarioServer.meet
+    here, meet, look = os.getpid(), ScenarioServer.meet, AlarmWatch._look
 
-    def stores():
-        return {each for each in family(here) if title(each) == STORE}
+    def tell_found(watch, board):
+        # Called with a store that was found; the loss is noted until the end of the iteration.
+        if watch.loss is not None:
+            (tmp_path / f"found-{os.getpid()}").touch()
+        look(watch, board)
 
     def lose_store(server, place):
         if place == "between 2":
@@ -173,16 +176,18 @@ def test_a_store_that_is_back_before_the_iteration_ends_protects_against_the_nex
             (tmp_path / f"begun-{server._member}").touch()
             if str(server._member) == NAME:
                 wait_until(lambda: len([*tmp_path.glob("begun-*")]) == len(EVERYBODY))
-                lost = stores()
-                for each in lost:
-                    os.kill(each, signal.SIGKILL)
-                wait_until(lambda: stores() - lost)
-                time.sleep(8 * IMPATIENT.beat)  # until all have found it
+                # Of this run: below the process of the test are programs of other workers of the session too.
+                above = ancestors(os.getpid())
+                for each in children(above[above.index(here) - 1]):
+                    if title(each) == STORE:
+                        send_signal(each, signal.SIGKILL)
+                wait_until(lambda: len([*tmp_path.glob("found-*")]) == len(EVERYBODY))
                 if when != "later":
                     os.kill(os.getpid(), signal.SIGKILL)
         meet(server, place)
 
     monkeypatch.setattr(ScenarioServer, "meet", lose_store)
+    monkeypatch.setattr(AlarmWatch, "_look", tell_found)
     over = Heard(BACK, len(EVERYBODY), lambda: scenario.signal(NAME, signal.SIGKILL))
     scenario = Scenario(tmp_path, until=settled("W1_0"), on_event=over, durations=IMPATIENT)
     result = scenario.survive(*lives("W1_0"))

@@ -168,7 +168,9 @@ def test_a_checkpoint_that_is_damaged_while_the_run_goes_on_is_set_aside(tmp_pat
     faults = [fault(Kind.KILL, f"W{pipeline}_1", 5, Op.F) for pipeline in range(3)]
     run = Trained(tmp_path / "run", *faults, checkpoint_every=2)
     run.require_same(reference)
-    assert [each.step for each in run.views if each.restore == "checkpoint"] == [2], run.story
+    *before, last = [each.step for each in run.views if each.restore == "checkpoint"]
+    # A server that has read another stage of the damaged one may begin its view before it hears of that.
+    assert (set(before) <= {4}, last) == (True, 2), run.story
     (told,) = [text for text in run.texts("warning") if "set aside" in text]
     assert "__0_0.distcp is not as it was written: the checkpoint is set aside as" in told
 

@@ -59,7 +59,7 @@ def test_one_line_instead_of_a_traceback(tmp_path):
 @pytest.mark.timeout(1200)
 def test_with_virtual_stages_what_is_sent_arrives_as_it_was(dataset):
     """Where Megatron's schedule frees an output before it has arrived, every run prints other losses."""
-    virtual = ("--num-layers-per-virtual-pipeline-stage", 1, "--use-distributed-optimizer")
+    virtual = ("--num-layers", 4, "--num-layers-per-virtual-pipeline-stage", 1, "--use-distributed-optimizer")
     flagged = train(dataset, *virtual, "--pipeline-schedule", "recycle")
     stock = train(dataset, *virtual)
     assert len(stock.trained) == 8

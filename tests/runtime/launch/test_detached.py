@@ -5,6 +5,7 @@ from contextlib import closing
 
 from harness.processes import open_files, processes, send_signal, title
 from recycle.control.board.joinfile import new_token
+from recycle.runtime.launch.meet.keepers import is_kept
 from recycle.runtime.launch.process.detached import fork_keeper
 from recycle.state import keeper
 from recycle.state.channel import HERE
@@ -70,6 +71,7 @@ def test_a_keeper_that_has_failed_is_started_again_too(tmp_path, monkeypatch):
 
     monkeypatch.setattr(keeper, "serve", fail_once)
     fork_keeper([listen(token)], token, 10, None)
+    settles(lambda: is_kept(token))
     client = KeeperClient(HERE, token, "here")
     assert client.copies() == ()
     assert (tmp_path / "failed").exists()

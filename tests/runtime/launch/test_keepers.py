@@ -8,6 +8,7 @@ import pytest
 
 from harness.memory_store import MemoryStore
 from harness.ports import free_port
+from recycle.control.board.joinfile import new_token
 from recycle.job import Server
 from recycle.runtime.launch.meet import keepers
 from recycle.runtime.launch.meet.keepers import KeeperSetting, KeeperSlot, settle
@@ -17,6 +18,8 @@ from recycle.state.directory import KeeperDirectory, KeeperHome
 from recycle.state.redundancy import Redundancy
 
 HERE, LOST = "127.0.0.1", "127.0.0.2"
+# The door of a host's keeper is one for all that run on it.
+TOKEN = new_token()
 SERVER = Server(1, 0)
 
 
@@ -34,7 +37,7 @@ def forked(monkeypatch):
 
 def join(store, slot):
     """A server that joins on this host has its keeper settled; another one of its stage trains on another host."""
-    endpoint = SimpleNamespace(token="token", address=HERE, connect=store.clone)
+    endpoint = SimpleNamespace(token=TOKEN, address=HERE, connect=store.clone)
     offered = slot.offer.memory
     settle(KeeperSetting(Redundancy(1, 1), lambda _: offered, slot, lambda _: ""), endpoint, SERVER, {Server(0, 0)})
 
@@ -43,25 +46,25 @@ def run_of(address):
     """The store of a run, one host of which is gone, with its keeper."""
     store = MemoryStore()
     homes = KeeperHome("alive", "127.0.0.3", free_port()), KeeperHome("lost", address, free_port())
-    KeeperDirectory(homes, Redundancy(1, 1), {"W0_0": 0, "W1_0": 1}).tell(store, "token")
+    KeeperDirectory(homes, Redundancy(1, 1), {"W0_0": 0, "W1_0": 1}).tell(store, TOKEN)
     return store
 
 
 def test_a_host_that_has_booted_again_has_a_keeper_in_its_own_place(forked):
     store, slot = run_of(HERE), KeeperSlot("", HERE, resumes=False)
     join(store, slot)
-    home = KeeperDirectory.read(store, "token").homes[1]
+    home = KeeperDirectory.read(store, TOKEN).homes[1]
     assert (home.address, home.port, len(forked)) == (HERE, slot.offer.port, 1)
 
 
 def test_a_host_whose_keeper_is_there_gets_no_other(forked):
     store, slot = run_of(HERE), KeeperSlot("", HERE, resumes=False)
-    with keeper.listen("token") as listener:
-        threading.Thread(target=keeper.serve, args=([listener], "token", 1), daemon=True).start()
-        before = KeeperDirectory.read(store, "token")
+    with keeper.listen(TOKEN) as listener:
+        threading.Thread(target=keeper.serve, args=([listener], TOKEN, 1), daemon=True).start()
+        before = KeeperDirectory.read(store, TOKEN)
         join(store, slot)
-        KeeperClient(channel.HERE, "token", "this host's keeper").dismiss()
-    assert KeeperDirectory.read(store, "token") == before
+        KeeperClient(channel.HERE, TOKEN, "this host's keeper").dismiss()
+    assert KeeperDirectory.read(store, TOKEN) == before
     assert not forked
 
 
@@ -72,4 +75,4 @@ def test_a_host_that_keeps_all_that_it_has_left_is_not_refused_because_that_chan
     slot = KeeperSlot("", HERE, resumes=False)
     join(store, slot)
     assert [limit for _, limit in forked] == [slot.offer.memory]
-    assert KeeperDirectory.read(store, "token").homes[1].address == HERE
+    assert KeeperDirectory.read(store, TOKEN).homes[1].address == HERE
