@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -127,11 +127,14 @@ def map_apart(call: Callable[..., _R], most: int, name: str, *given: Sequence[An
         name: of the threads.
         given: the things.
     """
-    try:
-        with ThreadPoolExecutor(most, name) as threads:
-            return [*threads.map(call, *given)]
-    except RuntimeError:
-        return [*map(call, *given)]
+    with ThreadPoolExecutor(most, name) as threads:
+        results = None
+        # Threads are started here; what a call raises comes with its result.
+        with suppress(RuntimeError):
+            results = threads.map(call, *given)
+        if results is not None:
+            return [*results]
+    return [*map(call, *given)]
 
 
 @contextmanager

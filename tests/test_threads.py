@@ -40,6 +40,18 @@ def test_who_gets_no_threads_does_one_thing_after_the_other():
     launch(1, body)
 
 
+def test_what_fails_in_its_thread_is_not_done_again():
+    done = []
+
+    def fail(number):
+        done.append(number)
+        raise RuntimeError(f"{number} fails")
+
+    with pytest.raises(RuntimeError, match="7 fails"):
+        map_apart(fail, 1, "one", [7])
+    assert done == [7]
+
+
 def starts_two():
     """As a library does."""
     for _ in range(2):
