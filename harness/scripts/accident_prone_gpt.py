@@ -3,7 +3,7 @@
 ACCIDENTS names them: ``3:norm:2,2:save:1`` kills rank 3 when it is about to take a norm for the second time, and rank 2
 when the first checkpoint of format torch that it writes is half on disk. In those of format torch_dist, ``write`` kills
 before a tensor is written, ``written`` when all of the rank's are, and ``tracker`` when the checkpoint is whole and
-nobody knows; ``named`` kills in those of any format when the tracker names it.
+not named; ``named`` kills in those of any format when the tracker names it.
 ``adam`` kills before a step of the optimizer: with a distributed optimizer, there is one for each shard.
 ``voted`` kills when the first round of a vote is over, and ``unheard`` has a rank hear of the end of that view then.
 ``early`` kills when a sum of gradients has begun in a backward pass, and ``gathered`` when parameters have come in a

@@ -66,7 +66,7 @@ class FiredFile:
                 file.write(msgspec.json.encode(line) + b"\n")
 
     def unfired(self, faults: Faults) -> tuple[Fault, ...]:
-        """The faults that have a step, and yet did not fire since this file was opened; none where nobody can say.
+        """The faults that have a step, and yet did not fire since this file was opened; none if that is not known.
 
         Those that only have a time may have been due after the end of the run.
         """

@@ -355,7 +355,7 @@ def differs(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
 
 
 def seal(token: str, key: str, content: object, *, packs: bool = False) -> bytes:
-    """Encode a message for one key of the store, with a seal that only who has the token can make.
+    """Encode a message for one key of the store, with a seal that takes the token to make.
 
     Args:
         token: the run's.

@@ -188,7 +188,7 @@ class Gathering:
             yield from self._look_again(machine)
         if overdue:
             yield from self.listen(view)
-        # Who waits for a disk cannot be interrupted.
+        # A member that waits for a disk cannot be interrupted.
         patient = overdue and waited <= durations.answer + DISK
         for member in view.members if overdue else ():
             if not (self._has_told(member) or (patient and board.failures.is_between(view.epoch, member))):

@@ -61,7 +61,7 @@ def _detach(listeners: Sequence[socket.socket]) -> None:
 
 
 def _guard_keeper(listeners: Sequence[socket.socket], token: str, limit: int, within: Path | None) -> None:
-    """Have a keeper until it ends as it should. Whoever connects while there is none waits for the next one."""
+    """Have a keeper until it ends as it should. What connects while there is none waits for the next one."""
     set_title("keeper's guard")
     # What a keeper has promised to a later start of the run, those in its place keep.
     bound = mmap.mmap(-1, _BOUND.size)
