@@ -19,7 +19,7 @@ PLAN = {"--catalogue", "--dead", "--budget", "--moves", "--prove", "--form", "--
 CATALOGUE = {"--failures", "--budget", "--moves", "--form", "--output"}
 STUDY = {
     *("--policy", "--iteration", "--layers", "--checkpoint-interval", "--checkpoint-cost", "--restart", "--constant"),
-    *("--seeds", "--output", "--json", "--sweep"),
+    *("--seeds", "--output", "--json"),
 }
 PRICED = {"--gpus-per-server", "--price"}
 
@@ -44,7 +44,6 @@ READ = {
     ("show", "{plan}", "--losses", "out.svg"): {*WRITTEN, "--against", "--list", "--json"},
     ("study", "{job}"): JOB | STUDY | PRICED | {"--trace", "--servers", "--mtbf-of-job"},
     ("study", "{job}", "--mtbf-of-job", "7h", "--repair", "4h"): JOB | STUDY | PRICED | {"--mtbf-of-job", "--repair"},
-    ("study", "{job}", "--sweep", "servers=8"): JOB | STUDY | {"--trace", "--servers", "--mtbf-of-job"},
     ("train", "{job}"): EVERY,
     ("watch", "{plan}"): EVERY,
     ("doctor", "script"): EVERY,

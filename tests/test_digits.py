@@ -22,7 +22,6 @@ from recycle.runtime.launch.meet.start import find_start
 from recycle.study.answer import Bill
 from recycle.study.constants import parse_constant
 from recycle.study.registry import parse_policies
-from recycle.study.sweep import parse_axes
 
 SLIPS = ("1_0", "\N{ARABIC-INDIC DIGIT THREE}", "\N{FULLWIDTH DIGIT TWO}", "\N{SUPERSCRIPT TWO}", "0x10", "1 0", "")
 """Texts that are no numbers, of which Python takes some."""
@@ -40,7 +39,6 @@ READERS = {
     "a price": lambda text: Bill.parse(8, f"{text}/gpuh"),
     "a share": lambda text: parse_constant(f"bamboo-share={text}"),
     "spares": lambda text: parse_policies(f"spares:{text}"),
-    "an axis": lambda text: parse_axes(f"servers=4 micro-batches={text or 'x'}"),
     "a time of a trace": lambda text: read_rows(f"{text},remove,node1\n".encode()),
     "a count of a trace": lambda text: read_rows(f"hours,live\n0,{text}\n".encode()),
     "a flag": lambda text: read_command_line(["a.py", "--micro-batch-size", "1", "--recycle-restarts", text], 1),

@@ -33,7 +33,6 @@ COMMANDS = {
     "prove": (*("plan", "-D", "4", "-P", "6", "-M", "12", "--dead", "W1_2,W0_1"), "--moves", "1", "--prove", "10m"),
     "catalogue": ("catalogue", *JOB, "--failures", "3", "--budget", "10m", "-o", "plans.zip"),
     "study": ("study", *JOB, "--seeds", "64", "-o", "out"),
-    "sweep": ("study", *JOB, "--sweep", "servers=100,400,1000,4000 micro-batches=64,256", "-o", "out"),
     "doctor": (
         *("doctor", "--ranks", "4096", "pretrain_gpt.py", "--micro-batch-size", "1", "--global-batch-size", "8192"),
         *("--pipeline-model-parallel-size", "32"),

@@ -84,11 +84,6 @@ def test_the_page_and_its_tables(trace, tmp_path):
         (("--mtbf-of-job", "0s", "--repair", "4h"), "mean time between two failures of the job is 0 s: give"),
         (("--mtbf-of-job", "7h", "--repair", "0s"), "mean time to repair is 0 s: give"),
         (("--constant", "restart=5m", "--constant", "restart=6m"), "--constant restart: it is given twice; leave one"),
-        (
-            ("--sweep", "mtbf-of-server=1ms"),
-            "mtbf of a node is 0.001 s, with .* nodes over .* s: at most 1000000 failures",
-        ),
-        (("--sweep", "servers=99999999999"), "99999999999 servers: a study has 1000000 at most; give fewer"),
         (("-D", "9999999"), "servers: a study has 1000000 at most; give fewer"),
         (("--restart", "5m", "--constant", "restart=6m"), "--restart: --constant restart=... sets it too; leave one"),
         (("--price", "2.5"), "price 2.5: give it for an hour of a GPU or of a server, such as 2.5/gpuh"),

@@ -19,11 +19,10 @@ from recycle.wording import plural
 
 if TYPE_CHECKING:
     from recycle.study.answer import StudyAnswer
-    from recycle.study.compare import StudySetting
     from recycle.study.failures import FailureHistory
 
 SHIPPED = "language-model-cluster"
-PAGE, MAP = "index.html", "sweep.csv"
+PAGE = "index.html"
 
 
 def _constant(text: str) -> tuple[str, float]:
@@ -84,12 +83,6 @@ def _complete_trace(_: click.Context, __: click.Parameter, incomplete: str) -> l
 @click.option("--seeds", type=Count(1, 100), default=3, show_default=True, help="Samples of the failures.")
 @click.option("-o", "--output", type=OutputFolder(), help="Folder for the page and CSV.")
 @json_option
-@click.option(
-    "--sweep",
-    "axes",
-    metavar="AXIS=N[,N...] ...",
-    help="A map over mtbf-of-server (as 240d), servers and micro-batches instead of one comparison.",
-)
 def command(
     job: Job,
     trace: str | None,
@@ -108,14 +101,12 @@ def command(
     seeds: int,
     output: Path | None,
     as_json: bool,
-    axes: str | None,
 ) -> None:
     """Replay failures over JOB with different ways of surviving, and say what training, GPU-hours and money are lost.
 
     \b
     recycle study job.toml --trace language-model-cluster --policy recycle,oobleck,checkpoints -o out/
     recycle study job.toml --mtbf-of-job 7.5h --repair 4h --gpus-per-server 8 --price 2.5/gpuh -o out/
-    recycle study job.toml --sweep "servers=100,1000 micro-batches=6,64" -o out/
     """
     from recycle.study.answer import Bill, answer
     from recycle.study.compare import StudySetting, iteration_seconds
@@ -123,8 +114,6 @@ def command(
     from recycle.study.rates import Ground
     from recycle.study.registry import ALL, parse_policies
 
-    if axes is not None:
-        refuse_unread("--sweep", "--gpus-per-server", "--price")
     named = {"checkpoint-interval": checkpoint_interval, "checkpoint-cost": checkpoint_cost, "restart": restart}
     given = {name: value for name, value in named.items() if value is not None} | dict(constants)
     if twice := [name for name, value in named.items() if value is not None and name in dict(constants)]:
@@ -135,13 +124,12 @@ def command(
     bill = Bill.parse(gpus_per_server, price)
     names = parse_policies(policies) if policies else ALL
     job.require_standard("a study")
-    if output is not None and axes is None:
-        _require_plots()
     if output is not None:
+        _require_plots()
         from recycle.files import require_writable
         from recycle.study.tables import TABLES
 
-        for name in (PAGE, *TABLES) if axes is None else (MAP,):
+        for name in (PAGE, *TABLES):
             require_writable(output / name)
     with progress_line("reading failures"):
         history = _history(job, trace, servers, mtbf_of_job, repair)
@@ -152,9 +140,6 @@ def command(
         history.failures_per_second(job.pipelines * job.depth),
     )
     setting = StudySetting(ground, history, names, seeds, given)
-    if axes is not None:
-        _sweep(setting, axes, output, as_json)
-        return
     with progress_line("sampling failures") as show:
         found = answer(setting, bill, show)
     if output is not None:
@@ -201,51 +186,6 @@ def _print(found: "StudyAnswer") -> None:
     console.print("goodput: useful training per server-hour paid for, over that of the job without failures\n")
     _print_columns(found.choice_table())
     console.print(f"\n{found.sentence}", style="bold")
-
-
-def _sweep(setting: "StudySetting", text: str, output: Path | None, as_json: bool) -> None:
-    from recycle.files import write_whole
-    from recycle.study.registry import OWN
-    from recycle.study.sweep import parse_axes, sweep, sweep_table
-
-    with progress_line("map") as show:
-        cells = sweep(setting, parse_axes(text), show)
-    if output is not None:
-        _make_folder(output)
-        write_whole(output / MAP, sweep_table(cells))
-    if as_json:
-        print_json(cells)
-        return
-    own = [name for name in setting.policies if name in OWN]
-    rows = [
-        [
-            "*mtbf of a server",
-            "*servers",
-            "*micro-batches",
-            *(f"*{name}" for name in own),
-            "best rival",
-            "*",
-            "not ahead of, with their best constants",
-        ]
-    ]
-    for cell in cells:
-        behind = [
-            f"{name}: {', '.join(cell.loses(name))}" for name in own if name != "fault-scaled" and cell.loses(name)
-        ]
-        rows.append(
-            [
-                f"{cell.mtbf / 86_400:g} d" if cell.mtbf else "trace",
-                str(cell.servers),
-                str(cell.micro_batches),
-                *(cell.text(name) for name in own),
-                cell.rival,
-                cell.text(cell.rival) if cell.rival else "",
-                "; ".join(behind),
-            ]
-        )
-    _print_columns(rows)
-    if output is not None:
-        make_console().print(f"written to {output / 'sweep.csv'}")
 
 
 def _require_plots() -> None:

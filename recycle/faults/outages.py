@@ -1,4 +1,4 @@
-"""Outages: when each place of a cluster was without a live server. What studies replay, and what generators make."""
+"""Outages: when each place of a cluster was without a live server. What studies replay."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence

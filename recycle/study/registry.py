@@ -30,8 +30,6 @@ NAMES = (*MAKERS, "spares:K", "spares:K:warm")
 ALL = (*MAKERS, "spares:4", "spares:4:warm")
 """What is compared if nothing is chosen."""
 
-OWN = (Rerouting.name, WithPlacements.name, WithMemory.name, FaultScaled.name)
-
 _SPARES = re.compile(r"spares:([0-9]{1,4})(:warm)?")
 
 
