@@ -19,7 +19,7 @@ PLAN = {"--catalogue", "--dead", "--budget", "--moves", "--prove", "--form", "--
 CATALOGUE = {"--failures", "--budget", "--moves", "--form", "--output"}
 STUDY = {
     *("--policy", "--iteration", "--layers", "--checkpoint-interval", "--checkpoint-cost", "--restart", "--constant"),
-    *("--seeds", "--output", "--json"),
+    *("--seeds", "--json"),
 }
 PRICED = {"--gpus-per-server", "--price"}
 

@@ -32,7 +32,7 @@ COMMANDS = {
     "plan": ("plan", *JOB, "--dead", "W0_1,W2_3", "--budget", "10m", "-o", "plan.json"),
     "prove": (*("plan", "-D", "4", "-P", "6", "-M", "12", "--dead", "W1_2,W0_1"), "--moves", "1", "--prove", "10m"),
     "catalogue": ("catalogue", *JOB, "--failures", "3", "--budget", "10m", "-o", "plans.zip"),
-    "study": ("study", *JOB, "--seeds", "64", "-o", "out"),
+    "study": ("study", *JOB, "--seeds", "64"),
     "doctor": (
         *("doctor", "--ranks", "4096", "pretrain_gpt.py", "--micro-batch-size", "1", "--global-batch-size", "8192"),
         *("--pipeline-model-parallel-size", "32"),

@@ -1,4 +1,3 @@
-import csv
 import json
 import re
 from pathlib import Path
@@ -48,29 +47,6 @@ def test_json_has_buckets_that_add_up(trace):
         assert each["goodput_low"] <= each["goodput"] <= each["goodput_high"]
 
 
-@pytest.mark.long
-def test_the_page_and_its_tables(trace, tmp_path):
-    out = tmp_path / "out"
-    pages = []
-    for _ in range(2):
-        study("--trace", trace, "--policy", "recycle,recycle+move-layers,spares:2", "--seeds", 1, "-o", out)
-        pages.append((out / "index.html").read_text())
-    page = pages[0]
-    assert page.count("<svg") == 4
-    assert "recycle+move-layers" in page
-    assert page == pages[1]
-    with (out / "policies.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["policy"] for row in rows] == ["recycle", "recycle+move-layers", "spares:2"]
-    assert [row["servers_paid"] for row in rows] == ["12", "12", "14"]
-    with (out / "timeline.csv").open() as file:
-        spans = [row for row in csv.DictReader(file) if row["policy"] == "recycle"]
-    assert float(spans[0]["start"]) == 0
-    assert float(spans[-1]["end"]) == 20 * 86_400
-    with (out / "throughput.csv").open() as file:
-        assert next(csv.DictReader(file)) == {"policy": "recycle", "dead": "0", "rate": "1.0"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -101,10 +77,10 @@ LEAD = (
 )
 
 
-def test_the_questions_of_an_infrastructure_lead(tmp_path):
+def test_the_questions_of_an_infrastructure_lead():
     year = (*LEAD, "--seeds", 1)
     arguments = (*year, "--gpus-per-server", 8, "--price", "2.5/gpuh", "--policy", "recycle,checkpoints,spares:1")
-    found = json.loads(study(*arguments, "-o", tmp_path / "out", "--json").stdout)
+    found = json.loads(study(*arguments, "--json").stdout)
     sentence = found["sentence"]
     assert sentence.startswith("recycle keeps")
     for part in (
@@ -116,9 +92,6 @@ def test_the_questions_of_an_infrastructure_lead(tmp_path):
         assert part in sentence
     # Each figure has its unit: money is given beside it.
     assert sentence.count("would save") == len(re.findall(r"would save [0-9,]+ GPU-hours", sentence)) > 0
-    page = (tmp_path / "out" / "index.html").read_text()
-    assert sentence.split(" keeps ")[1][:20] in page
-    assert "12 of 8 GPUs: 96 GPUs" in page
     for each in found["policies"]:
         # All columns of a row are of the same samples, and follow from each other.
         lost = (1 - each["goodput"]) * each["servers"] * 8766
@@ -134,9 +107,7 @@ def test_the_questions_of_an_infrastructure_lead(tmp_path):
     assert alone["goodput"] == found["policies"][0]["goodput"]
     (as_it_is,) = [each for each in found["choices"] if each["topic"] == "spare servers" and each["is_present"]]
     assert as_it_is["goodput"] == pytest.approx(alone["goodput"], abs=1e-12)
-    with (tmp_path / "out" / "choices.csv").open() as file:
-        rows = [(row["what"], row["choice"], float(row["goodput"])) for row in csv.DictReader(file)]
-    assert rows == [(each["topic"], each["choice"], each["goodput"]) for each in found["choices"]]
+    assert all(each["source"] for each in (*found["policies"], *found["constants"]))
 
 
 def test_a_trace_is_of_as_many_servers_as_it_is_said_to_be(tmp_path):
@@ -176,10 +147,3 @@ def test_random_failures_are_those_of_a_run(tmp_path):
     for one, other in zip(ended, mine, strict=False):
         assert one.node == other.node
         assert one[1:] == pytest.approx(other[1:], abs=2e-3)
-
-
-def test_a_page_needs_matplotlib_before_anything_is_computed(monkeypatch, tmp_path):
-    monkeypatch.setattr("recycle.cli.study.find_spec", lambda name: None)
-    with pytest.raises(UserError, match="plots need matplotlib: pip install matplotlib, or leave -o out"):
-        study("--seeds", 64, "-o", tmp_path / "out")
-    assert not (tmp_path / "out").exists()

@@ -321,22 +321,13 @@ class OutputFile(click.ParamType[Path]):
 
 
 class OutputFolder(click.ParamType[Path]):
-    """A folder that will be made, if it is not there. What would keep it from that is said before any work is done.
-
-    Args:
-        tried: whether that is found here, and not later by what begins the work.
-    """
+    """A folder that will be made, if it is not there. What would keep it from that is found by what begins the work."""
 
     name = "directory"
-
-    def __init__(self, *, tried: bool = True) -> None:
-        self._tried = tried
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: D102 - click's contract
         _require_name(value)
         path = Path(value)
         if path == STANDARD:
             raise UserError(f"{path}: a folder is written, and standard output is none; give it a name")
-        if self._tried:
-            require_writable(path, folder=True)
         return path

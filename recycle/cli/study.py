@@ -1,10 +1,7 @@
 """``recycle study``."""
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +9,7 @@ from click.shell_completion import CompletionItem
 
 from recycle.cli.console import make_console, print_json, progress_line
 from recycle.cli.options import JobCommand, describe_job, job_options, json_option, refuse_unread
-from recycle.cli.parameters import DURATION, Count, OutputFolder, Parsed
+from recycle.cli.parameters import DURATION, Count, Parsed
 from recycle.errors import UserError
 from recycle.job import Job
 from recycle.wording import plural
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
     from recycle.study.failures import FailureHistory
 
 SHIPPED = "language-model-cluster"
-PAGE = "index.html"
 
 
 def _constant(text: str) -> tuple[str, float]:
@@ -76,12 +72,11 @@ def _complete_trace(_: click.Context, __: click.Parameter, incomplete: str) -> l
     "constants",
     type=Parsed("name=value", _constant),
     multiple=True,
-    help="Another constant of the models; the page lists them.",
+    help="Another constant of the models; --json lists them.",
 )
 @click.option("--gpus-per-server", type=Count(1, 1024), help="Count GPU-hours.")
 @click.option("--price", metavar="MONEY/gpuh", help="Of an hour of a GPU, or of a server as 20/serverh.")
 @click.option("--seeds", type=Count(1, 100), default=3, show_default=True, help="Samples of the failures.")
-@click.option("-o", "--output", type=OutputFolder(), help="Folder for the page and CSV.")
 @json_option
 def command(
     job: Job,
@@ -99,14 +94,13 @@ def command(
     gpus_per_server: int | None,
     price: str | None,
     seeds: int,
-    output: Path | None,
     as_json: bool,
 ) -> None:
     """Replay failures over JOB with different ways of surviving, and say what training, GPU-hours and money are lost.
 
     \b
-    recycle study job.toml --trace language-model-cluster --policy recycle,oobleck,checkpoints -o out/
-    recycle study job.toml --mtbf-of-job 7.5h --repair 4h --gpus-per-server 8 --price 2.5/gpuh -o out/
+    recycle study job.toml --trace language-model-cluster --policy recycle,oobleck,checkpoints
+    recycle study job.toml --mtbf-of-job 7.5h --repair 4h --gpus-per-server 8 --price 2.5/gpuh
     """
     from recycle.study.answer import Bill, answer
     from recycle.study.compare import StudySetting, iteration_seconds
@@ -124,13 +118,6 @@ def command(
     bill = Bill.parse(gpus_per_server, price)
     names = parse_policies(policies) if policies else ALL
     job.require_standard("a study")
-    if output is not None:
-        _require_plots()
-        from recycle.files import require_writable
-        from recycle.study.tables import TABLES
-
-        for name in (PAGE, *TABLES):
-            require_writable(output / name)
     with progress_line("reading failures"):
         history = _history(job, trace, servers, mtbf_of_job, repair)
     ground = Ground(
@@ -142,15 +129,10 @@ def command(
     setting = StudySetting(ground, history, names, seeds, given)
     with progress_line("sampling failures") as show:
         found = answer(setting, bill, show)
-    if output is not None:
-        _write(output, found)
     if as_json:
         print_json(found.as_json())
         return
     _print(found)
-    if output is not None:
-        make_console().print(f"written to {output / 'index.html'}")
-    sys.exit(0)
 
 
 def _history(
@@ -188,21 +170,6 @@ def _print(found: "StudyAnswer") -> None:
     console.print(f"\n{found.sentence}", style="bold")
 
 
-def _require_plots() -> None:
-    """The page is drawn last, and what is missing for it is said first."""
-    if find_spec("matplotlib") is None:
-        from recycle.study.plots import MISSING
-
-        raise UserError(MISSING)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be made: {error.strerror}") from error
-
-
 def _print_columns(rows: "Sequence[Sequence[str]]") -> None:
     """A table as wide as it is; its header has a star at columns of numbers, which are to the right."""
     header, *_ = rows
@@ -215,19 +182,3 @@ def _print_columns(rows: "Sequence[Sequence[str]]") -> None:
             for name, cell, width in zip(header, row, widths, strict=True)
         )
         console.print("  ".join(cells).rstrip(), style=None if number else "bold")
-
-
-def _write(folder: Path, found: "StudyAnswer") -> None:
-    from recycle.files import write_whole
-    from recycle.study.compare import throughput_curves
-    from recycle.study.page import page
-    from recycle.study.tables import write_tables
-
-    with progress_line("throughput") as show:
-        curves = throughput_curves(found.setting)
-        show("plots")
-        drawn = page(found, curves).encode()
-    # What takes long is done by now: Ctrl-C leaves no page beside tables of another study.
-    _make_folder(folder)
-    write_tables(folder, found, curves)
-    write_whole(folder / PAGE, drawn)

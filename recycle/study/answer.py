@@ -169,7 +169,7 @@ class StudyAnswer(msgspec.Struct, frozen=True):
                 [
                     each.policy + (" (model only)" if each.model_only else ""),
                     *(f"{goodput:.4f}" for goodput in (each.goodput, each.low, each.high)),
-                    str(each.outcome.paid),
+                    str(each.paid),
                     *(f"{bill.hours(hours):,.0f}" for hours in lost),
                     *(f"{bill.money(hours):,.0f}" for hours in lost if bill.price),
                     ", ".join([f"{name} {share:.1%}" for share, name in shares if name != "useful"][:2]),
@@ -177,24 +177,19 @@ class StudyAnswer(msgspec.Struct, frozen=True):
             )
         return rows
 
-    def choice_table(self, *, paid: bool = False) -> list[list[str]]:
-        """Each choice with what it loses and saves, in the same form.
-
-        Args:
-            paid: whether it is also said in money, if there is a price.
-        """
+    def choice_table(self) -> list[list[str]]:
+        """Each choice with what it loses and saves, in the same form."""
         bill = self.bill
         rows = [["by recycle", "choice", "*goodput", f"*{bill.unit} lost a year", "*saved a year", ""]]
         for each in self.choices:
             saved = "" if each.is_present else f"{bill.hours(each.saved):+,.0f}"
-            money = f"{bill.money(each.saved):+,.0f} in money" if paid and bill.price else ""
-            remark = "as it is" if each.is_present else money
+            remark = "as it is" if each.is_present else ""
             lost = f"{bill.hours(each.lost):,.0f}"
             rows.append([each.topic, each.choice, f"{each.goodput:.4f}", lost, saved, remark])
         return rows
 
     def as_json(self) -> Mapping[str, object]:
-        """What scripts read; throughput over time is left out."""
+        """What scripts read."""
         return {
             "sentence": self.sentence,
             "policies": [self._policy(each) for each in self.policies],
@@ -216,12 +211,13 @@ class StudyAnswer(msgspec.Struct, frozen=True):
             "goodput": each.goodput,
             "goodput_low": each.low,
             "goodput_high": each.high,
-            "servers": each.outcome.paid,
+            "servers": each.paid,
             **hours,
             **gpus,
             **money,
             "failures": each.failures,
             "shares": {bucket.value: each.shares[bucket] for bucket in Bucket},
+            "source": each.source,
         }
 
 
