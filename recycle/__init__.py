@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from recycle.api.routing import register_routing
     from recycle.api.runs import RecordedRun, read_run
     from recycle.api.studies import PlanCatalogue, compare_policies, make_catalogue, simulate, sweep
-    from recycle.study.registry import register_policy
 
 __all__ = [
     "Job",
@@ -37,7 +36,6 @@ __all__ = [
     "make_catalogue",
     "make_plan",
     "read_run",
-    "register_policy",
     "register_routing",
     "simulate",
     "sweep",
@@ -51,7 +49,6 @@ _PLACES = {
     "simulate": _STUDIES,
     "RecordedRun": _RUNS,
     "read_run": _RUNS,
-    "register_policy": "recycle.study.registry",
     "register_routing": "recycle.api.routing",
 }
 

@@ -25,9 +25,6 @@ from recycle.plan.catalogue import Catalogue
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.mode import ROUTING_RULES
 from recycle.planner.model.problem import make_problem
-from recycle.study.policies.baselines import FaultScaled
-from recycle.study.policy import Reaction, train
-from recycle.study.registry import MAKERS
 from tests.view.disturbed import DEATH, write_disturbed
 
 NAMELESS = ("__version__", "Planned", "RecordedRun")
@@ -40,12 +37,11 @@ PAPER = {"pipelines": 3, "stages": 4, "micro_batches": 6, "optimizer": 3, "limit
 def registries():
     """What is registered is so in one test, handlers of logs too."""
     handlers = list(logging.getLogger("recycle").handlers)
-    kept = [(registry, dict(registry)) for registry in (MAKERS, ROUTING_RULES)]
+    rules = dict(ROUTING_RULES)
     yield
     logging.getLogger("recycle").handlers[:] = handlers
-    for registry, before in kept:
-        registry.clear()
-        registry.update(before)
+    ROUTING_RULES.clear()
+    ROUTING_RULES.update(rules)
 
 
 def test_a_question_is_a_few_lines(tmp_path):
@@ -244,8 +240,6 @@ ODD = {"a list": [3.5], "an object": object(), "nothing": None, "a text": "odd",
         (lambda job, value: recycle.compare_policies(job, "dropping", price=value), (None,)),
         (lambda job, value: recycle.register_routing(value, lambda home, live: live), ("odd",)),
         (lambda job, value: recycle.register_routing("new", value), ()),
-        (lambda job, value: recycle.register_policy(value, FaultScaled), ("odd",)),
-        (lambda job, value: recycle.register_policy("new", value), ()),
     ],
 )
 def test_an_argument_of_any_type_is_taken_or_refused_in_words(registries, tmp_path, monkeypatch, call, may_be, value):
@@ -273,27 +267,6 @@ def test_a_script_that_makes_a_catalogue_runs_once(tmp_path):
     )
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "once\n", "")
-
-
-def test_a_study_with_a_policy_of_ones_own(registries):
-    class Standing(FaultScaled):
-        name = "standing"
-
-        def react(self, cluster, died):
-            return Reaction((train(1.0 if not cluster.dead else 0.0, cluster.live),))
-
-    recycle.register_policy("standing", Standing)
-    with pytest.raises(UserError, match="policy 'standing': there is one already"):
-        recycle.register_policy("standing", Standing)
-    found = recycle.compare_policies(
-        recycle.Job(**PAPER), ["standing", "fault-scaled"], mtbf_of_job="7h", repair="4h", seeds=2
-    )
-    standing, scaled = found.as_json()["policies"]
-    assert standing["policy"] == "standing"
-    # No training while one of twelve is dead: far below the share of live servers.
-    assert 0 < standing["goodput"] < scaled["goodput"] - 0.2
-    with pytest.raises(UserError, match="give one of them"):
-        recycle.compare_policies(recycle.Job(**PAPER), trace="x.csv", mtbf_of_job="1h")
 
 
 def test_the_page_runs_as_it_stands(registries, tmp_path, monkeypatch):
@@ -453,7 +426,7 @@ def test_a_rule_has_a_name_that_a_mode_can_have(registries, name):
 def test_one_simulation_is_one_sample_of_a_comparison():
     job = recycle.Job(2, 2, 2)
     failures = {"mtbf_of_job": 70 * 3600, "repair": "4h"}
-    answer = recycle.compare_policies(job, "fault-scaled,dropping", seeds=2, **failures)
+    answer = recycle.compare_policies(job, "oobleck,dropping", seeds=2, **failures)
     for policy in answer.policies:
         samples = [recycle.simulate(job, policy.policy, seed=seed, **failures) for seed in range(2)]
         assert sum(each.goodput for each in samples) / 2 == pytest.approx(policy.goodput)

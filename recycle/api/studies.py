@@ -1,4 +1,4 @@
-"""Studies, catalogues and ways of surviving, for notebooks and scripts."""
+"""Studies and catalogues, for notebooks and scripts."""
 
 import os
 import random
@@ -62,7 +62,7 @@ def compare_policies(
 
     Args:
         job: what is trained.
-        policies: ways of surviving by name, those of ``register_policy`` among them.
+        policies: ways of surviving by name.
         trace: a trace file, or the name of one that comes along; the default without ``mtbf_of_job``.
         mtbf_of_job: mean time between two random failures of the job, instead of a trace: a text, or seconds.
         repair: mean time from a random failure to the return; has no default.

@@ -167,7 +167,7 @@ class StudyAnswer(msgspec.Struct, frozen=True):
             shares = sorted(((share, bucket.value) for bucket, share in each.shares.items()), reverse=True)
             rows.append(
                 [
-                    each.policy + (" (model only)" if each.model_only else ""),
+                    each.policy,
                     *(f"{goodput:.4f}" for goodput in (each.goodput, each.low, each.high)),
                     str(each.paid),
                     *(f"{bill.hours(hours):,.0f}" for hours in lost),
@@ -207,7 +207,6 @@ class StudyAnswer(msgspec.Struct, frozen=True):
         money = {f"lost_money{name}": self.bill.money(lost) for name, lost in named.items() if self.bill.price}
         return {
             "policy": each.policy,
-            "model_only": each.model_only,
             "goodput": each.goodput,
             "goodput_low": each.low,
             "goodput_high": each.high,

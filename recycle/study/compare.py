@@ -51,7 +51,6 @@ class PolicyComparison(msgspec.Struct, frozen=True):
 
     Attributes:
         policy: its name.
-        model_only: whether it models what is not built.
         source: what its throughput and its pauses are from.
         paid: servers that are paid for, spares among them.
         goodput: useful training per server-hour paid for, over that of the fault-free job; the mean.
@@ -62,7 +61,6 @@ class PolicyComparison(msgspec.Struct, frozen=True):
     """
 
     policy: str
-    model_only: bool
     source: str
     paid: int
     goodput: float
@@ -119,7 +117,6 @@ def compare(setting: StudySetting, advance: Callable[[str], None] = lambda _: No
         comparisons.append(
             PolicyComparison(
                 policy=name,
-                model_only=policy.model_only,
                 source=policy.source,
                 paid=paid,
                 goodput=fmean(each.goodput for each in outcomes),
