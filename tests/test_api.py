@@ -134,7 +134,7 @@ MODE = {"routing", "optimizer", "backward"}
 ELSEWHERE = {
     # The job, the file and the table of results are arguments and results, and a catalogue has a class of its own.
     *("pipelines", "stages", "micro-batches", "output", "json", "catalogue"),
-    *("checkpoint-interval", "checkpoint-cost", "restart", "constant", "policy"),
+    *("constant", "policy"),
 }
 
 

@@ -18,7 +18,7 @@ EVERY = None
 PLAN = {"--catalogue", "--dead", "--budget", "--moves", "--prove", "--form", "--output", "--json"}
 CATALOGUE = {"--failures", "--budget", "--moves", "--form", "--output"}
 STUDY = {
-    *("--policy", "--iteration", "--layers", "--checkpoint-interval", "--checkpoint-cost", "--restart", "--constant"),
+    *("--policy", "--iteration", "--layers", "--constant"),
     *("--seeds", "--json"),
 }
 PRICED = {"--gpus-per-server", "--price"}

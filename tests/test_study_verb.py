@@ -60,7 +60,6 @@ def test_json_has_buckets_that_add_up(trace):
         (("--mtbf-of-job", "7h", "--repair", "0s"), "mean time to repair is 0 s: give"),
         (("--constant", "restart=5m", "--constant", "restart=6m"), "--constant restart: it is given twice; leave one"),
         (("-D", "9999999"), "servers: a study has 1000000 at most; give fewer"),
-        (("--restart", "5m", "--constant", "restart=6m"), "--restart: --constant restart=... sets it too; leave one"),
         (("--price", "2.5"), "price 2.5: give it for an hour of a GPU or of a server, such as 2.5/gpuh"),
         (("--price", "2.5/gpuh"), "price 2.5/gpuh: give gpus-per-server too"),
     ],
@@ -71,8 +70,8 @@ def test_what_cannot_be_used(arguments, message):
 
 
 LEAD = (
-    *("--mtbf-of-job", "75h", "--repair", "4h", "--restart", "5m"),
-    *("--checkpoint-interval", "30m", "--checkpoint-cost", "20s"),
+    *("--mtbf-of-job", "75h", "--repair", "4h", "--constant", "restart=5m"),
+    *("--constant", "checkpoint-interval=30m", "--constant", "checkpoint-cost=20s"),
 )
 
 

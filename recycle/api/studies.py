@@ -73,7 +73,7 @@ def compare_policies(
         gpus_per_server: to count GPU-hours.
         price: of an hour, such as ``2.5/gpuh``.
         seeds: samples of the failures.
-        with_choices: whether it also says what spares, other shapes, micro-batches and memory are worth.
+        with_choices: whether it also says what spares and other shapes are worth.
         progress: told how far it is.
 
     Raises:

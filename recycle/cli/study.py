@@ -61,18 +61,11 @@ def _complete_trace(_: click.Context, __: click.Parameter, incomplete: str) -> l
 @click.option("--iteration", type=DURATION, help="Of a fault-free iteration; default: by the job's costs, or 10s.")
 @click.option("--layers", type=Count(1), help="Of the model; default: eight per stage.")
 @click.option(
-    "--checkpoint-interval",
-    type=DURATION,
-    help="Training between two checkpoints of every policy; default: Young's for restarts, and free ones for others.",
-)
-@click.option("--checkpoint-cost", type=DURATION, help="Standing still for a checkpoint.")
-@click.option("--restart", type=DURATION, help="From a failure to training again, by a restart from a checkpoint.")
-@click.option(
     "--constant",
     "constants",
     type=Parsed("name=value", _constant),
     multiple=True,
-    help="Another constant of the models; --json lists them.",
+    help="A constant of the models, such as restart=5m; --json lists all.",
 )
 @click.option("--gpus-per-server", type=Count(1, 1024), help="Count GPU-hours.")
 @click.option("--price", metavar="MONEY/gpuh", help="Of an hour of a GPU, or of a server as 20/serverh.")
@@ -87,9 +80,6 @@ def command(
     policies: str,
     iteration: float | None,
     layers: int | None,
-    checkpoint_interval: float | None,
-    checkpoint_cost: float | None,
-    restart: float | None,
     constants: tuple[tuple[str, float], ...],
     gpus_per_server: int | None,
     price: str | None,
@@ -108,10 +98,7 @@ def command(
     from recycle.study.rates import Ground
     from recycle.study.registry import ALL, parse_policies
 
-    named = {"checkpoint-interval": checkpoint_interval, "checkpoint-cost": checkpoint_cost, "restart": restart}
-    given = {name: value for name, value in named.items() if value is not None} | dict(constants)
-    if twice := [name for name, value in named.items() if value is not None and name in dict(constants)]:
-        raise UserError(f"--{twice[0]}: --constant {twice[0]}=... sets it too; leave one of them out")
+    given = dict(constants)
     if repeated := [name for name, count in Counter(name for name, _ in constants).items() if count > 1]:
         raise UserError(f"--constant {repeated[0]}: it is given twice; leave one of them out")
     constant_sets(given)

@@ -7,7 +7,7 @@ import msgspec
 
 from recycle.errors import UserError
 from recycle.study.buckets import Bucket
-from recycle.study.choices import BATCH, MEMORY, SHAPE, SPARE, Choice, weigh_choices
+from recycle.study.choices import SHAPE, SPARE, Choice, weigh_choices
 from recycle.study.compare import PolicyComparison, StudySetting, compare
 from recycle.study.constants import SOURCES
 from recycle.study.policies.rerouting import Rerouting
@@ -64,14 +64,6 @@ class Bill(msgspec.Struct, frozen=True):
         """Server-hours in the unit, and what they cost, in words."""
         paid = f" ({self.money(servers):,.0f} in money)" if self.price else ""
         return f"{self.hours(servers):,.0f} {self.unit}{paid}"
-
-
-SHORT = {
-    SHAPE: "{} on these servers",
-    BATCH: "{} micro-batches per pipeline",
-    MEMORY: "memory for {} micro-batches",
-}
-"""What choices are called in the sentence."""
 
 
 class UsedConstant(msgspec.Struct, frozen=True):
@@ -136,7 +128,7 @@ class StudyAnswer(msgspec.Struct, frozen=True):
         restarts = next((each for each in self.policies if each.policy == "checkpoints" and each is not best), None)
         if restarts is not None:
             text += f", restarts from checkpoints lose {self.bill.text(restarts.lost)}"
-        return text + (f"; {self._spares()}; {self._others()}." if self.choices else ".")
+        return text + (f"; {self._spares()}; {self._shape()}." if self.choices else ".")
 
     def _spares(self) -> str:
         spares = max((each for each in self.choices if each.topic == SPARE), key=lambda each: each.saved)
@@ -146,16 +138,11 @@ class StudyAnswer(msgspec.Struct, frozen=True):
             return f"1 spare server pays off and saves {self.bill.text(spares.saved)}"
         return f"{spares.choice} spare servers pay off and save {self.bill.text(spares.saved)}"
 
-    def _others(self) -> str:
-        """The best of the other shapes, batches and amounts of memory, each."""
-        said = []
-        for topic, text in SHORT.items():
-            best = max((each for each in self.choices if each.topic == topic), key=lambda each: each.saved)
-            if not best.is_present and best.saved > 0:
-                said.append(
-                    f"{text.format(best.choice)} would save {self.bill.hours(best.saved):,.0f} {self.bill.unit}"
-                )
-        return ", ".join(said) if said else "no other shape, batch or memory that was tried loses less"
+    def _shape(self) -> str:
+        best = max((each for each in self.choices if each.topic == SHAPE), key=lambda each: each.saved)
+        if best.is_present or best.saved <= 0:
+            return "no other shape that was tried loses less"
+        return f"{best.choice} on these servers would save {self.bill.hours(best.saved):,.0f} {self.bill.unit}"
 
     def policy_table(self) -> list[list[str]]:
         """Each policy with what it keeps and loses, below a header in which columns of numbers begin with a star."""
