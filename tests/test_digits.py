@@ -13,7 +13,8 @@ from recycle.cli.verbs import VERBS, group
 from recycle.digits import parse_number, parse_whole
 from recycle.duration import parse_duration
 from recycle.errors import UserError
-from recycle.faults.rows import read_rows
+from recycle.faults.rows import read_nodes
+from recycle.faults.trace import read_changes
 from recycle.job import Server
 from recycle.megatron.flag.command.command_line import read_command_line
 from recycle.placement import parse_placement
@@ -39,8 +40,8 @@ READERS = {
     "a price": lambda text: Bill.parse(8, f"{text}/gpuh"),
     "a share": lambda text: parse_constant(f"bamboo-share={text}"),
     "spares": lambda text: parse_policies(f"spares:{text}"),
-    "a time of a trace": lambda text: read_rows(f"{text},remove,node1\n".encode()),
-    "a count of a trace": lambda text: read_rows(f"hours,live\n0,{text}\n".encode()),
+    "a time of a trace": lambda text: read_changes(f"{text},remove,W0_0\n".encode()),
+    "a count of a trace": lambda text: read_nodes(f"hours,live\n0,{text}\n".encode()),
     "a flag": lambda text: read_command_line(["a.py", "--micro-batch-size", "1", "--recycle-restarts", text], 1),
     **{
         name: lambda text, name=name: find_start(TORCHRUN | {name: text})
