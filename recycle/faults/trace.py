@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from recycle.digits import is_number
 from recycle.errors import UserError
 from recycle.faults.duration import parse_duration
 from recycle.faults.errors import FaultError
@@ -77,7 +76,7 @@ def _change(number: int, fields: list[str]) -> ServerChange:
     except UserError as error:
         raise FaultError(f"line {number}: {error}; for nodes, write node,start_days,end_days") from error
     try:
-        return ServerChange(number, parse_duration(float(time) if is_number(time) else time, "time"), change, servers)
+        return ServerChange(number, parse_duration(time, "time"), change, servers)
     except UserError as error:
         raise FaultError(f"line {number}: {error}") from error
 

@@ -36,16 +36,6 @@ MOST_SERVERS = 256
 """Fleets of more servers are judged by one of their equal parts."""
 
 
-def require_few(servers: int) -> None:
-    """Refuse a job of so many servers that no study of it comes to its end.
-
-    Raises:
-        UserError: they are too many.
-    """
-    if servers > MOST_NODES:
-        raise UserError(f"{servers} servers: a study has {MOST_NODES} at most; give fewer")
-
-
 class Ground(msgspec.Struct, frozen=True):
     """What all policies of a study have in common.
 
@@ -64,7 +54,8 @@ class Ground(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not 0 < self.iteration < math.inf:
             raise UserError(f"iteration is {self.iteration:g}: give seconds above 0")
-        require_few(self.job.pipelines * self.job.depth)
+        if (servers := self.job.pipelines * self.job.depth) > MOST_NODES:
+            raise UserError(f"{servers} servers: a study has {MOST_NODES} at most; give fewer")
         if self.layers < self.job.depth:
             raise UserError(f"layers is {self.layers}: {self.job.depth} stages need at least {self.job.depth} layers")
 

@@ -76,7 +76,7 @@ def test_what_is_said_of_nodes_in_vain_is_refused(tmp_path, comment, message):
         ("1,remove,W1_2,W1_2\n", "line 1: remove of W1_2, which is dead already"),
         ("2,remove,W1_2\n1,add,W1_2\n", "line 2: its time is before that of the line above; sort the lines"),
         ("soon,remove,W1_2\n", "line 1: time: 'soon' is no duration: write 500ms"),
-        ("-1,remove,W1_2\n", "line 1: time is -1: give seconds, from 0"),
+        ("-1,remove,W1_2\n", "line 1: time: '-1' is no duration: write 500ms"),
         ("1000,remove,node1\n", "line 1: server 'node1': .* for nodes, write node,start_days,end_days"),
         ('1,remove,"W1_2\n', "this is no CSV file"),
     ],
