@@ -33,9 +33,7 @@ DECIMALS = 5
 
 MOST_NODES = 1_000_000
 
-_FACT = re.compile(
-    r'[ \t"]*#+\s*(nodes|servers|days|[\w-]+-per-node)(?![\w-])(\s*[:=])?[\s,]*(.*?)[\s",]*', re.ASCII | re.IGNORECASE
-)
+_FACT = re.compile(r'[ \t"]*#+\s*(nodes|servers|days|[\w-]+-per-node)(?![\w-])(\s*[:=])?', re.ASCII | re.IGNORECASE)
 _SEVERAL = re.compile(r"[][{},;\s]")
 
 
@@ -130,18 +128,21 @@ def comments(content: bytes) -> dict[str, float]:
     """
     facts: dict[str, float] = {}
     for number, line in enumerate(content.decode("utf-8-sig", "replace").splitlines(), 1):
-        said = _FACT.fullmatch(line)
-        # "# nodes failed" are words that begin so by chance.
-        if said is None or not (said[2] or any(map(str.isdigit, said[3]))):
+        said = _FACT.match(line)
+        if said is None:
             continue
+        # Table calculators put comments into quotes, and commas behind.
+        text = line[said.end() :].strip(' \t",')
+        if not (said[2] or any(map(str.isdigit, text))):
+            continue  # words that begin so by chance, as in "# nodes failed"
         name = said[1].lower()
         name = "nodes" if name == "servers" else name
         try:
-            value = parse_number(said[3])
+            value = parse_number(text)
         except ValueError as error:
-            raise FaultError(f"line {number}: # {name} {said[3]}: give a number alone, as in # {name} 20") from error
+            raise FaultError(f"line {number}: # {name} {text}: give a number alone, as in # {name} 20") from error
         if facts.setdefault(name, value) != value:
-            raise FaultError(f"line {number}: # {name} {said[3]}: a line above says {facts[name]:g}; leave one out")
+            raise FaultError(f"line {number}: # {name} {text}: a line above says {facts[name]:g}; leave one out")
     return facts
 
 
