@@ -202,8 +202,6 @@ def test_letters_that_a_font_lacks_are_no_warning(call, tmp_path):
         "help", f"; {sys.executable} -W error -c 'from recycle.cli import main; main()' show named.json --figure a.pdf"
     )
     assert (done.returncode, b"Warning" in done.stderr) == (0, False)
-    done = call("study", "-o out", PYTHONWARNINGS="error")
-    assert (done.returncode, b"Warning" in done.stderr) == (0, False)
 
 
 @given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff\0"), min_size=1))
