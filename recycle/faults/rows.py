@@ -19,7 +19,7 @@ from recycle.faults.errors import FaultError
 from recycle.files import from_json
 
 UNITS = {"days": 86_400.0, "hours": 3_600.0, "minutes": 60.0, "seconds": 1.0, "ms": 0.001}
-FORMS = "time,remove|add,server; node,start_days,end_days; hours,live; or JSON with node_id, event_time and event_type"
+FORMS = "node,start_days,end_days; hours,live; or JSON with node_id, event_time and event_type"
 Fields: TypeAlias = tuple[int, list[str]]
 
 DATE, LATEST = 3e8, 1e10
