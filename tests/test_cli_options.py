@@ -12,7 +12,7 @@ from recycle.plan.document import save_plan
 
 JOB = {"--pipelines", "--stages", "--micro-batches"}
 SEARCH = {"--routing", "--optimizer", "--backward", "--seed"}
-WRITTEN = {"--svg", "--figure", "--html", "--trace", "--losses", "--csv", "--torch"}
+WRITTEN = {"--svg", "--html", "--trace", "--losses", "--csv", "--torch"}
 EVERY = None
 
 PLAN = {"--catalogue", "--dead", "--budget", "--moves", "--prove", "--form", "--output", "--json"}

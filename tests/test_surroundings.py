@@ -191,17 +191,7 @@ def test_an_exit_status_keeps_its_meaning_whatever_becomes_of_the_streams(call, 
         assert call("check", redirected).returncode == 2
 
 
-def test_a_foreign_backend_keeps_no_picture_from_being_made(call, tmp_path):
-    assert call("show", "--figure a.png", MPLBACKEND="module://nowhere").returncode == 0
-    assert (tmp_path / "a.png").stat().st_size
-
-
 def test_letters_that_a_font_lacks_are_no_warning(call, tmp_path):
-    assert call("output", "2>/dev/null > named.json").returncode == 0
-    done = call(
-        "help", f"; {sys.executable} -W error -c 'from recycle.cli import main; main()' show named.json --figure a.pdf"
-    )
-    assert (done.returncode, b"Warning" in done.stderr) == (0, False)
     done = call("study", "-o out", PYTHONWARNINGS="error")
     assert (done.returncode, b"Warning" in done.stderr) == (0, False)
 

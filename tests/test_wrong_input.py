@@ -139,7 +139,6 @@ def test_a_folder_is_no_plan(refused, tmp_path):
         (["plan", *PAPER, "-o", "folder.json"], "folder.json: cannot be written: there is a folder of this name"),
         (["catalogue", *PAPER, "-o", "plan.json"], "plan.json: give a name that ends in .zip"),
         (["show", "plan.json", "--html", "plan.json"], "plan.json: give a name that ends in .html"),
-        (["show", "plan.json", "--figure", "plan.svg"], "plan.svg: give a name that ends in .png or .pdf"),
         (["profile", *PAPER, "-o", "plan.json"], "plan.json: give a name that ends in .toml"),
         (["plan", *PAPER, "-o", "/proc/plan.json"], "/proc/plan.json: cannot be written: No such file"),
         (["show", "plan.json", "--html", "/proc/a.html"], "/proc/a.html: cannot be written: No such file"),

@@ -298,20 +298,20 @@ class OutputFile(click.ParamType[Path]):
     ``-`` is standard output, whatever the ending.
 
     Args:
-        endings: one of which its name must have.
+        ending: that its name must have.
     """
 
     name = "file"
 
-    def __init__(self, *endings: str) -> None:
-        self._endings = endings
+    def __init__(self, ending: str) -> None:
+        self._ending = ending
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: D102 - click's contract
         _require_name(value)
         path = Path(value)
         if path != STANDARD:
-            if path.suffix.lower() not in self._endings:
-                self.fail(f"{path}: give a name that ends in {' or '.join(self._endings)}", param, ctx)
+            if path.suffix.lower() != self._ending:
+                self.fail(f"{path}: give a name that ends in {self._ending}", param, ctx)
             # Where a link leads to, the file is written.
             if not (folder := Path(os.path.realpath(path)).parent).is_dir():
                 shown = path.parent if not path.is_symlink() else folder

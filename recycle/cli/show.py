@@ -2,7 +2,7 @@
 
 import gc
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,26 +18,23 @@ from recycle.files import STANDARD, write_whole
 from recycle.plan.export import export_csv, export_torch
 from recycle.plan.plan import Plan
 from recycle.record.reading import recordings
+from recycle.view import html, svg, trace
 from recycle.view.chart import Chart, Grouping
 from recycle.view.compare import describe
-from recycle.view.files import FILE_VIEWS, FileView
 from recycle.view.panel import Panel, make_panels, summary_of
 from recycle.view.subject import Subject, load_subject
 
-Command = Callable[..., None]
+ENCODERS = {"svg": svg.encode, "html": html.encode, "trace": trace.encode}
+"""The views that are files, by their options."""
 
 MANY = 10_000
 """Instructions of which it is said what a picture costs."""
 
+MEGABYTES = 2.9e-4
+"""That an instruction takes in a picture."""
+
 LARGE = 1 << 28
 """Bytes of recordings of which it is said that they take memory."""
-
-
-def file_options(command: Command) -> Command:
-    """An option for each view that is a file."""
-    for view in reversed(FILE_VIEWS):
-        command = click.option(f"--{view.option}", type=OutputFile(*view.endings), help=view.help)(command)
-    return command
 
 
 @click.command("show", cls=Verb)
@@ -62,7 +59,9 @@ def file_options(command: Command) -> Command:
     help="How many iterations of a plan to draw (default 1), or how many of the last ones of a run (default all).",
 )
 @click.option("--list", "as_list", is_flag=True, help="One instruction per line, good for diff.")
-@file_options
+@click.option("--svg", type=OutputFile(".svg"), help="Write a picture.")
+@click.option("--html", type=OutputFile(".html"), help="Write a page to explore in a browser.")
+@click.option("--trace", type=OutputFile(".json"), help="Write a trace for Perfetto or chrome://tracing.")
 @click.option(
     "--losses",
     type=OutputFile(".svg"),
@@ -98,8 +97,8 @@ def command(
     recycle show plan.json --html plan.html
     recycle show run --losses losses.svg --against undisturbed
     """
-    wanted = [(view, target) for view in FILE_VIEWS if (target := files[view.option]) is not None]
-    refuse_places([*(target for _, target in wanted), *filter(None, (losses, csv, torch))], as_list, as_json)
+    wanted = {name: target for name in ENCODERS if (target := files[name]) is not None}
+    refuse_places([*wanted.values(), *filter(None, (losses, csv, torch))], as_list, as_json)
     if torch is None:
         refuse_unread("what is written without --torch", "--pipeline")
     if not (wanted or as_json) and (as_list or csv or torch or losses):
@@ -130,9 +129,9 @@ def command(
         elif as_list or not panels:
             print_lists(subjects)
         elif wanted:
-            for _, target in wanted:
+            for target in wanted.values():
                 report_console(target).print(f"written to {target}")
-            if STANDARD not in (target for _, target in wanted):
+            if STANDARD not in wanted.values():
                 for subject in subjects:
                     print_summary(subject)
         else:
@@ -200,18 +199,17 @@ def lay_out(subjects: Sequence[Subject], grouping: Grouping, *, in_files: bool) 
         return [] if stuck else make_panels(subjects, grouping)
 
 
-def write_views(wanted: Sequence[tuple[FileView, Path]], panels: Sequence[Panel]) -> None:
-    """Write files of panels, and say what large ones will cost."""
+def write_views(wanted: Mapping[str, Path], panels: Sequence[Panel]) -> None:
+    """Write files of panels, and say how large a picture becomes."""
     boxes = sum(len(row.spans) for panel in panels for row in panel.chart.rows())
-    for view, target in wanted:
-        if view.cost is not None and boxes > MANY:
-            each, unit = view.cost
-            make_console(error=True).print(
-                f"--{view.option}: {boxes:,} instructions are drawn, about {boxes * each:.0f} {unit}; "
-                "--html FILE.html has servers folded into bands"
-            )
+    if "svg" in wanted and boxes > MANY:
+        make_console(error=True).print(
+            f"--svg: {boxes:,} instructions are drawn, about {boxes * MEGABYTES:.0f} MB; "
+            "--html FILE.html has servers folded into bands"
+        )
+    for name, target in wanted.items():
         with progress_line("drawing"):
-            content = view.encode(panels, target)
+            content = ENCODERS[name](panels)
         write_whole(target, content)
 
 

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from graphlib import TopologicalSorter
 from html import escape
 from importlib import resources
-from pathlib import Path
 from string import Template
 from typing import Any, Literal
 
@@ -44,7 +43,7 @@ MOST_PROBLEMS = 50
 Live = Literal["", "run", "plans"]
 
 
-def encode(panels: Sequence[Panel], target: Path) -> bytes:
+def encode(panels: Sequence[Panel]) -> bytes:
     """The page as a file."""
     return page(panels).encode()
 

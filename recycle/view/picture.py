@@ -1,4 +1,4 @@
-"""The picture of charts: which shapes are where, in pixels. The SVG view and the paper view draw it."""
+"""The picture of charts: which shapes are where, in pixels. The SVG view draws it."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -116,7 +116,7 @@ class Picture(msgspec.Struct, frozen=True):
     shapes: tuple[Shape, ...]
 
 
-def make_picture(charts: Sequence[Chart], paces: Sequence[float] = (), most: int | None = None) -> Picture:
+def make_picture(charts: Sequence[Chart], paces: Sequence[float] = ()) -> Picture:
     """Lay out one chart, or several below each other on one time axis.
 
     Fill is the op, outline and hatch the home pipeline of re-routed work; I has an edge above, W below and B both, so
@@ -126,22 +126,18 @@ def make_picture(charts: Sequence[Chart], paces: Sequence[float] = (), most: int
     Args:
         charts: what to draw.
         paces: for each chart, how many of its time units are one of the first chart's; one each if it is empty.
-        most: how wide it may be, in pixels; numbers that it has no room for are left out.
 
     Raises:
-        UserError: it may have any width, and would be too wide to be looked at.
+        UserError: it would be too wide to be looked at.
     """
     paces = paces or [1.0] * len(charts)
     left = 34.0 + 7.4 * max((len(row.label) for chart in charts for row in chart.rows()), default=4)
     ends = [(chart.end / pace, _columns(chart)[-1] + MARGIN) for chart, pace in zip(charts, paces, strict=True)]
     end = max(end for end, _ in ends) or 1.0
     short = _short_box(charts[0])
-    if most is None:
-        _require_readable(charts, end / short)
+    _require_readable(charts, end / short)
     scale = min(BOX / short, WIDEST / end)
     width = math.ceil(max(720.0, *(left + end * scale + behind for end, behind in ends)))
-    if most is not None and width > most:
-        width, scale = most, min((most - left - behind) / (end or 1.0) for end, behind in ends)
     height, shapes = 0.0, list[Shape]()
     for chart, pace in zip(charts, paces, strict=True):
         drawing = _Drawing(chart, left, scale / pace, width)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 
 from recycle.view.chart import Chart
 from recycle.view.panel import Panel
@@ -12,7 +11,7 @@ from recycle.view.style import HOME
 FONT = "'DejaVu Sans',Verdana,Arial,sans-serif"
 
 
-def encode(panels: Sequence[Panel], target: Path) -> bytes:
+def encode(panels: Sequence[Panel]) -> bytes:
     """The picture as a file."""
     return draw([panel.chart for panel in panels], [panel.pace for panel in panels]).encode()
 

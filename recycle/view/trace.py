@@ -4,7 +4,6 @@ import math
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -72,7 +71,7 @@ def _microseconds(nanoseconds: int) -> float:
     )
 
 
-def encode(panels: Sequence[Panel], target: Path) -> bytes:
+def encode(panels: Sequence[Panel]) -> bytes:
     """A trace of one schedule, or of several side by side: a process per server, lanes for compute and transfers."""
     events: list[Event] = []
     scale = microseconds(panels[0].timeline.time_unit)

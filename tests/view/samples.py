@@ -1,7 +1,5 @@
 """Plans and runs that only the views' tests need."""
 
-from pathlib import Path
-
 import msgspec
 
 from harness.examples import QUICK
@@ -9,7 +7,6 @@ from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.planned import timeline
-from recycle.view import figure as figures
 from recycle.view.chart import make_chart
 from recycle.view.html import page
 from recycle.view.panel import Panel
@@ -60,7 +57,7 @@ def all_views(subject, grouping="stage"):
     drawn = {
         "svg": draw_svg([chart]),
         "html": page([Panel(subject.name, chart, subject.timeline)]),
-        "trace": encode([Panel("", chart, subject.timeline)], Path("trace.json")).decode(),
+        "trace": encode([Panel("", chart, subject.timeline)]).decode(),
         "list": "\n".join(listing(subject)),
     }
     for width in (20, 80):
@@ -69,11 +66,6 @@ def all_views(subject, grouping="stage"):
             assert all(line.cell_len <= width for line in lines)
             drawn[f"terminal {width} {colours}"] = "\n".join(line.plain for line in lines)
     return drawn
-
-
-def figure(plan):
-    subject = subject_of(plan, "plan")
-    return figures.encode([Panel("", make_chart(subject, subject.timeline), subject.timeline)], Path("plan.png"))
 
 
 DEAD = Server(1, 2)

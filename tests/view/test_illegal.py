@@ -15,7 +15,7 @@ from recycle.planner.make import make_plan
 from recycle.view.subject import subject_of
 from recycle.view.terminal import listing
 from tests.strategies import scheduled
-from tests.view.samples import all_views, figure
+from tests.view.samples import all_views
 
 
 def at(plan, server, change):
@@ -111,10 +111,6 @@ def test_an_order_that_deadlocks_has_no_time_line_and_is_listed(plan):
     subject = subject_of(stuck, "stuck")
     assert subject.timeline is None
     assert sum(map(len, stuck.programs.values())) == len(list(listing(subject)))
-
-
-def test_it_is_drawn_as_a_figure(plan):
-    assert figure(WRONG["an instruction twice"](plan)).startswith(b"\x89PNG")
 
 
 @settings(max_examples=40)

@@ -1,7 +1,6 @@
 import json
 from collections import Counter, defaultdict
 from itertools import accumulate, pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -27,7 +26,7 @@ NEEDED = {
 
 def events_of(*subjects):
     panels = [Panel(each.name, make_chart(each, each.timeline), each.timeline) for each in subjects]
-    return json.loads(encode(panels, Path("trace.json")))["traceEvents"]
+    return json.loads(encode(panels))["traceEvents"]
 
 
 def check(events):
@@ -166,7 +165,7 @@ def test_iterations_are_slices_of_their_own_as_long_as_they_take(staggered):
 
 def test_a_run_has_its_figures_and_its_recoveries(tmp_path):
     subject = load_subject(write_disturbed(tmp_path / "run"))
-    events = json.loads(encode(make_panels([subject], "stage"), Path("trace.json")))["traceEvents"]
+    events = json.loads(encode(make_panels([subject], "stage")))["traceEvents"]
     check(events)
     figures = [event for event in events if event["ph"] == "C"]
     assert [event["args"]["loss"] for event in figures if event["name"] == "loss"] == [4, 3, 2, 1]
