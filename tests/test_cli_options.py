@@ -12,7 +12,7 @@ from recycle.plan.document import save_plan
 
 JOB = {"--pipelines", "--stages", "--micro-batches"}
 SEARCH = {"--routing", "--optimizer", "--backward", "--seed"}
-WRITTEN = {"--svg", "--html", "--trace", "--losses", "--csv", "--torch"}
+WRITTEN = {"--svg", "--html", "--trace", "--losses", "--csv"}
 EVERY = None
 
 PLAN = {"--catalogue", "--dead", "--budget", "--moves", "--prove", "--form", "--output", "--json"}
@@ -40,7 +40,6 @@ READ = {
     ("show", "{plan}", "--svg", "out.svg"): {*WRITTEN, "--against", "--by", "--iterations", "--list", "--json"},
     ("show", "{plan}", "--csv", "out.csv"): {*WRITTEN, "--list", "--json"},
     ("show", "{plan}", "--csv", "-"): {*WRITTEN},
-    ("show", "{whole}", "--torch", "out.csv"): {*WRITTEN, "--pipeline", "--list", "--json"},
     ("show", "{plan}", "--losses", "out.svg"): {*WRITTEN, "--against", "--list", "--json"},
     ("study", "{job}"): JOB | STUDY | PRICED | {"--trace", "--servers", "--mtbf-of-job"},
     ("study", "{job}", "--mtbf-of-job", "7h", "--repair", "4h"): JOB | STUDY | PRICED | {"--mtbf-of-job", "--repair"},
@@ -66,7 +65,6 @@ GIVEN = {
     "--catalogue": "{catalogue}",
     "--against": "{plan}",
     "--by": "pipeline",
-    "--pipeline": "1",
     "--price": "2/serverh",
     "--trace": "shared-gpus",
     "--output": "-",
@@ -131,10 +129,9 @@ def test_what_a_branch_does_not_read_it_refuses_with_the_remedy(run, files, bran
 @pytest.mark.parametrize(
     ("words", "place"),
     [
-        (("--csv", "-", "--torch", "-"), "standard output"),
+        (("--csv", "-", "--svg", "-"), "standard output"),
         (("--svg", "-", "--json"), "standard output"),
         (("--list", "--json"), "standard output"),
-        (("--csv", "a.csv", "--torch", "a.csv"), "a.csv"),
         (("--svg", "a.svg", "--losses", "a.svg"), "a.svg"),
     ],
 )

@@ -12,11 +12,10 @@ import click
 from recycle.cli.console import make_console, print_json, progress_line, report_console
 from recycle.cli.losses import draw_runs
 from recycle.cli.options import Verb, json_option, load_legal_plan, refuse_unread
-from recycle.cli.parameters import Count, InputPath, OutputFile, Whole
+from recycle.cli.parameters import Count, InputPath, OutputFile
 from recycle.errors import IllegalPlan, UserError
 from recycle.files import STANDARD, write_whole
-from recycle.plan.export import export_csv, export_torch
-from recycle.plan.plan import Plan
+from recycle.plan.export import export_csv
 from recycle.record.reading import recordings
 from recycle.view import html, svg, trace
 from recycle.view.chart import Chart, Grouping
@@ -68,8 +67,6 @@ LARGE = 1 << 28
     help="Write a picture of a run's losses; with --against, print the largest difference from that run's.",
 )
 @click.option("--csv", type=OutputFile(".csv"), help="Write a plan's timed compute instructions, one per row.")
-@click.option("--torch", type=OutputFile(".csv"), help="Write a plan as a schedule for torch.distributed.pipelining.")
-@click.option("--pipeline", type=Whole(), default=0, show_default=True, help="Which pipeline --torch is made of.")
 @json_option
 def command(
     path: Path,
@@ -79,8 +76,6 @@ def command(
     as_list: bool,
     losses: Path | None,
     csv: Path | None,
-    torch: Path | None,
-    pipeline: int,
     as_json: bool,
     **files: Path | None,
 ) -> None:
@@ -90,31 +85,29 @@ def command(
     each row its bubble and its peak memory. An illegal plan is drawn with the wrong instructions marked.
 
     --csv has the columns server, chunk, op, home, micro_batch, start and end, and a row per reduction beside others.
-    --torch has a row per rank, for _PipelineScheduleRuntime; it exists for plans without re-routing. With --losses and
-    --against, the exit status is 1 if the two runs have no iteration in common.
+    With --losses and --against, the exit status is 1 if the two runs have no iteration in common.
 
     \b
     recycle show plan.json --html plan.html
     recycle show run --losses losses.svg --against undisturbed
     """
     wanted = {name: target for name in ENCODERS if (target := files[name]) is not None}
-    refuse_places([*wanted.values(), *filter(None, (losses, csv, torch))], as_list, as_json)
-    if torch is None:
-        refuse_unread("what is written without --torch", "--pipeline")
-    if not (wanted or as_json) and (as_list or csv or torch or losses):
+    refuse_places([*wanted.values(), *filter(None, (losses, csv))], as_list, as_json)
+    if not (wanted or as_json) and (as_list or csv or losses):
         refuse_unread("a list, or a file of figures,", "--by")
-    if not (wanted or as_json or as_list) and (csv or torch or losses):
+    if not (wanted or as_json or as_list) and (csv or losses):
         refuse_unread("a file of figures", "--iterations")
         if losses is None:
             refuse_unread("a file of instructions", "--against")
-    if csv is not None or torch is not None:
-        export(load_legal_plan(path), csv, torch, pipeline)
+    if csv is not None:
+        write_whole(csv, export_csv(load_legal_plan(path)).encode())
+        report_console(csv).print(f"written to {csv}")
     comparable = True
     if losses is not None:
         if len(against) > 1:
             raise UserError("--losses: it compares a run with one other; give --against once")
         comparable = draw_runs(path, against[0] if against else None, losses)
-    if any((csv, torch, losses)) and not (wanted or as_list or as_json):
+    if (csv or losses) and not (wanted or as_list or as_json):
         sys.exit(not comparable)
     if iterations is None:
         for each in (path, *against):
@@ -167,23 +160,6 @@ def refuse_places(targets: Sequence[Path], as_list: bool, as_json: bool) -> None
         if places.count(each) > 1:
             name = "standard output" if each == STANDARD else each
             raise UserError(f"{name}: two options write there; leave one of them out, or give it another file")
-
-
-def export(plan: Plan, csv: Path | None, torch: Path | None, pipeline: int) -> None:
-    """Write a plan in forms that other programs read.
-
-    Args:
-        plan: a legal one.
-        csv: where its timed compute instructions go, if anywhere.
-        torch: where its schedule for torch goes, if anywhere.
-        pipeline: which one the schedule is made of.
-    """
-    # Not every plan has a schedule for torch.
-    texts = {torch: export_torch(plan, pipeline) if torch else "", csv: export_csv(plan) if csv else ""}
-    for target, text in texts.items():
-        if target is not None:
-            write_whole(target, text.encode())
-            report_console(target).print(f"written to {target}")
 
 
 def lay_out(subjects: Sequence[Subject], grouping: Grouping, *, in_files: bool) -> list[Panel]:
