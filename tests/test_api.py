@@ -20,7 +20,7 @@ import recycle
 from harness.paths import ROOT
 from recycle.api.planned import Planned
 from recycle.cli.verbs import group
-from recycle.errors import NoPlanError, PlanFileError, UserError
+from recycle.errors import IllegalPlan, NoPlanError, PlanFileError, UserError
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.mode import ROUTING_RULES
@@ -86,6 +86,8 @@ def test_what_cannot_be_drawn_is_text_in_a_notebook(monkeypatch):
     turned = {server: tuple(reversed(program)) for server, program in plan.plan.programs.items()}
     stuck = Planned(msgspec.structs.replace(plan.plan, programs=turned))
     assert stuck._repr_svg_() is None
+    with pytest.raises(IllegalPlan, match=r"^job: the plan is illegal \(.+\); recycle check shows where$"):
+        stuck.svg()
     assert "<plan of job" in repr(stuck)
     monkeypatch.setattr("recycle.api.planned.MOST_DRAWN", 100)
     assert plan._repr_svg_() is None

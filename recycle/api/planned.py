@@ -8,6 +8,7 @@ import math
 import operator
 import os
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, get_args
 
@@ -15,9 +16,9 @@ import msgspec
 
 from recycle import jobfile
 from recycle.duration import parse_duration
-from recycle.errors import UserError
+from recycle.errors import IllegalPlan, UserError
 from recycle.job import Job, Server
-from recycle.plan.checker import check_plan
+from recycle.plan.checker import check_plan, require_legal
 from recycle.plan.document import load_plan as load_plan_file
 from recycle.plan.document import save_plan
 from recycle.plan.memory import peak_memory
@@ -155,11 +156,19 @@ class Planned:
         return explain(self.plan)
 
     def svg(self, iterations: int = 1) -> str:
-        """A picture."""
+        """A picture.
+
+        Raises:
+            IllegalPlan: ``check`` objects to it.
+        """
         return draw([each.chart for each in self._panels(iterations)])
 
     def html(self, iterations: int = 1) -> str:
-        """A page to explore in a browser."""
+        """A page to explore in a browser.
+
+        Raises:
+            IllegalPlan: ``check`` objects to it.
+        """
         return page(self._panels(iterations))
 
     def save(self, path: PathLike) -> None:
@@ -171,7 +180,9 @@ class Planned:
         save_plan(self.plan, read_path("path", path))
 
     def _panels(self, iterations: int) -> list[Panel]:
-        return make_panels([subject_of(self.plan, self.job.name, read_count("iterations", iterations, 1))], "stage")
+        count = read_count("iterations", iterations, 1)
+        require_legal(self.plan, self.job.name)
+        return make_panels([subject_of(self.plan, self.job.name, count)], "stage")
 
     def __repr__(self) -> str:
         dead = ", ".join(self.dead) or "none"
@@ -179,11 +190,12 @@ class Planned:
         return f"<plan of {self.job.name}, dead: {dead}, period {period}, bound {bound}>"
 
     def _repr_svg_(self) -> str | None:
-        """None, so that a notebook shows the text, where there is no picture or it would be of tens of megabytes."""
+        """None, so that a notebook shows the text, of an illegal plan, and where it would be of tens of megabytes."""
         if sum(map(len, self.plan.programs.values())) > MOST_DRAWN:
             return None
-        subject = subject_of(self.plan, self.job.name)
-        return None if subject.timeline is None else draw([each.chart for each in make_panels([subject], "stage")])
+        with suppress(IllegalPlan):
+            return self.svg()
+        return None
 
 
 def make_plan(

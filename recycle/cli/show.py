@@ -13,12 +13,12 @@ from recycle.cli.console import make_console, print_json, progress_line, report_
 from recycle.cli.losses import draw_runs
 from recycle.cli.options import Verb, json_option, load_legal_plan, refuse_unread
 from recycle.cli.parameters import Count, InputPath, OutputFile
-from recycle.errors import IllegalPlan, UserError
+from recycle.errors import UserError
 from recycle.files import STANDARD, write_whole
 from recycle.plan.export import export_csv
 from recycle.record.reading import recordings
 from recycle.view import html, svg, trace
-from recycle.view.chart import Chart, Grouping
+from recycle.view.chart import Grouping
 from recycle.view.compare import describe
 from recycle.view.panel import Panel, make_panels, summary_of
 from recycle.view.subject import Subject, load_subject
@@ -82,7 +82,7 @@ def command(
     """Draw PLAN: a plan file, a recording of a run (.jsonl) or the directory of a run.
 
     Without a file to write, it is drawn in the terminal: a row per server, a column per time quantum, and at the end of
-    each row its bubble and its peak memory. An illegal plan is drawn with the wrong instructions marked.
+    each row its bubble and its peak memory. An illegal plan is refused: recycle check says what is wrong with it.
 
     --csv has the columns server, chunk, op, home, micro_batch, start and end, and a row per reduction beside others.
     With --losses and --against, the exit status is 1 if the two runs have no iteration in common.
@@ -115,11 +115,12 @@ def command(
     with uncollected():
         with progress_line("reading"):
             subjects = [load_subject(each, iterations) for each in (path, *against)]
-        panels = lay_out(subjects, grouping, in_files=bool(wanted))
+        with progress_line("drawing"):
+            panels = make_panels(subjects, grouping)
         write_views(wanted, panels)
         if as_json:
-            print_figures(subjects, panels)
-        elif as_list or not panels:
+            print_json([summary(*each) for each in zip(subjects, panels, strict=True)])
+        elif as_list:
             print_lists(subjects)
         elif wanted:
             for target in wanted.values():
@@ -160,19 +161,6 @@ def refuse_places(targets: Sequence[Path], as_list: bool, as_json: bool) -> None
         if places.count(each) > 1:
             name = "standard output" if each == STANDARD else each
             raise UserError(f"{name}: two options write there; leave one of them out, or give it another file")
-
-
-def lay_out(subjects: Sequence[Subject], grouping: Grouping, *, in_files: bool) -> list[Panel]:
-    """What is drawn of some plans and runs; nothing if one of them deadlocks.
-
-    Raises:
-        IllegalPlan: one deadlocks, and files are wanted.
-    """
-    stuck = [each.name for each in subjects if each.timeline is None]
-    if stuck and in_files:
-        raise IllegalPlan(f"{stuck[0]} deadlocks, so its instructions have no times to draw; --list shows their order")
-    with progress_line("drawing"):
-        return [] if stuck else make_panels(subjects, grouping)
 
 
 def write_views(wanted: Mapping[str, Path], panels: Sequence[Panel]) -> None:
@@ -229,37 +217,29 @@ def print_summary(subject: Subject) -> None:
 
 
 def print_lists(subjects: Sequence[Subject]) -> None:
-    """Print instructions line by line, and before them what is wrong with them as a whole."""
+    """Print instructions line by line."""
     from recycle.view.terminal import listing
 
     console = make_console(color=False)
     for subject in subjects:
-        if subject.timeline is None:
-            console.print(f"# {subject.name} deadlocks: its instructions have no times, and this is their order")
         console.out("\n".join(listing(subject)), highlight=False)
 
 
-def print_figures(subjects: Sequence[Subject], panels: Sequence[Panel]) -> None:
-    """Print what is at the heads of drawings, for other programs."""
-    charts: Sequence[Chart | None] = [panel.chart for panel in panels] or [None] * len(subjects)
-    print_json([summary(subject, chart) for subject, chart in zip(subjects, charts, strict=True)])
-
-
-def summary(subject: Subject, chart: Chart | None) -> dict[str, Any]:
+def summary(subject: Subject, panel: Panel) -> dict[str, Any]:
     """The figures at the head of a drawing, for other programs; times in the job's unit."""
+    chart, history = panel.chart, subject.history
     return {
         "name": subject.name,
-        "source": subject.timeline.source if subject.timeline else None,
-        "time_unit": chart.time_unit if chart else None,
-        "period": chart.period if chart else None,
-        "problems": subject.problems,
+        "source": subject.timeline.source,
+        "time_unit": chart.time_unit,
+        "period": chart.period,
         "windows": [
             {"stage": each.stage, "iteration": each.iteration, "start": each.start, "end": each.end}
-            for each in (chart.windows if chart else ())
+            for each in chart.windows
         ],
-        "deaths": subject.history.deaths if subject.history else (),
-        "changes": subject.history.changes if subject.history else (),
-        "costs": [subject.history.cost(each.view.epoch) for each in subject.history.changes] if subject.history else (),
+        "deaths": history.deaths if history else (),
+        "changes": history.changes if history else (),
+        "costs": [history.cost(each.view.epoch) for each in history.changes] if history else (),
         "copies": subject.copies,
         "servers": [
             {
@@ -271,7 +251,7 @@ def summary(subject: Subject, chart: Chart | None) -> dict[str, Any]:
                 "peak_memory": row.peak,
                 "moved": {str(server): units for server, units in row.moved.items()},
             }
-            for row in (chart.rows() if chart else ())
+            for row in chart.rows()
         ],
     }
 

@@ -38,7 +38,6 @@ PAGE = resources.files("recycle.view") / "page"
 CHANGES = ("", "new", "moved", "reordered")
 PHASES = (Op.F, Op.I, Op.W)
 OPS = tuple(Op)
-MOST_PROBLEMS = 50
 
 Live = Literal["", "run", "plans"]
 
@@ -109,8 +108,6 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "name": panel.name,
         "title": chart.title,
         "facts": chart.facts,
-        "problems": chart.problems[:MOST_PROBLEMS],
-        "moreProblems": max(0, len(chart.problems) - MOST_PROBLEMS),
         "pace": panel.pace,
         "end": chart.end,
         "barrier": chart.barrier,
@@ -143,11 +140,6 @@ def _panel(panel: Panel) -> dict[str, Any]:
         )
         if panel.comparison
         else "",
-        "wrong": {
-            str(place): chart.wrong[span.server, span.index]
-            for place, span in enumerate(spans if chart.wrong else ())
-            if (span.server, span.index) in chart.wrong
-        },
         "transfers": _columns([span for row in rows for span in row.transfers]),
         "samples": {
             "time": _times([sample.time for each in held for sample in each]),

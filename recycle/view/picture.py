@@ -13,7 +13,7 @@ from recycle.plan.instruction import Op
 from recycle.record.timeline import Outage, Span
 from recycle.view.amounts import brief_time, held_text, round_step
 from recycle.view.chart import Chart, Row, RowGroup, phases, share, whereabouts
-from recycle.view.style import BACK, EDGES, FILL, HOME, INK, MEANING, PALE, PAUSE, VOID, WRONG, home_color, label
+from recycle.view.style import BACK, EDGES, FILL, HOME, INK, MEANING, PALE, PAUSE, VOID, home_color, label
 from recycle.wording import BYTES, MICROSECONDS, number, time_text
 
 BOX = 22.0
@@ -231,9 +231,6 @@ class _Drawing:
         for line in lines:
             self.bottom += 18
             yield Text(12, self.bottom, line, size=12)
-        for problem in chart.objections():
-            self.bottom += 18
-            yield Text(12, self.bottom, problem, color=WRONG, bold=True)
         self.bottom += 10
 
     def _grid(self, axis: float, bottom: float) -> Iterator[Shape]:
@@ -278,13 +275,12 @@ class _Drawing:
             yield Group("void", f"{row.server}: void, what it computed here died with it", (lost,))
         for index, span in enumerate(row.spans):
             void = index in row.void
-            if void or span.end > span.start or (row.server, span.index) in chart.wrong:
+            if void or span.end > span.start:
                 yield self._box(row, span, y, void=void)
 
     def _box(self, row: Row, span: Span, y: float, *, void: bool) -> Group:
         instruction, op = span.instruction, span.instruction.op
         x, width = self._x(span.start), max(2.0, (span.end - span.start) * self._scale)
-        objection = self._chart.wrong.get((row.server, span.index))
         begin, end = (brief_time(time, self._chart.time_unit) for time in (span.start, span.end))
         title = f"{instruction} on {row.server}: {MEANING[op]}, {begin} to {end}"
         shapes: list[Shape] = [*_filled(op, x + 0.5, y, width - 1, ROW)]
@@ -298,10 +294,6 @@ class _Drawing:
         if width >= 6.2 * len(text):
             shapes.append(Text(x + width / 2, y + 15, text, "middle", 10.5, INK[op], halo != "", halo))
         title += "; void: the iteration was made again" if void else ""
-        if objection:
-            title += f"; WRONG: {objection}"
-            shapes.append(Box(x, y, width, ROW, edge=WRONG))
-            shapes += (Line(((x, y + off), (x + width, y + ROW - off)), WRONG, 2.5) for off in (0, ROW))
         return Group("box", title, tuple(shapes), PALE if void else 1.0)
 
     def _outage(self, row: Row, outage: Outage, y: float) -> Group:

@@ -191,15 +191,13 @@ def draw(
 def listing(subject: Subject) -> Iterator[str]:
     """One instruction per line, server by server in the order of the program; of a run, in that of the starts.
 
-    A wrong one is followed by what is wrong. There are no times, so that diff shows changes of order alone.
+    There are no times, so that diff shows changes of order alone.
     """
-    wrong = {(each.server, each.index): each.message for each in subject.violations}
     if subject.plan is not None:
         for server in sorted(subject.plan.programs):
-            for index, instruction in enumerate(subject.plan.programs[server]):
-                objection = wrong.get((server, index))
-                yield f"{server} {instruction}" + (f"    WRONG: {objection}" if objection else "")
-    elif subject.timeline is not None:
+            for instruction in subject.plan.programs[server]:
+                yield f"{server} {instruction}"
+    else:
         for span in subject.timeline.spans:
             yield f"{span.server} {span.iteration} {span.instruction}"
 
@@ -207,7 +205,6 @@ def listing(subject: Subject) -> Iterator[str]:
 def _draw(chart: Chart, scale: Scale, frame: Frame, colours: Colours) -> list[Text]:
     color = colours != "none"
     head = [Text(chart.title, style="bold"), Text(_facts(chart))]
-    head += [Text(text, style="bold red" if color else "") for text in chart.objections()]
     lines: list[Text] = []
     heading = " bubble  memory"[: frame.tail].rjust(frame.tail) if frame.tail else ""
     lines.append(Text(" " * frame.labels + _axis(chart, scale) + heading, style="dim"))
@@ -243,9 +240,8 @@ def _cells(chart: Chart, row: Row, scale: Scale, colours: Colours) -> Iterator[t
         if place in row.void:
             yield VOID * (last - first), "dim"
             continue
-        wrong = (row.server, span.index) in chart.wrong
         color = colours != "none"
-        yield _text(row, span, last - first, color, wrong), _style(row, span, wrong, colours) if color else ""
+        yield _text(row, span, last - first, color), _style(row, span, colours) if color else ""
     yield from _signs(gap[at:])
 
 
@@ -286,7 +282,7 @@ def _signs(gap: str) -> Iterator[tuple[str, str]]:
         yield "".join(run), {DEAD: "red", WAITING: "yellow"}.get(sign, "dim")
 
 
-def _text(row: Row, span: Span, columns: int, color: bool, wrong: bool) -> str:
+def _text(row: Row, span: Span, columns: int, color: bool) -> str:
     instruction = span.instruction
     rerouted = row.rerouted(instruction)
     letter, numbered = LETTER[instruction.op], instruction.op.is_compute
@@ -302,17 +298,13 @@ def _text(row: Row, span: Span, columns: int, color: bool, wrong: bool) -> str:
     text = name[-columns:] if color and numbered else (letter + name)
     if not color and len(text) > columns:
         text = letter
-    if wrong and not color:
-        text = "!" + text[1:]
     fill = " " if color else "-"
     return text[:columns].ljust(columns, fill)
 
 
-def _style(row: Row, span: Span, wrong: bool, colours: Colours) -> str:
+def _style(row: Row, span: Span, colours: Colours) -> str:
     instruction = span.instruction
     style = _paint(instruction.op, colours)
-    if wrong:
-        return "bold white on red"
     return f"bold underline {style}" if row.rerouted(instruction) else style
 
 

@@ -28,7 +28,7 @@ def small(pipelines=1, stages=1, micro_batches=1, failed=(), name="small", laten
 
 def chart_of(plan, iterations=1, grouping="stage"):
     subject = subject_of(plan, "plan", iterations)
-    return make_chart(subject, subject.timeline, grouping)
+    return make_chart(subject, grouping)
 
 
 def measured(plan, iterations=2, unit="ms", pace=12.5):
@@ -53,7 +53,7 @@ def measured(plan, iterations=2, unit="ms", pace=12.5):
 
 def all_views(subject, grouping="stage"):
     """A subject in every view, as text."""
-    chart = make_chart(subject, subject.timeline, grouping)
+    chart = make_chart(subject, grouping)
     drawn = {
         "svg": draw_svg([chart]),
         "html": page([Panel(subject.name, chart, subject.timeline)]),

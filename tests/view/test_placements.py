@@ -41,7 +41,7 @@ def test_a_trace_has_a_slice_for_every_transfer(plan):
 
 def test_every_view_can_draw_it(plan):
     subject = subject_of(plan, "plan")
-    panel = Panel(subject.name, make_chart(subject, subject.timeline), subject.timeline)
+    panel = Panel(subject.name, make_chart(subject), subject.timeline)
     for view in (svg, html, trace):
         assert view.encode([panel])
     limits = {row.limit for row in panel.chart.rows()}

@@ -83,26 +83,24 @@ def test_a_summary_as_json(ran):
     out = ran("show", STAGGERED, "--json")
     summary = json.loads(out)[0]
     assert summary["period"] == 30
-    assert summary["problems"] == []
     dead = next(server for server in summary["servers"] if server["dead"])
     assert dead["moved"] == {"W0_2": ["1", "3", "5"], "W2_2": ["0", "2", "4"]}
 
 
-def test_an_illegal_plan_is_drawn_with_the_message_at_the_head(ran, illegal):
-    out = ran("show", illegal)
-    assert "ILLEGAL: the plan says period 1" in out
-    assert "W0_0" in out
-
-
-def test_an_order_that_deadlocks_is_listed_and_no_file_is_made_of_it(run, ran, stuck, tmp_path):
-    out = ran("show", stuck)
-    assert "deadlocks" in out.splitlines()[0]
-    assert "WRONG: " in out
-    status, _, err = run("show", stuck, "--svg", tmp_path / "a.svg")
-    assert status == 1
-    assert "deadlocks" in err
+@pytest.mark.parametrize("form", [(), ("--list",), ("--json",), ("--svg", "a.svg"), ("--csv", "-")])
+def test_an_illegal_plan_is_refused_in_every_form(run, illegal, stuck, tmp_path, monkeypatch, form):
+    monkeypatch.chdir(tmp_path)
+    for path in (illegal, stuck):
+        status, out, err = run("show", path, *form)
+        assert (status, out, err.count("\n")) == (1, "", 1)
+        assert f"{path}: the plan is illegal (" in err
+        assert "recycle check shows where" in err
     assert not (tmp_path / "a.svg").exists()
-    assert run("show", stuck, "--json")[0] == 0
+
+
+def test_an_illegal_plan_is_not_tried(run, illegal):
+    status, _, err = run("watch", illegal, "--port", 0)
+    assert (status, "recycle check shows where" in err) == (1, True)
 
 
 @pytest.mark.parametrize("option", ["--svg", "--html", "--trace"])

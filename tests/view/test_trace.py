@@ -26,7 +26,7 @@ NEEDED = {
 
 
 def events_of(*subjects):
-    panels = [Panel(each.name, make_chart(each, each.timeline), each.timeline) for each in subjects]
+    panels = [Panel(each.name, make_chart(each), each.timeline) for each in subjects]
     return json.loads(encode(panels))["traceEvents"]
 
 
