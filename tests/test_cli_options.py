@@ -33,7 +33,6 @@ READ = {
     ("check", "{plan}"): EVERY,
     ("check", "{plan}", "--against", "{plan}"): EVERY,
     ("explain", "{plan}"): EVERY,
-    ("explain", "{whole}"): {"--json"},
     ("show", "{plan}"): {*WRITTEN, "--against", "--by", "--iterations", "--list", "--json"},
     ("show", "{plan}", "--list"): {*WRITTEN, "--against", "--iterations", "--list"},
     ("show", "{plan}", "--json"): {*WRITTEN, "--against", "--by", "--iterations", "--json"},
@@ -56,7 +55,7 @@ READ = {
 GIVEN = {
     **dict.fromkeys(("--pipelines", "--stages", "--micro-batches", "--moves", "--seed", "--iterations"), "2"),
     **dict.fromkeys(("--layers", "--servers", "--gpus-per-server"), "16"),
-    **dict.fromkeys(("--budget", "--prove", "--mtbf", "--mttr", "--repair"), "1s"),
+    **dict.fromkeys(("--budget", "--prove", "--repair"), "1s"),
     "--routing": "free",
     "--optimizer": "global",
     "--backward": "fused",

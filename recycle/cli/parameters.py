@@ -261,16 +261,6 @@ DURATION = Parsed("duration", parse_duration)
 """A duration such as 500ms, 2s, 1m or 5 (seconds), in seconds."""
 
 
-def _above_zero(text: str) -> float:
-    if not (seconds := parse_duration(text)):
-        raise UserError(f"{text!r}: give a time above 0")
-    return seconds
-
-
-TIME = Parsed("duration", _above_zero)
-"""The same, and not 0."""
-
-
 def _require_name(text: Any) -> None:
     """Refuse an empty path, as of a variable of the shell that is not set: it would be that of this folder."""
     if not str(text):
