@@ -178,14 +178,13 @@ def write_views(wanted: Mapping[str, Path], panels: Sequence[Panel]) -> None:
 
 
 def print_panels(panels: Sequence[Panel]) -> None:
-    """Draw in the terminal; letters where it has no colours."""
-    from recycle.view.terminal import Colours, draw
+    """Draw in the terminal; letters where it has few colours, or none."""
+    from recycle.view.terminal import draw
 
     console = make_console()
-    colours: Colours = "few" if console.color_system in ("standard", "windows") else "full"
-    if console.color_system is None or console.no_color:
-        colours = "none"
-    drawn = draw([panel.chart for panel in panels], console.width, colours, [panel.pace for panel in panels])
+    # Sixteen colours do not tell the instructions apart.
+    color = console.color_system in ("256", "truecolor") and not console.no_color
+    drawn = draw([panel.chart for panel in panels], console.width, [panel.pace for panel in panels], color=color)
     for panel, lines in zip(panels, drawn, strict=True):
         if len(panels) > 1:
             console.print(f"{panel.name}:", style="bold")

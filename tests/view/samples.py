@@ -61,10 +61,10 @@ def all_views(subject, grouping="stage"):
         "list": "\n".join(listing(subject)),
     }
     for width in (20, 80):
-        for colours in ("none", "few", "full"):
-            [lines] = draw_terminal([chart], width, colours)
+        for color in (False, True):
+            [lines] = draw_terminal([chart], width, color=color)
             assert all(line.cell_len <= width for line in lines)
-            drawn[f"terminal {width} {colours}"] = "\n".join(line.plain for line in lines)
+            drawn[f"terminal {width} {color}"] = "\n".join(line.plain for line in lines)
     return drawn
 
 
