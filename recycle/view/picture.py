@@ -83,6 +83,7 @@ class Text(msgspec.Struct, frozen=True):
         color: of its letters.
         bold: whether they are.
         halo: the colour of what surrounds them; none if it is empty.
+        turned: whether it goes upwards.
     """
 
     x: float
@@ -93,6 +94,7 @@ class Text(msgspec.Struct, frozen=True):
     color: str = DARK
     bold: bool = False
     halo: str = ""
+    turned: bool = False
 
 
 class Group(msgspec.Struct, frozen=True):

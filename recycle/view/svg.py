@@ -51,10 +51,11 @@ def _drawn(shape: Shape) -> str:
         case Group(kind, title, shapes, pale):
             said = _element("title", {}, escape(title)) if title else ""
             return _element("g", {"class": kind, **_unless("opacity", pale, 1)}, said + "".join(map(_drawn, shapes)))
-        case Text(x, y, content, anchor, size, color, bold, halo):
+        case Text(x, y, content, anchor, size, color, bold, halo, turned):
             look = {**_unless("text-anchor", anchor, "start"), **_unless("font-size", size, SIZE)}
             look |= {**_unless("fill", color, DARK), **({"font-weight": "bold"} if bold else {})}
             look |= {"stroke": halo, "stroke-width": 3.5, "paint-order": "stroke"} if halo else {}
+            look |= {"transform": f"rotate(-90 {_text(x)} {_text(y)})"} if turned else {}
             return _element("text", {"x": x, "y": y, **look}, escape(content))
         case Line(points, color, thick, dashed, filled):
             path = "M" + "L".join(f"{_text(x)} {_text(y)}" for x, y in points)
