@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, get_args
+from typing import Any, SupportsFloat, SupportsIndex, get_args
 
 import msgspec
 
@@ -32,11 +32,6 @@ from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import subject_of
 from recycle.view.svg import draw
 
-if TYPE_CHECKING:
-    from msgspec import StructMeta
-else:
-    StructMeta = type(msgspec.Struct)
-
 PathLike = str | os.PathLike[str]
 
 MODES: Mapping[str, Collection[str]] = {
@@ -52,26 +47,8 @@ MOST_DRAWN = 20_000
 """Instructions of a plan that a notebook draws without being asked."""
 
 
-class JobType(StructMeta):
-    """What makes ``recycle.Job`` a type of which every job is an instance, made from the keys of a job file."""
-
-    def __call__(cls, pipelines: int, stages: int, micro_batches: int, **keys: Any) -> Job:  # noqa: D102, N805 - of a type
-        return make_job(pipelines, stages, micro_batches, **keys)
-
-    def __instancecheck__(cls, instance: object) -> bool:  # noqa: N805 - of a type
-        return isinstance(instance, Job)
-
-
-class JobOfKeys(Job, frozen=True, metaclass=JobType):
-    """A training job, ``recycle.Job``: ``make_job`` says what it is made from, ``recycle.job.Job`` what it has."""
-
-    if TYPE_CHECKING:  # checkers take no account of a type that makes its instances otherwise
-
-        def __init__(self, pipelines: int, stages: int, micro_batches: int, **keys: Any) -> None: ...
-
-
 def make_job(pipelines: int, stages: int, micro_batches: int, **keys: Any) -> Job:
-    """A job from the keys of a job file, all of which docs/reference/job-file.md lists.
+    """``recycle.Job``: a job from the keys of a job file, all of which docs/reference/job-file.md lists.
 
     Args:
         pipelines: the data-parallel degree.
@@ -261,7 +238,7 @@ def read_job(job: Job) -> Job:
         UserError: it is none.
     """
     if not isinstance(job, Job):
-        raise UserError(f"job is {job!r}: give a recycle.Job, or what recycle.load_job returns")
+        raise UserError(f"job is {job!r}: give what recycle.Job or recycle.load_job returns")
     return job
 
 
