@@ -1,7 +1,6 @@
 """The console: the only place that prints. Reports go to standard output, progress and errors to standard error."""
 
 import sys
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
 
 PACE = 10.0
 """Seconds between two lines of progress where they stay, as in a file."""
-
-FIRST = 2.0
-"""Seconds after which there is a line of progress even if nothing has changed."""
 
 
 class Show(Protocol):
@@ -97,8 +93,8 @@ def _number(character: str) -> str:
 def progress_line(text: str, *, counted: bool = False) -> Iterator[Show]:
     """A line on standard error that says, for the length of a block, how a search stands and how long it has taken.
 
-    Without a terminal, it is printed when its text first changes, after ``FIRST`` seconds at the latest, then once in
-    ``PACE`` seconds, and at the end as it was last.
+    Without a terminal, it is printed when its text first changes, then once in ``PACE`` seconds if it has changed, and
+    at the end as it was last.
 
     Args:
         text: what it says at first.
@@ -116,7 +112,6 @@ def progress_line(text: str, *, counted: bool = False) -> Iterator[Show]:
         number = progress.add_task(text, total=None)
         task = progress.tasks[number]
         printed, due = text, 0.0
-        printing, over = threading.Lock(), threading.Event()
 
         def say() -> None:
             nonlocal printed, due
@@ -126,25 +121,11 @@ def progress_line(text: str, *, counted: bool = False) -> Iterator[Show]:
 
         def show(text: str, done: int = 0, total: int | None = None) -> None:
             progress.update(number, description=text, completed=done, total=total)
-            with printing:
-                if not console.is_terminal and text != printed and (task.elapsed or 0.0) >= due:
-                    say()
+            if not console.is_terminal and text != printed and (task.elapsed or 0.0) >= due:
+                say()
 
-        def remind() -> None:
-            while not over.wait(max(due, FIRST) - (task.elapsed or 0.0)):
-                with printing:
-                    if (task.elapsed or 0.0) >= max(due, FIRST):
-                        say()
-
-        reminder = threading.Thread(target=remind, name="progress", daemon=True)
-        if not console.is_terminal:
-            reminder.start()
         try:
             yield show
         finally:
-            over.set()
-            if not console.is_terminal:
-                # What comes next may fork.
-                reminder.join()
-                if task.description != printed:
-                    say()
+            if not console.is_terminal and task.description != printed:
+                say()
