@@ -1,5 +1,6 @@
 """The console: the only place that prints. Reports go to standard output, progress and errors to standard error."""
 
+import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -48,11 +49,6 @@ def make_console(*, error: bool = False, color: bool = True) -> "Console":
     return PlainConsole(file=file, no_color=no_color, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
-def is_read_by_eye() -> bool:
-    """Whether standard output is a terminal, which thousands of lines are of no use in."""
-    return sys.stdout.isatty()
-
-
 class _Spared:
     """A stream without which its writer goes on: what cannot be written is left out.
 
@@ -77,16 +73,8 @@ class _Spared:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    # In JSON, what is not to be seen stands in strings alone, where it can be told by its number.
-    click.echo("".join(each if each == "\n" or each.isprintable() else _number(each) for each in text))
-
-
-def _number(character: str) -> str:
-    """A character as JSON can write any."""
-    pairs = character.encode("utf-16-be")
-    return "".join(f"\\u{pairs[at : at + 2].hex()}" for at in range(0, len(pairs), 2))
+    """One JSON document on standard output, in ASCII."""
+    click.echo(json.dumps(msgspec.json.decode(msgspec.json.encode(value)), indent=2))
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import gc
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,6 @@ from recycle.view.subject import Subject, load_subject
 
 ENCODERS = {"svg": svg.encode, "html": html.encode, "trace": trace.encode}
 """The views that are files, by their options."""
-
-MANY = 10_000
-"""Instructions of which it is said what a picture costs."""
-
-MEGABYTES = 2.9e-4
-"""That an instruction takes in a picture."""
 
 LARGE = 1 << 28
 """Bytes of recordings of which it is said that they take memory."""
@@ -117,7 +111,10 @@ def command(
             subjects = [load_subject(each, iterations) for each in (path, *against)]
         with progress_line("drawing"):
             panels = make_panels(subjects, grouping)
-        write_views(wanted, panels)
+        for name, target in wanted.items():
+            with progress_line("drawing"):
+                content = ENCODERS[name](panels)
+            write_whole(target, content)
         if as_json:
             print_json([summary(*each) for each in zip(subjects, panels, strict=True)])
         elif as_list:
@@ -161,20 +158,6 @@ def refuse_places(targets: Sequence[Path], as_list: bool, as_json: bool) -> None
         if places.count(each) > 1:
             name = "standard output" if each == STANDARD else each
             raise UserError(f"{name}: two options write there; leave one of them out, or give it another file")
-
-
-def write_views(wanted: Mapping[str, Path], panels: Sequence[Panel]) -> None:
-    """Write files of panels, and say how large a picture becomes."""
-    boxes = sum(len(row.spans) for panel in panels for row in panel.chart.rows())
-    if "svg" in wanted and boxes > MANY:
-        make_console(error=True).print(
-            f"--svg: {boxes:,} instructions are drawn, about {boxes * MEGABYTES:.0f} MB; "
-            "--html FILE.html has servers folded into bands"
-        )
-    for name, target in wanted.items():
-        with progress_line("drawing"):
-            content = ENCODERS[name](panels)
-        write_whole(target, content)
 
 
 def print_panels(panels: Sequence[Panel]) -> None:
