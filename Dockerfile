@@ -6,7 +6,7 @@ FROM python:3.12-slim
 COPY pyproject.toml hatch_build.py README.md LICENSE /src/
 COPY recycle /src/recycle
 COPY scripts/constraints.txt /src/scripts/
-RUN pip install --no-cache-dir -c /src/scripts/constraints.txt "/src[plan,train,figures]"
+RUN pip install --no-cache-dir -c /src/scripts/constraints.txt "/src[plan,train]"
 # As the first process of a container, tini passes signals on and waits for orphans.
 RUN apt-get update && apt-get install -y --no-install-recommends tini && rm -rf /var/lib/apt/lists/*
 WORKDIR /work

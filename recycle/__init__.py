@@ -18,11 +18,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from recycle.api.planned import JobOfKeys as Job
     from recycle.api.planned import Planned, load_job, load_plan, make_plan
+    from recycle.api.planned import make_job as Job  # noqa: N812 - it makes jobs as a type would
     from recycle.api.routing import register_routing
     from recycle.api.runs import RecordedRun, read_run
-    from recycle.api.studies import PlanCatalogue, compare_policies, make_catalogue, simulate, sweep
+    from recycle.api.studies import PlanCatalogue, compare_policies, make_catalogue
 
 __all__ = [
     "Job",
@@ -37,16 +37,12 @@ __all__ = [
     "make_plan",
     "read_run",
     "register_routing",
-    "simulate",
-    "sweep",
 ]
 _STUDIES, _RUNS = "recycle.api.studies", "recycle.api.runs"
 _PLACES = {
-    "sweep": "recycle.api.studies",
     "PlanCatalogue": _STUDIES,
     "compare_policies": _STUDIES,
     "make_catalogue": _STUDIES,
-    "simulate": _STUDIES,
     "RecordedRun": _RUNS,
     "read_run": _RUNS,
     "register_routing": "recycle.api.routing",
@@ -58,7 +54,7 @@ def __getattr__(name: str) -> "Any":
 
     if name not in __all__:
         raise AttributeError(f"module 'recycle' has no attribute {name!r}")
-    return getattr(import_module(_PLACES.get(name, "recycle.api.planned")), "JobOfKeys" if name == "Job" else name)
+    return getattr(import_module(_PLACES.get(name, "recycle.api.planned")), "make_job" if name == "Job" else name)
 
 
 def __dir__() -> list[str]:

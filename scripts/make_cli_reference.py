@@ -49,22 +49,6 @@ eval "$(_RECYCLE_COMPLETE=bash_source recycle)"
 ```
 """
 
-TAIL = """\
-## A schedule for torch
-
-`recycle show plan.json --torch schedule.csv` writes one pipeline as a schedule that torch loads. It is for plans
-without re-routing, and protects no run from failures. In a job of P ranks:
-
-```python
-from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
-
-schedule = _PipelineScheduleRuntime([stage], n_microbatches, loss_fn=loss)
-schedule._load_csv("schedule.csv", format="compute_only")
-```
-"""
-
-
 NAMED = re.compile(r"docs/[\w/-]+\.md")
 EXTRA = re.compile(r"\s*\[([^\[\]]*)\]$")
 """What click writes behind the meaning of an option."""
@@ -176,7 +160,7 @@ def flags() -> Iterator[str]:
 def make_page() -> str:
     """The whole page."""
     verbs = [part for name in (*FIRST, *MORE) for part in section(name)]
-    return "\n\n".join([HEAD.rstrip(), *verbs, *flags(), TAIL.rstrip()]) + "\n"
+    return "\n\n".join([HEAD.rstrip(), *verbs, *flags()]) + "\n"
 
 
 if __name__ == "__main__":

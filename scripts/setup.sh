@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 
 # setup EXTRAS: EXTRAS is a comma-separated list of this project's extras.
-everything=plan,figures,train,test,tools
+everything=plan,train,test,tools
 setup() {
     local python=${PYTHON:-python3.11}
     command -v "$python" >/dev/null || python=python3

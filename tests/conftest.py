@@ -80,8 +80,6 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Call the command line in a terminal of 100 columns; gives exit status, standard output and standard error."""
     monkeypatch.setenv("COLUMNS", "100")
-    # On a busy machine anything may take long enough to say so.
-    monkeypatch.setattr("recycle.cli.console.FIRST", 3600.0)
 
     def call(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["recycle", *map(str, arguments)])

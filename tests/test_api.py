@@ -20,7 +20,7 @@ import recycle
 from harness.paths import ROOT
 from recycle.api.planned import Planned
 from recycle.cli.verbs import group
-from recycle.errors import NoPlanError, PlanFileError, UserError
+from recycle.errors import IllegalPlan, NoPlanError, PlanFileError, UserError
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.mode import ROUTING_RULES
@@ -82,6 +82,8 @@ def test_what_cannot_be_drawn_is_text_in_a_notebook(monkeypatch):
     turned = {server: tuple(reversed(program)) for server, program in plan.plan.programs.items()}
     stuck = Planned(msgspec.structs.replace(plan.plan, programs=turned))
     assert stuck._repr_svg_() is None
+    with pytest.raises(IllegalPlan, match=r"^job: the plan is illegal \(.+\); recycle check shows where$"):
+        stuck.svg()
     assert "<plan of job" in repr(stuck)
     monkeypatch.setattr("recycle.api.planned.MOST_DRAWN", 100)
     assert plan._repr_svg_() is None
@@ -91,26 +93,6 @@ def test_a_job_file_and_its_keys_give_the_same_job(tmp_path):
     path = tmp_path / "job.toml"
     path.write_text("pipelines = 3\nstages = 4\nmicro_batches = 6\n[costs]\noptimizer = 3\n[memory]\nlimit = 6\n")
     assert recycle.load_job(path) == recycle.load_job(str(path)) == recycle.Job(**PAPER)
-
-
-def test_a_sweep_is_a_table():
-    told = []
-    note = lambda done, total: told.append((done, total))  # noqa: E731 - one line is enough
-    rows = recycle.sweep(recycle.Job(**PAPER), failures=range(3), budget=0.2, seed=3, progress=note)
-    assert told == [(1, 3), (2, 3), (3, 3)]
-    assert [row["failures"] for row in rows] == [0, 1, 2]
-    assert (rows[0]["of_before"], rows[0]["alive"], rows[0]["dead"]) == (1.0, 1.0, "")
-    assert rows[2]["dead"].count("W") == 2
-    assert set(rows[1]["dead"].split(", ")) < set(rows[2]["dead"].split(", "))
-    assert all(row["period"] >= row["bound"] > 0 for row in rows)
-
-
-def test_a_sweep_plans_as_it_is_told():
-    job = recycle.Job(**PAPER)
-    rows = recycle.sweep(job, [1], moves=50, seed=3, mode="fused global free")
-    planned = recycle.make_plan(job, rows[0]["dead"], moves=50, seed=3, mode="fused global free")
-    assert (rows[0]["period"], rows[0]["bound"]) == (planned.period, planned.bound)
-    assert recycle.sweep(job, [1], moves=50, seed=3)[0]["bound"] < planned.bound
 
 
 def test_a_catalogue_is_made_as_it_is_told(tmp_path):
@@ -142,7 +124,6 @@ ELSEWHERE = {
     ("verb", "function"),
     [
         ("plan", recycle.make_plan),
-        ("plan", recycle.sweep),
         ("catalogue", recycle.make_catalogue),
         ("study", recycle.compare_policies),
     ],
@@ -154,15 +135,13 @@ def test_a_function_has_the_options_of_its_verb(verb, function):
         if isinstance(each, click.Option)
     }
     wanted = {"mode" if each in MODE else each.replace("-", "_") for each in options - ELSEWHERE}
-    # The dead of a sweep are drawn, and of its plans only figures are left.
-    left_out = {"dead", "prove", "form"} if function is recycle.sweep else set()
-    assert wanted - left_out <= set(inspect.signature(function).parameters)
+    assert wanted <= set(inspect.signature(function).parameters)
 
 
 def test_an_argument_is_named_by_its_error(tmp_path):
     job, path = recycle.Job(2, 2, 2), tmp_path / "c.zip"
-    for call in (recycle.make_plan, recycle.sweep, recycle.simulate, recycle.compare_policies):
-        with pytest.raises(UserError, match=r"^job is 3: give a recycle\.Job"):
+    for call in (recycle.make_plan, recycle.compare_policies):
+        with pytest.raises(UserError, match=r"^job is 3: give what recycle\.Job or "):
             call(3)
     for call, message in (
         (lambda: recycle.Job(0, 2, 2), "pipelines is 0: a job has at least one pipeline"),
@@ -177,20 +156,31 @@ def test_an_argument_is_named_by_its_error(tmp_path):
         (lambda: recycle.make_plan(job, mode="fused split"), ".*'split' does not fit"),
         (lambda: recycle.Job(2, "two", 2), "stages: Expected `int`, got `str`"),
         (lambda: recycle.Job(2, 2, 2, latency=[1, 2]), "latency has 2 values"),
-        (lambda: recycle.make_catalogue(3, path), r"job is 3: give a recycle\.Job"),
+        (lambda: recycle.make_catalogue(3, path), r"job is 3: give what recycle\.Job or "),
         (lambda: recycle.make_catalogue(job, path, -1), "failures is -1: give a number, 0 or more"),
         (lambda: recycle.make_catalogue(job, path, moves=0.5), "moves is 0.5: give a number"),
         (lambda: recycle.compare_policies(job, seeds=0), "seeds is 0: give a number, 1 or more"),
-        (lambda: recycle.simulate(job, mtbf_of_job="often", repair="4h"), "mtbf_of_job: 'often' is no duration"),
-        (lambda: recycle.simulate(job, mtbf_of_job="7h"), "mtbf_of_job is '7h': give repair too"),
-        (lambda: recycle.simulate(job, repair="4h"), "repair is '4h': a trace has its own repairs"),
-        (lambda: recycle.simulate(job, mtbf_of_job="7h", repair="4h", servers=9), "servers is '9' and mtbf_of_job is"),
+        (
+            lambda: recycle.compare_policies(job, "dropping", seeds=1, mtbf_of_job="often", repair="4h"),
+            "mtbf_of_job: 'often' is no duration",
+        ),
+        (
+            lambda: recycle.compare_policies(job, "dropping", seeds=1, mtbf_of_job="7h"),
+            "mtbf_of_job is '7h': give repair too",
+        ),
+        (
+            lambda: recycle.compare_policies(job, "dropping", seeds=1, repair="4h"),
+            "repair is '4h': a trace has its own repairs",
+        ),
+        (
+            lambda: recycle.compare_policies(job, "dropping", seeds=1, mtbf_of_job="7h", repair="4h", servers=9),
+            "servers is '9' and mtbf_of_job is",
+        ),
         (lambda: recycle.compare_policies(job, ""), "policy '': give one at least, of recycle, "),
         (lambda: recycle.compare_policies(job, layers=0), "layers is 0: give a number, 1 or more"),
         (lambda: recycle.compare_policies(job, gpus_per_server=0), "gpus_per_server is 0: give a number, 1 or more"),
         (lambda: recycle.compare_policies(job, constants={"restart": "soon"}), "'soon' is no duration"),
         (lambda: recycle.compare_policies(job, constants={"restart": -1}), "constant restart is -1: give seconds"),
-        (lambda: recycle.sweep(job, [99]), "failures 99: this job can lose 2 servers at most"),
         (lambda: recycle.make_plan(job, moves=1).svg(0), "iterations is 0: give a number, 1 or more"),
     ):
         with pytest.raises(UserError, match=f"^{message}"):
@@ -217,24 +207,19 @@ ODD = {"a list": [3.5], "an object": object(), "nothing": None, "a text": "odd",
         (lambda job, value: recycle.load_plan(value), ()),
         (lambda job, value: recycle.read_run(value), ()),
         (lambda job, value: recycle.read_run("nowhere.jsonl", value), ()),
-        (lambda job, value: recycle.sweep(job, value), ()),
-        (lambda job, value: recycle.sweep(job, [1], seed=value), ()),
-        (lambda job, value: recycle.sweep(job, [1], budget=value), ()),
         (lambda job, value: recycle.make_catalogue(job, value, 0, moves=0), ("odd",)),
         (lambda job, value: recycle.make_catalogue(job, "c.zip", value), ()),
         (lambda job, value: recycle.make_catalogue(job, "c.zip", 0, mode=value), ()),
         (lambda job, value: recycle.PlanCatalogue(value), ()),
         (lambda job, value: recycle.compare_policies(job, value), ()),
-        (lambda job, value: recycle.simulate(job, value), ()),
-        (lambda job, value: recycle.simulate(job, trace=value), (None,)),
-        (lambda job, value: recycle.simulate(job, mtbf_of_job=value, repair="4h"), ()),
-        (lambda job, value: recycle.simulate(job, mtbf_of_job="7h", repair=value), ()),
-        (lambda job, value: recycle.simulate(job, servers=value), (None,)),
-        (lambda job, value: recycle.simulate(job, iteration=value), (None,)),
-        (lambda job, value: recycle.simulate(job, layers=value), (None,)),
-        (lambda job, value: recycle.simulate(job, constants=value), (None,)),
-        (lambda job, value: recycle.simulate(job, constants={"restart": value}), ()),
-        (lambda job, value: recycle.simulate(job, seed=value), ()),
+        (lambda job, value: recycle.compare_policies(job, "dropping", seeds=1, trace=value), (None,)),
+        (lambda job, value: recycle.compare_policies(job, "dropping", seeds=1, mtbf_of_job=value, repair="4h"), ()),
+        (lambda job, value: recycle.compare_policies(job, "dropping", seeds=1, mtbf_of_job="7h", repair=value), ()),
+        (lambda job, value: recycle.compare_policies(job, "dropping", seeds=1, servers=value), (None,)),
+        (lambda job, value: recycle.compare_policies(job, "dropping", seeds=1, iteration=value), (None,)),
+        (lambda job, value: recycle.compare_policies(job, "dropping", seeds=1, layers=value), (None,)),
+        (lambda job, value: recycle.compare_policies(job, "dropping", seeds=1, constants=value), (None,)),
+        (lambda job, value: recycle.compare_policies(job, "dropping", seeds=1, constants={"restart": value}), ()),
         (lambda job, value: recycle.compare_policies(job, "dropping", seeds=value), ()),
         (lambda job, value: recycle.compare_policies(job, "dropping", gpus_per_server=value), (None,)),
         (lambda job, value: recycle.compare_policies(job, "dropping", price=value), (None,)),
@@ -258,7 +243,6 @@ def test_numbers_of_numpy_are_numbers():
     few, share = numpy.int64(1), numpy.float32(0.0)
     assert recycle.make_plan(job, moves=few, seed=few, prove=share).check() == []
     assert recycle.make_plan(job, budget=few).check() == []
-    assert recycle.sweep(job, numpy.arange(2), budget=share)[1]["failures"] == 1
 
 
 def test_a_script_that_makes_a_catalogue_runs_once(tmp_path):
@@ -279,10 +263,9 @@ def test_the_page_runs_as_it_stands(registries, tmp_path, monkeypatch):
         exec(block, names)
     assert names["plan"].check() == []
     assert names["losses"] == [4.0, 3.0, 2.0, 1.0]
-    assert names["outcome"].goodput < 1
     pandas = pytest.importorskip("pandas")
     run = names["run"]
-    for rows in (names["rows"], names["answer"].as_json()["policies"], run.iterations, run.failures, run.views):
+    for rows in (names["rows"], run.iterations, run.failures, run.views):
         frame = pandas.DataFrame(rows)
         assert len(frame) == len(rows)
         assert all(isinstance(column, str) for column in frame.columns)
@@ -423,23 +406,15 @@ def test_a_rule_has_a_name_that_a_mode_can_have(registries, name):
         recycle.register_routing(name, rack)
 
 
-def test_one_simulation_is_one_sample_of_a_comparison():
-    job = recycle.Job(2, 2, 2)
-    failures = {"mtbf_of_job": 70 * 3600, "repair": "4h"}
-    answer = recycle.compare_policies(job, "oobleck,dropping", seeds=2, **failures)
-    for policy in answer.policies:
-        samples = [recycle.simulate(job, policy.policy, seed=seed, **failures) for seed in range(2)]
-        assert sum(each.goodput for each in samples) / 2 == pytest.approx(policy.goodput)
-        assert samples[0].spans[0].start == 0
-        assert samples[0].spans[-1].end == samples[0].seconds
+def test_failures_of_a_study_are_read_or_refused():
     for wrong, message in (
         ({"mtbf_of_job": 0, "repair": "4h"}, "give more than 0"),
         ({"mtbf_of_job": -1, "repair": "4h"}, "mtbf_of_job is -1: give seconds"),
         ({"trace": "none.csv"}, "none.csv"),
-        ({"policy": "none"}, "policy 'none': there is none"),
+        ({"policies": "none"}, "policy 'none': there is none"),
     ):
         with pytest.raises(UserError, match=message):
-            recycle.simulate(job, **wrong)
+            recycle.compare_policies(recycle.Job(2, 2, 2), **wrong)
 
 
 def test_a_run_is_read_as_rows(tmp_path):

@@ -12,7 +12,7 @@ from recycle.plan.document import save_plan
 
 JOB = {"--pipelines", "--stages", "--micro-batches"}
 SEARCH = {"--routing", "--optimizer", "--backward", "--seed"}
-WRITTEN = {"--svg", "--figure", "--html", "--trace", "--losses", "--csv", "--torch"}
+WRITTEN = {"--svg", "--html", "--trace", "--losses", "--csv"}
 EVERY = None
 
 PLAN = {"--catalogue", "--dead", "--budget", "--moves", "--prove", "--form", "--output", "--json"}
@@ -33,14 +33,12 @@ READ = {
     ("check", "{plan}"): EVERY,
     ("check", "{plan}", "--against", "{plan}"): EVERY,
     ("explain", "{plan}"): EVERY,
-    ("explain", "{whole}"): {"--json"},
     ("show", "{plan}"): {*WRITTEN, "--against", "--by", "--iterations", "--list", "--json"},
     ("show", "{plan}", "--list"): {*WRITTEN, "--against", "--iterations", "--list"},
     ("show", "{plan}", "--json"): {*WRITTEN, "--against", "--by", "--iterations", "--json"},
     ("show", "{plan}", "--svg", "out.svg"): {*WRITTEN, "--against", "--by", "--iterations", "--list", "--json"},
     ("show", "{plan}", "--csv", "out.csv"): {*WRITTEN, "--list", "--json"},
     ("show", "{plan}", "--csv", "-"): {*WRITTEN},
-    ("show", "{whole}", "--torch", "out.csv"): {*WRITTEN, "--pipeline", "--list", "--json"},
     ("show", "{plan}", "--losses", "out.svg"): {*WRITTEN, "--against", "--list", "--json"},
     ("study", "{job}"): JOB | STUDY | PRICED | {"--trace", "--servers", "--mtbf-of-job"},
     ("study", "{job}", "--mtbf-of-job", "7h", "--repair", "4h"): JOB | STUDY | PRICED | {"--mtbf-of-job", "--repair"},
@@ -56,7 +54,7 @@ READ = {
 GIVEN = {
     **dict.fromkeys(("--pipelines", "--stages", "--micro-batches", "--moves", "--seed", "--iterations"), "2"),
     **dict.fromkeys(("--layers", "--servers", "--gpus-per-server"), "16"),
-    **dict.fromkeys(("--budget", "--prove", "--mtbf", "--mttr", "--repair"), "1s"),
+    **dict.fromkeys(("--budget", "--prove", "--repair"), "1s"),
     "--routing": "free",
     "--optimizer": "global",
     "--backward": "fused",
@@ -65,7 +63,6 @@ GIVEN = {
     "--catalogue": "{catalogue}",
     "--against": "{plan}",
     "--by": "pipeline",
-    "--pipeline": "1",
     "--price": "2/serverh",
     "--trace": "shared-gpus",
     "--output": "-",
@@ -130,10 +127,9 @@ def test_what_a_branch_does_not_read_it_refuses_with_the_remedy(run, files, bran
 @pytest.mark.parametrize(
     ("words", "place"),
     [
-        (("--csv", "-", "--torch", "-"), "standard output"),
+        (("--csv", "-", "--svg", "-"), "standard output"),
         (("--svg", "-", "--json"), "standard output"),
         (("--list", "--json"), "standard output"),
-        (("--csv", "a.csv", "--torch", "a.csv"), "a.csv"),
         (("--svg", "a.svg", "--losses", "a.svg"), "a.svg"),
     ],
 )

@@ -1,21 +1,13 @@
 import io
 import json
 import logging
-import re
 
 import pytest
 from rich.console import Console
 
-from harness.started import wait_until
 from recycle.cli import console
 from recycle.cli.console import make_console, print_json, progress_line
 from recycle.saying import say
-
-
-@pytest.fixture(autouse=True)
-def unhurried(monkeypatch):
-    """On a busy machine anything may take long enough to say so."""
-    monkeypatch.setattr(console, "FIRST", 3600.0)
 
 
 @pytest.fixture
@@ -46,16 +38,6 @@ def test_without_a_terminal_a_line_is_printed_when_it_is_due_and_differs(show, m
     monkeypatch.setattr(console, "PACE", 0.0)
     lines = show(["period [9]", "period [9]", "period [8]", "planning"], terminal=False).splitlines()
     assert [line.split(" after ")[0] for line in lines] == ["period [9]", "period [8]", "planning"]
-
-
-def test_without_a_terminal_what_takes_long_says_so_though_nothing_has_changed(monkeypatch):
-    output = io.StringIO()
-    shown = Console(file=output, width=80)
-    monkeypatch.setattr(console, "make_console", lambda *, error: shown)
-    monkeypatch.setattr(console, "FIRST", 0.01)
-    with progress_line("planning"):
-        wait_until(output.getvalue)
-    assert re.fullmatch(r"planning after [0-9.]+ s\n", output.getvalue())
 
 
 def test_what_is_counted_is_said_with_the_count(monkeypatch):

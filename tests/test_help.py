@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.examples import paper_plan
 from recycle.cli.verbs import VERBS
-from recycle.plan.document import save_plan
 
 
 def test_help_names_every_verb_and_imports_neither_solver_nor_torch(ran):
@@ -57,18 +55,6 @@ def test_the_help_calls_what_an_option_takes_by_words(run, verb):
     assert not re.search(r"PARSE_|RANGE|FUNC", out)
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """A folder with a job, a run and a catalogue."""
-    folder = tmp_path_factory.mktemp("files")
-    (folder / "job.toml").write_text("pipelines = 2\nstages = 2\nmicro_batches = 2\n")
-    (folder / "run").mkdir()
-    save_plan(paper_plan(), folder / "run" / "plan.json")
-    command = [sys.executable, "-c", "from recycle.cli import main; main()", "catalogue", "job.toml", "--moves", "1"]
-    subprocess.run([*command, "-o", "plans.zip"], cwd=folder, check=True, capture_output=True)
-    return folder
-
-
 def completed(words, folder):
     command = [sys.executable, "-c", "from recycle.cli import main; main()"]
     position = str(len(words.split()) - 1)
@@ -83,16 +69,8 @@ def completed(words, folder):
     [
         ("recycle cata", ["catalogue"]),
         ("recycle plan --rout", ["--routing"]),
-        ("recycle plan -D 2 -P 3 -M 2 --dead W1", ["W1_0", "W1_1", "W1_2"]),
-        ("recycle plan job.toml --dead W0_0,W1_1", ["W0_0,W1_1"]),
-        ("recycle plan nowhere.toml --dead W", []),
-        ("recycle kill run W1_2,W0_", ["W1_2,W0_0", "W1_2,W0_1", "W1_2,W0_2", "W1_2,W0_3"]),
-        ("recycle join run --server W2_3", ["W2_3"]),
-        ("recycle study --policy recycle,oob", ["recycle,oobleck"]),
-        ("recycle train --plan run/plan.json --dead W2_", ["W2_0", "W2_1", "W2_2", "W2_3"]),
-        ("recycle plan --catalogue plans.zip --dead W1_", ["W1_0", "W1_1"]),
-        ("recycle study --trace l", ["language-model-cluster", "file,l"]),
+        ("recycle show plan.json --by pip", ["pipeline"]),
     ],
 )
-def test_shells_complete_verbs_options_servers_policies_and_traces(files, words, found):
-    assert completed(words, files) == found
+def test_shells_complete_verbs_options_and_choices(tmp_path, words, found):
+    assert completed(words, tmp_path) == found

@@ -191,19 +191,6 @@ def test_an_exit_status_keeps_its_meaning_whatever_becomes_of_the_streams(call, 
         assert call("check", redirected).returncode == 2
 
 
-def test_a_foreign_backend_keeps_no_picture_from_being_made(call, tmp_path):
-    assert call("show", "--figure a.png", MPLBACKEND="module://nowhere").returncode == 0
-    assert (tmp_path / "a.png").stat().st_size
-
-
-def test_letters_that_a_font_lacks_are_no_warning(call, tmp_path):
-    assert call("output", "2>/dev/null > named.json").returncode == 0
-    done = call(
-        "help", f"; {sys.executable} -W error -c 'from recycle.cli import main; main()' show named.json --figure a.pdf"
-    )
-    assert (done.returncode, b"Warning" in done.stderr) == (0, False)
-
-
 @given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff\0"), min_size=1))
 def test_a_text_is_the_same_with_any_byte_order_mark(text):
     plain = text.encode()

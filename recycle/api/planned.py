@@ -8,16 +8,17 @@ import math
 import operator
 import os
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, get_args
+from typing import Any, SupportsFloat, SupportsIndex, get_args
 
 import msgspec
 
 from recycle import jobfile
 from recycle.duration import parse_duration
-from recycle.errors import UserError
+from recycle.errors import IllegalPlan, UserError
 from recycle.job import Job, Server
-from recycle.plan.checker import check_plan
+from recycle.plan.checker import check_plan, require_legal
 from recycle.plan.document import load_plan as load_plan_file
 from recycle.plan.document import save_plan
 from recycle.plan.memory import peak_memory
@@ -30,11 +31,6 @@ from recycle.view.html import page
 from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import subject_of
 from recycle.view.svg import draw
-
-if TYPE_CHECKING:
-    from msgspec import StructMeta
-else:
-    StructMeta = type(msgspec.Struct)
 
 PathLike = str | os.PathLike[str]
 
@@ -51,26 +47,8 @@ MOST_DRAWN = 20_000
 """Instructions of a plan that a notebook draws without being asked."""
 
 
-class JobType(StructMeta):
-    """What makes ``recycle.Job`` a type of which every job is an instance, made from the keys of a job file."""
-
-    def __call__(cls, pipelines: int, stages: int, micro_batches: int, **keys: Any) -> Job:  # noqa: D102, N805 - of a type
-        return make_job(pipelines, stages, micro_batches, **keys)
-
-    def __instancecheck__(cls, instance: object) -> bool:  # noqa: N805 - of a type
-        return isinstance(instance, Job)
-
-
-class JobOfKeys(Job, frozen=True, metaclass=JobType):
-    """A training job, ``recycle.Job``: ``make_job`` says what it is made from, ``recycle.job.Job`` what it has."""
-
-    if TYPE_CHECKING:  # checkers take no account of a type that makes its instances otherwise
-
-        def __init__(self, pipelines: int, stages: int, micro_batches: int, **keys: Any) -> None: ...
-
-
 def make_job(pipelines: int, stages: int, micro_batches: int, **keys: Any) -> Job:
-    """A job from the keys of a job file, all of which docs/reference/job-file.md lists.
+    """``recycle.Job``: a job from the keys of a job file, all of which docs/reference/job-file.md lists.
 
     Args:
         pipelines: the data-parallel degree.
@@ -155,11 +133,19 @@ class Planned:
         return explain(self.plan)
 
     def svg(self, iterations: int = 1) -> str:
-        """A picture."""
+        """A picture.
+
+        Raises:
+            IllegalPlan: ``check`` objects to it.
+        """
         return draw([each.chart for each in self._panels(iterations)])
 
     def html(self, iterations: int = 1) -> str:
-        """A page to explore in a browser."""
+        """A page to explore in a browser.
+
+        Raises:
+            IllegalPlan: ``check`` objects to it.
+        """
         return page(self._panels(iterations))
 
     def save(self, path: PathLike) -> None:
@@ -171,7 +157,9 @@ class Planned:
         save_plan(self.plan, read_path("path", path))
 
     def _panels(self, iterations: int) -> list[Panel]:
-        return make_panels([subject_of(self.plan, self.job.name, read_count("iterations", iterations, 1))], "stage")
+        count = read_count("iterations", iterations, 1)
+        require_legal(self.plan, self.job.name)
+        return make_panels([subject_of(self.plan, self.job.name, count)], "stage")
 
     def __repr__(self) -> str:
         dead = ", ".join(self.dead) or "none"
@@ -179,11 +167,12 @@ class Planned:
         return f"<plan of {self.job.name}, dead: {dead}, period {period}, bound {bound}>"
 
     def _repr_svg_(self) -> str | None:
-        """None, so that a notebook shows the text, where there is no picture or it would be of tens of megabytes."""
+        """None, so that a notebook shows the text, of an illegal plan, and where it would be of tens of megabytes."""
         if sum(map(len, self.plan.programs.values())) > MOST_DRAWN:
             return None
-        subject = subject_of(self.plan, self.job.name)
-        return None if subject.timeline is None else draw([each.chart for each in make_panels([subject], "stage")])
+        with suppress(IllegalPlan):
+            return self.svg()
+        return None
 
 
 def make_plan(
@@ -249,7 +238,7 @@ def read_job(job: Job) -> Job:
         UserError: it is none.
     """
     if not isinstance(job, Job):
-        raise UserError(f"job is {job!r}: give a recycle.Job, or what recycle.load_job returns")
+        raise UserError(f"job is {job!r}: give what recycle.Job or recycle.load_job returns")
     return job
 
 

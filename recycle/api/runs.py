@@ -119,7 +119,6 @@ class RecordedRun:
     def instructions(self) -> Rows:
         """A row for each instruction: ``server``, ``lane``, ``instruction``, ``iteration``, ``start`` and ``end``."""
         line = self._subject.timeline
-        assert line is not None, "a run has one"
         return [
             {
                 "server": str(each.server),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recycle.cli.console import is_read_by_eye, make_console, print_json, progress_line
+from recycle.cli.console import make_console, print_json, progress_line
 from recycle.cli.options import Verb, describe_dead, describe_job, describe_throughput, json_option, plan_argument
 from recycle.cli.parameters import InputPath
 from recycle.holding import placed
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from recycle.planner.claims import Claims
 
 MOST_ROWS = 64
-SHOWN = 60
-"""Lines of instructions that a terminal is given."""
 
 TIMES = {"makespan", "period", "bound", "baseline"} | {
     *("forward", "input_gradient", "weight_gradient", "optimizer", "reduction", "latency")
@@ -54,13 +52,12 @@ def command(plan_file: Path, against: Path | None, as_json: bool) -> None:
 
     An illegal plan exits with status 1 and names the first wrong instruction; a file that is no plan exits with 2.
 
-    With --against, the exit status is 0 if the plans are equal, and 1 if they differ. Of many instructions that differ,
-    a terminal is given their numbers.
+    With --against, the exit status is 0 if the plans are equal, and 1 if they differ.
     """
     if against is not None:
         with progress_line("reading"):
             plans = load_plan(plan_file), load_plan(against)
-        compare(*plans, f"recycle check {plan_file} --against {against}", as_json=as_json)
+        compare(*plans, as_json=as_json)
         return
     with progress_line("checking"):
         plan = load_plan(plan_file)
@@ -166,13 +163,12 @@ def range_text(least: str, greatest: str) -> str:
     return least if least == greatest else f"{least} to {greatest}"
 
 
-def compare(before: Plan, after: Plan, again: str, *, as_json: bool) -> None:
+def compare(before: Plan, after: Plan, *, as_json: bool) -> None:
     """Say what differs between two plans, and end the program with status 1 if anything does.
 
     Args:
         before: one.
         after: the other one.
-        again: the command line that says it again.
         as_json: whether for other programs.
     """
     difference = compare_plans(before, after)
@@ -188,19 +184,11 @@ def compare(before: Plan, after: Plan, again: str, *, as_json: bool) -> None:
     console = make_console()
     for name, old, new in difference.fields:
         console.print(f"{name}: {value_text(name, old, before.job)} -> {value_text(name, new, after.job)}")
-    count = sum(map(len, difference.programs.values()))
-    brief = is_read_by_eye() and count > SHOWN
     for server, lines in difference.programs.items():
-        if brief:
-            less, more = (sum(line.startswith(sign) for line in lines) for sign in "-+")
-            console.print(f"{server}: {less} instructions in other places or gone, {more} new or come there")
-            continue
         console.print(str(server), style="bold")
         for line in lines:
             style = "green" if line.startswith("+") else "red" if line.startswith("-") else "dim"
             console.print(f"  {line}", style=style)
-    if brief:
-        console.print(f"{again} | less shows them, in {count} lines")
     if not difference:
         console.print("The plans are equal.")
     sys.exit(1 if difference else 0)

@@ -1,7 +1,7 @@
 """The console: the only place that prints. Reports go to standard output, progress and errors to standard error."""
 
+import json
 import sys
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 PACE = 10.0
 """Seconds between two lines of progress where they stay, as in a file."""
-
-FIRST = 2.0
-"""Seconds after which there is a line of progress even if nothing has changed."""
 
 
 class Show(Protocol):
@@ -52,11 +49,6 @@ def make_console(*, error: bool = False, color: bool = True) -> "Console":
     return PlainConsole(file=file, no_color=no_color, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
-def is_read_by_eye() -> bool:
-    """Whether standard output is a terminal, which thousands of lines are of no use in."""
-    return sys.stdout.isatty()
-
-
 class _Spared:
     """A stream without which its writer goes on: what cannot be written is left out.
 
@@ -81,24 +73,16 @@ class _Spared:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    # In JSON, what is not to be seen stands in strings alone, where it can be told by its number.
-    click.echo("".join(each if each == "\n" or each.isprintable() else _number(each) for each in text))
-
-
-def _number(character: str) -> str:
-    """A character as JSON can write any."""
-    pairs = character.encode("utf-16-be")
-    return "".join(f"\\u{pairs[at : at + 2].hex()}" for at in range(0, len(pairs), 2))
+    """One JSON document on standard output, in ASCII."""
+    click.echo(json.dumps(msgspec.json.decode(msgspec.json.encode(value)), indent=2))
 
 
 @contextmanager
 def progress_line(text: str, *, counted: bool = False) -> Iterator[Show]:
     """A line on standard error that says, for the length of a block, how a search stands and how long it has taken.
 
-    Without a terminal, it is printed when its text first changes, after ``FIRST`` seconds at the latest, then once in
-    ``PACE`` seconds, and at the end as it was last.
+    Without a terminal, it is printed when its text first changes, then once in ``PACE`` seconds if it has changed, and
+    at the end as it was last.
 
     Args:
         text: what it says at first.
@@ -116,7 +100,6 @@ def progress_line(text: str, *, counted: bool = False) -> Iterator[Show]:
         number = progress.add_task(text, total=None)
         task = progress.tasks[number]
         printed, due = text, 0.0
-        printing, over = threading.Lock(), threading.Event()
 
         def say() -> None:
             nonlocal printed, due
@@ -126,25 +109,11 @@ def progress_line(text: str, *, counted: bool = False) -> Iterator[Show]:
 
         def show(text: str, done: int = 0, total: int | None = None) -> None:
             progress.update(number, description=text, completed=done, total=total)
-            with printing:
-                if not console.is_terminal and text != printed and (task.elapsed or 0.0) >= due:
-                    say()
+            if not console.is_terminal and text != printed and (task.elapsed or 0.0) >= due:
+                say()
 
-        def remind() -> None:
-            while not over.wait(max(due, FIRST) - (task.elapsed or 0.0)):
-                with printing:
-                    if (task.elapsed or 0.0) >= max(due, FIRST):
-                        say()
-
-        reminder = threading.Thread(target=remind, name="progress", daemon=True)
-        if not console.is_terminal:
-            reminder.start()
         try:
             yield show
         finally:
-            over.set()
-            if not console.is_terminal:
-                # What comes next may fork.
-                reminder.join()
-                if task.description != printed:
-                    say()
+            if not console.is_terminal and task.description != printed:
+                say()

@@ -10,12 +10,12 @@ import click
 from click.core import ParameterSource
 
 from recycle.cli.parameters import DURATION, Count, InputPath, OutputFile, OutputFolder, Whole
-from recycle.errors import IllegalPlan, UserError
+from recycle.errors import UserError
 from recycle.files import STANDARD
 from recycle.job import Job, Server
 from recycle.jobfile import load_job
 from recycle.placement import placement_text
-from recycle.plan.checker import check_plan
+from recycle.plan.checker import require_legal
 from recycle.plan.document import load_plan
 from recycle.plan.mode import ROUTING_RULES, Mode
 from recycle.plan.plan import Plan
@@ -225,9 +225,7 @@ def load_legal_plan(path: Path) -> Plan:
         IllegalPlan: the plan is illegal.
     """
     plan = load_plan(path)
-    violations = check_plan(plan)
-    if violations:
-        raise IllegalPlan(f"{path}: the plan is illegal ({violations[0].message}); recycle check shows where")
+    require_legal(plan, path)
     return plan
 
 

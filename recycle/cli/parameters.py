@@ -2,12 +2,11 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 from click.types import IntParamType
 
 from recycle.digits import parse_whole
@@ -27,19 +26,11 @@ class Parsed(click.ParamType[T]):
     Args:
         name: what it is, as the help has it.
         parse: reads it, and raises a UserError for what is none.
-        known: the names that a shell completes it with, by what else the command line says.
     """
 
-    def __init__(
-        self, name: str, parse: Callable[[str], T], known: Callable[[click.Context], Iterable[str]] = lambda _: ()
-    ) -> None:
+    def __init__(self, name: str, parse: Callable[[str], T]) -> None:
         self.name = name
         self._parse = parse
-        self._known = known
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: D102 - click's contract
-        before, comma, last = incomplete.rpartition(",")
-        return [CompletionItem(f"{before}{comma}{each}") for each in self._known(ctx) if each.startswith(last)]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:  # noqa: D102 - click's contract
         if not isinstance(value, str):
@@ -212,34 +203,10 @@ def _servers(text: str) -> tuple[Server, ...]:
     return named
 
 
-def _known_servers(context: click.Context) -> list[str]:
-    """Those of the run, plan, catalogue or job that a command line names."""
-    from recycle.jobfile import load_job
-    from recycle.plan.catalogue import Catalogue
-    from recycle.plan.document import load_plan
-    from recycle.record.recording import PLAN
-
-    given = context.params
-    shape = {key: value for key in ("pipelines", "stages", "micro_batches") if (value := given.get(key)) is not None}
-    # Behind an option that lacks its value, click gives arguments no names.
-    named = given.get("folder") or given.get("job_file") or next(iter(context.args), None)
-    path = Path(named) if named else None
-    try:
-        if given.get("plan_file"):
-            job = load_plan(Path(given["plan_file"])).job
-        elif given.get("catalogue"):
-            job = Catalogue(Path(given["catalogue"])).index.job
-        else:
-            job = load_plan(path / PLAN).job if path and path.is_dir() else load_job(path, shape)
-    except UserError:
-        return []
-    return [str(each) for each in job.servers()]
-
-
-SERVER = Parsed("server", lambda text: Server.parse(text.strip()), _known_servers)
+SERVER = Parsed("server", lambda text: Server.parse(text.strip()))
 """A server such as W1_2."""
 
-SERVERS = Parsed("server[,server...]", _servers, _known_servers)
+SERVERS = Parsed("server[,server...]", _servers)
 """Comma-separated servers such as W1_2,W0_3."""
 
 KEEPING = Parsed("keeping", KeepInMemory.parse)
@@ -259,16 +226,6 @@ TIMEOUTS = Parsed("timeouts", Timeouts.parse)
 
 DURATION = Parsed("duration", parse_duration)
 """A duration such as 500ms, 2s, 1m or 5 (seconds), in seconds."""
-
-
-def _above_zero(text: str) -> float:
-    if not (seconds := parse_duration(text)):
-        raise UserError(f"{text!r}: give a time above 0")
-    return seconds
-
-
-TIME = Parsed("duration", _above_zero)
-"""The same, and not 0."""
 
 
 def _require_name(text: Any) -> None:
@@ -298,20 +255,20 @@ class OutputFile(click.ParamType[Path]):
     ``-`` is standard output, whatever the ending.
 
     Args:
-        endings: one of which its name must have.
+        ending: that its name must have.
     """
 
     name = "file"
 
-    def __init__(self, *endings: str) -> None:
-        self._endings = endings
+    def __init__(self, ending: str) -> None:
+        self._ending = ending
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: D102 - click's contract
         _require_name(value)
         path = Path(value)
         if path != STANDARD:
-            if path.suffix.lower() not in self._endings:
-                self.fail(f"{path}: give a name that ends in {' or '.join(self._endings)}", param, ctx)
+            if path.suffix.lower() != self._ending:
+                self.fail(f"{path}: give a name that ends in {self._ending}", param, ctx)
             # Where a link leads to, the file is written.
             if not (folder := Path(os.path.realpath(path)).parent).is_dir():
                 shown = path.parent if not path.is_symlink() else folder

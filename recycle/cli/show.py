@@ -2,7 +2,7 @@
 
 import gc
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,32 +12,22 @@ import click
 from recycle.cli.console import make_console, print_json, progress_line, report_console
 from recycle.cli.losses import draw_runs
 from recycle.cli.options import Verb, json_option, load_legal_plan, refuse_unread
-from recycle.cli.parameters import Count, InputPath, OutputFile, Whole
-from recycle.errors import IllegalPlan, UserError
+from recycle.cli.parameters import Count, InputPath, OutputFile
+from recycle.errors import UserError
 from recycle.files import STANDARD, write_whole
-from recycle.plan.export import export_csv, export_torch
-from recycle.plan.plan import Plan
+from recycle.plan.export import export_csv
 from recycle.record.reading import recordings
-from recycle.view.chart import Chart, Grouping
+from recycle.view import html, svg, trace
+from recycle.view.chart import Grouping
 from recycle.view.compare import describe
-from recycle.view.files import FILE_VIEWS, FileView
 from recycle.view.panel import Panel, make_panels, summary_of
 from recycle.view.subject import Subject, load_subject
 
-Command = Callable[..., None]
-
-MANY = 10_000
-"""Instructions of which it is said what a picture costs."""
+ENCODERS = {"svg": svg.encode, "html": html.encode, "trace": trace.encode}
+"""The views that are files, by their options."""
 
 LARGE = 1 << 28
 """Bytes of recordings of which it is said that they take memory."""
-
-
-def file_options(command: Command) -> Command:
-    """An option for each view that is a file."""
-    for view in reversed(FILE_VIEWS):
-        command = click.option(f"--{view.option}", type=OutputFile(*view.endings), help=view.help)(command)
-    return command
 
 
 @click.command("show", cls=Verb)
@@ -62,15 +52,15 @@ def file_options(command: Command) -> Command:
     help="How many iterations of a plan to draw (default 1), or how many of the last ones of a run (default all).",
 )
 @click.option("--list", "as_list", is_flag=True, help="One instruction per line, good for diff.")
-@file_options
+@click.option("--svg", type=OutputFile(".svg"), help="Write a picture.")
+@click.option("--html", type=OutputFile(".html"), help="Write a page to explore in a browser.")
+@click.option("--trace", type=OutputFile(".json"), help="Write a trace for Perfetto or chrome://tracing.")
 @click.option(
     "--losses",
     type=OutputFile(".svg"),
     help="Write a picture of a run's losses; with --against, print the largest difference from that run's.",
 )
 @click.option("--csv", type=OutputFile(".csv"), help="Write a plan's timed compute instructions, one per row.")
-@click.option("--torch", type=OutputFile(".csv"), help="Write a plan as a schedule for torch.distributed.pipelining.")
-@click.option("--pipeline", type=Whole(), default=0, show_default=True, help="Which pipeline --torch is made of.")
 @json_option
 def command(
     path: Path,
@@ -80,42 +70,38 @@ def command(
     as_list: bool,
     losses: Path | None,
     csv: Path | None,
-    torch: Path | None,
-    pipeline: int,
     as_json: bool,
     **files: Path | None,
 ) -> None:
     """Draw PLAN: a plan file, a recording of a run (.jsonl) or the directory of a run.
 
     Without a file to write, it is drawn in the terminal: a row per server, a column per time quantum, and at the end of
-    each row its bubble and its peak memory. An illegal plan is drawn with the wrong instructions marked.
+    each row its bubble and its peak memory. An illegal plan is refused: recycle check says what is wrong with it.
 
     --csv has the columns server, chunk, op, home, micro_batch, start and end, and a row per reduction beside others.
-    --torch has a row per rank, for _PipelineScheduleRuntime; it exists for plans without re-routing. With --losses and
-    --against, the exit status is 1 if the two runs have no iteration in common.
+    With --losses and --against, the exit status is 1 if the two runs have no iteration in common.
 
     \b
     recycle show plan.json --html plan.html
     recycle show run --losses losses.svg --against undisturbed
     """
-    wanted = [(view, target) for view in FILE_VIEWS if (target := files[view.option]) is not None]
-    refuse_places([*(target for _, target in wanted), *filter(None, (losses, csv, torch))], as_list, as_json)
-    if torch is None:
-        refuse_unread("what is written without --torch", "--pipeline")
-    if not (wanted or as_json) and (as_list or csv or torch or losses):
+    wanted = {name: target for name in ENCODERS if (target := files[name]) is not None}
+    refuse_places([*wanted.values(), *filter(None, (losses, csv))], as_list, as_json)
+    if not (wanted or as_json) and (as_list or csv or losses):
         refuse_unread("a list, or a file of figures,", "--by")
-    if not (wanted or as_json or as_list) and (csv or torch or losses):
+    if not (wanted or as_json or as_list) and (csv or losses):
         refuse_unread("a file of figures", "--iterations")
         if losses is None:
             refuse_unread("a file of instructions", "--against")
-    if csv is not None or torch is not None:
-        export(load_legal_plan(path), csv, torch, pipeline)
+    if csv is not None:
+        write_whole(csv, export_csv(load_legal_plan(path)).encode())
+        report_console(csv).print(f"written to {csv}")
     comparable = True
     if losses is not None:
         if len(against) > 1:
             raise UserError("--losses: it compares a run with one other; give --against once")
         comparable = draw_runs(path, against[0] if against else None, losses)
-    if any((csv, torch, losses)) and not (wanted or as_list or as_json):
+    if (csv or losses) and not (wanted or as_list or as_json):
         sys.exit(not comparable)
     if iterations is None:
         for each in (path, *against):
@@ -123,16 +109,20 @@ def command(
     with uncollected():
         with progress_line("reading"):
             subjects = [load_subject(each, iterations) for each in (path, *against)]
-        panels = lay_out(subjects, grouping, in_files=bool(wanted))
-        write_views(wanted, panels)
+        with progress_line("drawing"):
+            panels = make_panels(subjects, grouping)
+        for name, target in wanted.items():
+            with progress_line("drawing"):
+                content = ENCODERS[name](panels)
+            write_whole(target, content)
         if as_json:
-            print_figures(subjects, panels)
-        elif as_list or not panels:
+            print_json([summary(*each) for each in zip(subjects, panels, strict=True)])
+        elif as_list:
             print_lists(subjects)
         elif wanted:
-            for _, target in wanted:
+            for target in wanted.values():
                 report_console(target).print(f"written to {target}")
-            if STANDARD not in (target for _, target in wanted):
+            if STANDARD not in wanted.values():
                 for subject in subjects:
                     print_summary(subject)
         else:
@@ -170,60 +160,14 @@ def refuse_places(targets: Sequence[Path], as_list: bool, as_json: bool) -> None
             raise UserError(f"{name}: two options write there; leave one of them out, or give it another file")
 
 
-def export(plan: Plan, csv: Path | None, torch: Path | None, pipeline: int) -> None:
-    """Write a plan in forms that other programs read.
-
-    Args:
-        plan: a legal one.
-        csv: where its timed compute instructions go, if anywhere.
-        torch: where its schedule for torch goes, if anywhere.
-        pipeline: which one the schedule is made of.
-    """
-    # Not every plan has a schedule for torch.
-    texts = {torch: export_torch(plan, pipeline) if torch else "", csv: export_csv(plan) if csv else ""}
-    for target, text in texts.items():
-        if target is not None:
-            write_whole(target, text.encode())
-            report_console(target).print(f"written to {target}")
-
-
-def lay_out(subjects: Sequence[Subject], grouping: Grouping, *, in_files: bool) -> list[Panel]:
-    """What is drawn of some plans and runs; nothing if one of them deadlocks.
-
-    Raises:
-        IllegalPlan: one deadlocks, and files are wanted.
-    """
-    stuck = [each.name for each in subjects if each.timeline is None]
-    if stuck and in_files:
-        raise IllegalPlan(f"{stuck[0]} deadlocks, so its instructions have no times to draw; --list shows their order")
-    with progress_line("drawing"):
-        return [] if stuck else make_panels(subjects, grouping)
-
-
-def write_views(wanted: Sequence[tuple[FileView, Path]], panels: Sequence[Panel]) -> None:
-    """Write files of panels, and say what large ones will cost."""
-    boxes = sum(len(row.spans) for panel in panels for row in panel.chart.rows())
-    for view, target in wanted:
-        if view.cost is not None and boxes > MANY:
-            each, unit = view.cost
-            make_console(error=True).print(
-                f"--{view.option}: {boxes:,} instructions are drawn, about {boxes * each:.0f} {unit}; "
-                "--html FILE.html has servers folded into bands"
-            )
-        with progress_line("drawing"):
-            content = view.encode(panels, target)
-        write_whole(target, content)
-
-
 def print_panels(panels: Sequence[Panel]) -> None:
-    """Draw in the terminal; letters where it has no colours."""
-    from recycle.view.terminal import Colours, draw
+    """Draw in the terminal; letters where it has few colours, or none."""
+    from recycle.view.terminal import draw
 
     console = make_console()
-    colours: Colours = "few" if console.color_system in ("standard", "windows") else "full"
-    if console.color_system is None or console.no_color:
-        colours = "none"
-    drawn = draw([panel.chart for panel in panels], console.width, colours, [panel.pace for panel in panels])
+    # Sixteen colours do not tell the instructions apart.
+    color = console.color_system in ("256", "truecolor") and not console.no_color
+    drawn = draw([panel.chart for panel in panels], console.width, [panel.pace for panel in panels], color=color)
     for panel, lines in zip(panels, drawn, strict=True):
         if len(panels) > 1:
             console.print(f"{panel.name}:", style="bold")
@@ -255,37 +199,29 @@ def print_summary(subject: Subject) -> None:
 
 
 def print_lists(subjects: Sequence[Subject]) -> None:
-    """Print instructions line by line, and before them what is wrong with them as a whole."""
+    """Print instructions line by line."""
     from recycle.view.terminal import listing
 
     console = make_console(color=False)
     for subject in subjects:
-        if subject.timeline is None:
-            console.print(f"# {subject.name} deadlocks: its instructions have no times, and this is their order")
         console.out("\n".join(listing(subject)), highlight=False)
 
 
-def print_figures(subjects: Sequence[Subject], panels: Sequence[Panel]) -> None:
-    """Print what is at the heads of drawings, for other programs."""
-    charts: Sequence[Chart | None] = [panel.chart for panel in panels] or [None] * len(subjects)
-    print_json([summary(subject, chart) for subject, chart in zip(subjects, charts, strict=True)])
-
-
-def summary(subject: Subject, chart: Chart | None) -> dict[str, Any]:
+def summary(subject: Subject, panel: Panel) -> dict[str, Any]:
     """The figures at the head of a drawing, for other programs; times in the job's unit."""
+    chart, history = panel.chart, subject.history
     return {
         "name": subject.name,
-        "source": subject.timeline.source if subject.timeline else None,
-        "time_unit": chart.time_unit if chart else None,
-        "period": chart.period if chart else None,
-        "problems": subject.problems,
+        "source": subject.timeline.source,
+        "time_unit": chart.time_unit,
+        "period": chart.period,
         "windows": [
             {"stage": each.stage, "iteration": each.iteration, "start": each.start, "end": each.end}
-            for each in (chart.windows if chart else ())
+            for each in chart.windows
         ],
-        "deaths": subject.history.deaths if subject.history else (),
-        "changes": subject.history.changes if subject.history else (),
-        "costs": [subject.history.cost(each.view.epoch) for each in subject.history.changes] if subject.history else (),
+        "deaths": history.deaths if history else (),
+        "changes": history.changes if history else (),
+        "costs": [history.cost(each.view.epoch) for each in history.changes] if history else (),
         "copies": subject.copies,
         "servers": [
             {
@@ -297,7 +233,7 @@ def summary(subject: Subject, chart: Chart | None) -> dict[str, Any]:
                 "peak_memory": row.peak,
                 "moved": {str(server): units for server, units in row.moved.items()},
             }
-            for row in (chart.rows() if chart else ())
+            for row in chart.rows()
         ],
     }
 

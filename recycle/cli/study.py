@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
 
 from recycle.cli.console import make_console, print_json, progress_line
 from recycle.cli.options import JobCommand, describe_job, job_options, json_option, refuse_unread
@@ -27,24 +26,10 @@ def _constant(text: str) -> tuple[str, float]:
     return parse_constant(text)
 
 
-def _known_policies() -> "Sequence[str]":
-    from recycle.study.registry import ALL
-
-    return ALL
-
-
-def _complete_trace(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from recycle.faults.outages import SHIPPED
-
-    named = [CompletionItem(each) for each in SHIPPED if each.startswith(incomplete)]
-    return [*named, CompletionItem(incomplete, type="file")]
-
-
 @click.command("study", cls=JobCommand)
 @job_options
 @click.option(
     "--trace",
-    shell_complete=_complete_trace,
     help=f"A trace or fault file, or one that comes along: {SHIPPED}, shared-gpus.  [default: {SHIPPED}]",
 )
 @click.option("--servers", type=Count(1), help="Servers that the trace is of, if it does not say.")
@@ -53,7 +38,6 @@ def _complete_trace(_: click.Context, __: click.Parameter, incomplete: str) -> l
 @click.option(
     "--policy",
     "policies",
-    type=Parsed("policy", str, lambda _: _known_policies()),
     default="",
     metavar="NAME[,NAME...]",
     help="What is compared; default: all.",

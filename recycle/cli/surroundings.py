@@ -30,8 +30,6 @@ def settled() -> Iterator[None]:
     columns = os.environ.get("COLUMNS")
     if columns is not None and not _is_width(columns):
         del os.environ["COLUMNS"]
-    # Pictures are made without a window, and a backend that is not installed would keep them from being made.
-    os.environ.pop("MPLBACKEND", None)
     before = sys.stdout, sys.stderr
     # Where a stream was closed before the start, there is none.
     sys.stdout = output = cast("Any", _Output(sys.stdout or _nowhere()))

@@ -35,7 +35,6 @@ PACKAGES = {
     "numpy": "numpy",
     "tensorboard": "tensorboard",
     "setproctitle": "setproctitle",
-    "matplotlib": "matplotlib",
 }
 """What is installed to have a module: by its own name, which works beside a checkout and beside a wheel."""
 

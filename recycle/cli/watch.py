@@ -12,14 +12,13 @@ import click
 import msgspec
 
 from recycle.cli.console import make_console, progress_line
-from recycle.cli.options import Verb
+from recycle.cli.options import Verb, load_legal_plan
 from recycle.cli.parameters import Count, InputPath
 from recycle.control.membership.addresses import LOOPBACK
 from recycle.errors import NoPlanError, UserError
 from recycle.files import STANDARD, resolved
 from recycle.job import Server
 from recycle.plan.catalogue import Catalogue
-from recycle.plan.document import load_plan
 from recycle.plan.plan import Plan
 from recycle.view.html import document_of, page
 from recycle.view.metrics import TYPE as METRICS
@@ -137,9 +136,10 @@ def try_plans(path: Path) -> Mapping[str, Route]:
 
     Raises:
         UserError: it is neither.
+        IllegalPlan: the plan is illegal.
     """
     catalogue = Catalogue(path) if path.suffix == ".zip" else None
-    start: Plan = catalogue.look_up(()).plan() if catalogue else load_plan(path)
+    start: Plan = catalogue.look_up(()).plan() if catalogue else load_legal_plan(path)
 
     def plan_for(dead: tuple[Server, ...]) -> Plan:
         from recycle.planner.source import plan_maker

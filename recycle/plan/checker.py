@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
+from recycle.errors import IllegalPlan
 from recycle.holding import holders, placed
 from recycle.job import Server
 from recycle.plan import update_rules
@@ -34,6 +35,21 @@ def check_plan(plan: Plan) -> tuple[Violation, ...]:
         if found:
             return tuple(sorted(found, key=_place))
     return ()
+
+
+def require_legal(plan: Plan, name: object) -> None:
+    """See that a plan is legal.
+
+    Args:
+        plan: the plan.
+        name: what to call it.
+
+    Raises:
+        IllegalPlan: it is not.
+    """
+    violations = check_plan(plan)
+    if violations:
+        raise IllegalPlan(f"{name}: the plan is illegal ({violations[0].message}); recycle check shows where")
 
 
 def rows_around(plan: Plan, violation: Violation, reach: int = 3) -> list[str]:

@@ -181,13 +181,6 @@ def _remedies(plan: Plan) -> tuple[Remedy, ...]:
         if changed == 1 + change.count(" and ") and all(remedy.at_best < each.at_best for each in found):
             found.append(remedy)
     found += _memory(job, dead, mode, now)
-    moves = [
-        _migration(job, dead, mode, source, target)
-        for source in sorted({server.stage for server in dead})
-        for target in range(job.depth)
-        if source != target and len(dead.live[target]) > 1
-    ]
-    found += sorted(moves, key=lambda each: each.at_best)[:1]
     helpful = sorted((each for each in found if each.at_best < now), key=lambda each: each.at_best)
     return tuple(helpful) + _fewer(plan, now)
 
@@ -224,14 +217,6 @@ def _with_capacity(job: Job, stages: list[int], capacity: int) -> Job:
         for number, stage in enumerate(job.stages)
     )
     return msgspec.structs.replace(job, stages=changed)
-
-
-def _migration(job: Job, dead: DeadServers, mode: Mode, source: int, target: int) -> Remedy:
-    """A healthy server of one stage takes over a dead one's place in another."""
-    filled = next(server for server in dead if server.stage == source)
-    taken = Server(dead.live[target][-1], target)
-    other = job.dead_servers({*dead, taken} - {filled})
-    return Remedy(f"migrate {taken} to stage {source}, which copies that stage's state", _least(job, other, mode))
 
 
 def _fewer(plan: Plan, now: int) -> tuple[Remedy, ...]:

@@ -1,7 +1,7 @@
 """Whether layers should move after failures and beside slow servers: other placements against re-routing."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -10,19 +10,15 @@ import msgspec
 from recycle.holding import costs_on, own_layout, placed, with_layout
 from recycle.job import DeadServers, Job, Server
 from recycle.placement import Layout, PlacedPipeline, PlacedServer, crews
-from recycle.placing.decision import BANDWIDTH, LAYER_BYTES, Decision, Move, Outlook, decide, learnt_outlook
-from recycle.placing.fleet import choose_fleet
+from recycle.placing.decision import BANDWIDTH, Move, Outlook, decide, learnt_outlook
 from recycle.placing.forming import cut_by_speed, form
-from recycle.placing.layers import layers_of
 from recycle.placing.leaving import servers_of_use
 from recycle.placing.spreading import spread, with_speeds
-from recycle.placing.templates import make_templates
-from recycle.placing.transition import load_solver, stories, take_places
+from recycle.placing.transition import load_solver, stories
 from recycle.plan.moves import Proposal, Situation
 from recycle.plan.plan import Plan
-from recycle.planner.assemble import unlimited_baseline
 from recycle.planner.belief import Belief
-from recycle.planner.fleets import plan_fleet, proven_period
+from recycle.planner.fleets import proven_period
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
 from recycle.record.speeds import SLOW
@@ -37,46 +33,6 @@ IN_A_RUN = Effort((MaxMoves(2_000),), "2000 moves")
 
 ENOUGH = 8
 """Deaths or returns from which on a run knows better than its settings how often they come."""
-
-
-def weigh_move(plan: Plan, layers: int, iteration: float, outlook: Outlook) -> tuple[Decision, Sequence[str]] | None:
-    """Decide whether a plan's live servers should hold other layers.
-
-    Every layer takes an equal share of what its stage takes. When the layers have moved, all stand still for an
-    iteration.
-
-    Args:
-        plan: around dead servers, of a job with one chunk per server.
-        layers: of the model, at least one per stage.
-        iteration: seconds of the job's fault-free 1F1B iteration with the memory that it wants.
-        outlook: how long servers stay as they are.
-
-    Returns:
-        The decision, and what would become of the pipelines, in words; None where nothing is dead, there are too many
-        servers, or the live ones cannot form a fleet that survives as much.
-
-    Raises:
-        JobError: there are fewer layers than stages.
-    """
-    job = plan.job
-    model = layers_of(job, layers)
-    live = [server for server in job.servers() if server not in plan.dead]
-    if not plan.dead or len(live) > MOST_SERVERS:
-        return None
-    templates = make_templates(model, 2 * job.depth, job.micro_batches)
-    total = job.pipelines * job.micro_batches
-    fleet = choose_fleet(templates, len(live), total, proven_period(model), min(1, job.pipelines - 1))
-    if fleet is None:
-        return None
-    cut = [range(stage * layers // job.depth, (stage + 1) * layers // job.depth) for stage in range(job.depth)]
-    pipelines = {server: server.pipeline for server in live}
-    taken = take_places(fleet, {server: cut[server.stage] for server in live}, pipelines)
-    seconds = iteration / max(unlimited_baseline(job), 1)
-    then = plan_fleet(model, fleet, ONCE).period / layers * seconds
-    copied, busiest = sum(taken.gained.values()) * LAYER_BYTES, max(taken.gained.values()) * LAYER_BYTES
-    move = Move(plan.period * seconds, then, copied, busiest, BANDWIDTH, then)
-    decision = decide(move, outlook.until_change(len(live), len(plan.dead)))
-    return decision, tuple(stories(taken.crews, pipelines))
 
 
 class ChunkMover:

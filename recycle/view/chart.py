@@ -20,9 +20,6 @@ from recycle.wording import printable, time_text
 MOST_PEERS = 6
 """Of more peers than this it is not said who executes what."""
 
-MOST_PROBLEMS = 5
-"""Of so many problems a picture says what they are."""
-
 STEPS = ("agree", "rebuild", "restore", "start")
 """What a server does on its way into a new view."""
 
@@ -118,11 +115,9 @@ class Chart(msgspec.Struct, frozen=True):
     Attributes:
         title: what is shown.
         facts: names and values of what one wants to know first, the most important first.
-        problems: what the checker objects to.
         grouping: how the rows are grouped.
         groups: the rows in order.
         windows: by iteration and stage.
-        wrong: the objection to an instruction, by (server, place in its program).
         views: the changes of views, by time.
         end: when everything has ended.
         period: time per iteration.
@@ -134,11 +129,9 @@ class Chart(msgspec.Struct, frozen=True):
 
     title: str
     facts: tuple[tuple[str, str], ...]
-    problems: tuple[str, ...]
     grouping: Grouping
     groups: tuple[RowGroup, ...]
     windows: tuple[Window, ...]
-    wrong: Mapping[tuple[Server, int], str]
     end: float
     period: float
     barrier: bool
@@ -153,12 +146,6 @@ class Chart(msgspec.Struct, frozen=True):
         several = any(each.iteration for each in self.windows)
         return f"iteration {window.iteration + self.first + 1}: {length}" if several else length
 
-    def objections(self) -> Iterator[str]:
-        """What a picture says of the problems, a line each."""
-        yield from (f"ILLEGAL: {problem}" for problem in self.problems[:MOST_PROBLEMS])
-        if len(self.problems) > MOST_PROBLEMS:
-            yield f"and {len(self.problems) - MOST_PROBLEMS} more of this kind"
-
     def rows(self) -> Iterator[Row]:
         """All rows, from the top."""
         for group in self.groups:
@@ -171,35 +158,27 @@ class Chart(msgspec.Struct, frozen=True):
         return [op for op in Op if op in seen]
 
 
-def make_chart(subject: Subject, timeline: Timeline, grouping: Grouping = "stage") -> Chart:
+def make_chart(subject: Subject, grouping: Grouping = "stage") -> Chart:
     """Lay out a subject.
 
     Args:
         subject: what to draw.
-        timeline: its time line.
         grouping: what rows stand together.
     """
-    plan = subject.plan
+    plan, timeline = subject.plan, subject.timeline
     job = plan.job if plan else subject.job
     windows = stage_windows(timeline)
     barrier = plan is not None and plan.mode.optimizer == "global"
     period = measured_period(windows) if timeline.period is None else timeline.period
-    wrong: dict[tuple[Server, int], str] = {}
-    for violation in subject.violations:
-        if violation.server is not None and violation.index is not None:
-            place = _drawn(subject, violation.server, violation.index)
-            wrong[violation.server, place] = printable(violation.message)
     rows = _rows(subject, timeline, period)
     key = attrgetter(f"server.{grouping}")
     rows.sort(key=lambda row: (key(row), row.server))
     return Chart(
         title=printable(timeline.title),
         facts=_facts(subject, timeline, period, rows),
-        problems=tuple(printable(problem) for problem in subject.problems),
         grouping=grouping,
         groups=tuple(RowGroup(f"{grouping} {value}", tuple(members)) for value, members in groupby(rows, key)),
         windows=windows,
-        wrong=wrong,
         end=timeline.end,
         period=period,
         barrier=barrier,
@@ -386,20 +365,6 @@ def _moved(
         }
         for dead, places in found.items()
     }
-
-
-def _drawn(subject: Subject, server: Server, index: int) -> int:
-    """The place of the box that stands for an instruction: of a transfer, that of its micro-batch nearby."""
-    assert subject.plan is not None
-    program = subject.plan.programs.get(server, ())
-    if not 0 <= index < len(program) or not program[index].op.is_transfer:
-        return index
-    unit = (program[index].home, program[index].micro_batch)
-    drawn = [place for place, each in enumerate(program) if not each.op.is_transfer]
-    near = sorted(
-        drawn, key=lambda place: ((program[place].home, program[place].micro_batch) != unit, abs(place - index))
-    )
-    return near[0] if near else index
 
 
 def _facts(subject: Subject, timeline: Timeline, period: float, rows: list[Row]) -> tuple[tuple[str, str], ...]:

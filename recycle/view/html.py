@@ -4,18 +4,16 @@ The page's own files lie in ``page/``: ``model.js`` reads the columns and knows 
 what is where on the canvas, ``paint.js`` draws it with ``boxes.js``, ``bands.js``, ``lanes.js``, ``marks.js`` and
 ``margins.js``, ``critical.js`` knows why things begin when they do, ``head.js``, ``legend.js`` and ``tip.js`` say the
 rest in words, and ``main.js`` answers keys and pointer. ``address.js`` keeps the view in the page's address, and
-``pictures.js`` makes files of it. They are modules, put together when the page is written.
+``pictures.js`` makes files of it. They are modules, which stand in one script of the page one after the other.
 """
 
 import base64
 import re
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
-from graphlib import TopologicalSorter
+from collections.abc import Sequence
 from html import escape
 from importlib import resources
-from pathlib import Path
 from string import Template
 from typing import Any, Literal
 
@@ -31,20 +29,23 @@ from recycle.view.panel import Panel
 from recycle.view.style import EDGES, FILL, HOME, INK, MEANING
 from recycle.wording import BYTES
 
-IMPORT = re.compile(r"^import \{([\w\s,]+)\} from '\./(\w+)\.js';$", re.MULTILINE)
-EXPORT = re.compile(r"^export (?=(?:class|const|function) (\w+))", re.MULTILINE)
-OTHER = re.compile(r"^\s*(?:import|export)\b.*", re.MULTILINE)
-
 PAGE = resources.files("recycle.view") / "page"
+MODULES = (
+    *("address", "theme", "model", "times", "search", "svgpen", "critical", "head", "scene", "legend", "live", "tip"),
+    *("bands", "boxes", "lanes", "moves", "marks", "margins", "paint", "pictures", "main"),
+)
+"""The modules of the page's script, each behind those that it imports from; no two have a name in common."""
+LINKS = re.compile(r"^import [^;]*;\n|^export ", re.MULTILINE)
+"""What modules say of each other, which have no need of it in one script."""
+
 CHANGES = ("", "new", "moved", "reordered")
 PHASES = (Op.F, Op.I, Op.W)
 OPS = tuple(Op)
-MOST_PROBLEMS = 50
 
 Live = Literal["", "run", "plans"]
 
 
-def encode(panels: Sequence[Panel], target: Path) -> bytes:
+def encode(panels: Sequence[Panel]) -> bytes:
     """The page as a file."""
     return page(panels).encode()
 
@@ -61,7 +62,7 @@ def page(panels: Sequence[Panel], live: Live = "") -> str:
     data = msgspec.json.encode(document).decode().replace("<", "\\u003c")
     style, title = (PAGE / "page.css").read_text(), escape(panels[0].chart.title)
     template = Template((PAGE / "page.html").read_text())
-    return template.substitute(title=title, style=style, data=data, script=link(read_modules()))
+    return template.substitute(title=title, style=style, data=data, script=script())
 
 
 def document_of(panels: Sequence[Panel]) -> dict[str, Any]:
@@ -88,10 +89,10 @@ def document_of(panels: Sequence[Panel]) -> dict[str, Any]:
     }
 
 
-def read_modules() -> dict[str, str]:
-    """The modules of the page's script, by name."""
-    files = sorted(PAGE.iterdir(), key=lambda each: each.name)
-    return {each.name.removesuffix(".js"): each.read_text() for each in files if each.name.endswith(".js")}
+def script() -> str:
+    """The page's script."""
+    modules = "".join((PAGE / f"{name}.js").read_text() for name in MODULES)
+    return "(() => {\n'use strict';\n" + LINKS.sub("", modules) + "})();"
 
 
 def _panel(panel: Panel) -> dict[str, Any]:
@@ -110,8 +111,6 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "name": panel.name,
         "title": chart.title,
         "facts": chart.facts,
-        "problems": chart.problems[:MOST_PROBLEMS],
-        "moreProblems": max(0, len(chart.problems) - MOST_PROBLEMS),
         "pace": panel.pace,
         "end": chart.end,
         "barrier": chart.barrier,
@@ -144,11 +143,6 @@ def _panel(panel: Panel) -> dict[str, Any]:
         )
         if panel.comparison
         else "",
-        "wrong": {
-            str(place): chart.wrong[span.server, span.index]
-            for place, span in enumerate(spans if chart.wrong else ())
-            if (span.server, span.index) in chart.wrong
-        },
         "transfers": _columns([span for row in rows for span in row.transfers]),
         "samples": {
             "time": _times([sample.time for each in held for sample in each]),
@@ -222,46 +216,3 @@ def _base64(code: str, values: Sequence[float]) -> str:
     if sys.byteorder == "big":
         column.byteswap()
     return base64.b64encode(column.tobytes()).decode()
-
-
-def link(modules: Mapping[str, str]) -> str:
-    """One script that runs all modules, each after those that it imports from, so that a page is a single file.
-
-    Each module becomes a function with a scope of its own, whose result are its exports. Of the language's modules it
-    knows what the page needs: ``import { name, ... } from './module.js';`` and ``export`` before a class, a constant or
-    a function, both at the start of a line.
-
-    Args:
-        modules: the text of each module, by its name without ``.js``.
-
-    Raises:
-        ValueError: a module imports what there is not, or in a form that is not known here; or modules import from each
-            other in a circle.
-    """
-    needs = {name: {source for _, source in IMPORT.findall(text)} for name, text in modules.items()}
-    exports = {name: EXPORT.findall(text) for name, text in modules.items()}
-    for name, text in modules.items():
-        for names, source in IMPORT.findall(text):
-            for each in _names(names):
-                if each not in exports.get(source, ()):
-                    raise ValueError(f"{name}.js imports {each} from {source}.js, which does not export it")
-    parts = [_function(name, modules[name], exports[name]) for name in TopologicalSorter(needs).static_order()]
-    return "(() => {\n'use strict';\n" + "".join(parts) + "})();"
-
-
-def _function(name: str, text: str, exports: list[str]) -> str:
-    body = IMPORT.sub(lambda match: f"const {{ {', '.join(_names(match[1]))} }} = {_variable(match[2])};", text)
-    body = EXPORT.sub("", body)
-    other = OTHER.search(body)
-    if other:
-        raise ValueError(f"{name}.js: {other[0].strip()!r} is no import or export of a known form")
-    return f"const {_variable(name)} = (() => {{\n{body}return {{ {', '.join(exports)} }};\n}})();\n"
-
-
-def _names(listed: str) -> list[str]:
-    return [each.strip() for each in listed.split(",") if each.strip()]
-
-
-def _variable(module: str) -> str:
-    # No module can name it by accident.
-    return f"$module_{module}"

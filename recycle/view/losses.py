@@ -1,17 +1,19 @@
-"""Loss curves as SVG: standard library only, and the same bytes for the same figures."""
+"""Loss curves as SVG: the same bytes for the same figures."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
-from xml.etree import ElementTree as Xml
+
+from recycle.view.picture import GRID, Box, Group, Line, Picture, Shape, Text
+from recycle.view.style import BACK
+from recycle.view.svg import svg_of
 
 Curve = Sequence[tuple[float, float]]
 
 WIDTH, HEIGHT = 720, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 20, 48, 48
 COLORS = ("#2f6db5", "#c0392b", "#3a8f4d", "#7a56a8")
-COME, GONE = "#3a8f4d", "#c0392b"
-FONT = "font-family:system-ui,sans-serif;font-size:12px;fill:#333"
+GONE = "#c0392b"
 
 
 class Mark(NamedTuple):
@@ -76,50 +78,34 @@ def draw_losses(
         down = TOP + (HEIGHT - TOP - BOTTOM) * (high - loss) / (high - low)
         return round(across, 2), round(down, 2)
 
-    picture = Xml.Element(
-        "svg",
-        {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {WIDTH} {HEIGHT}", "width": str(WIDTH)},
-    )
-    Xml.SubElement(picture, "rect", {"width": str(WIDTH), "height": str(HEIGHT), "fill": "white"})
-    _text(picture, LEFT, 24, title, "font-weight:600;font-size:14px")
+    shapes: list[Shape] = [Text(LEFT, 24, title, size=14, bold=True)]
     for part in range(5):
-        loss = low + (high - low) * part / 4
-        _, down = place(0, loss)
-        line = {"x1": str(LEFT), "x2": str(WIDTH - RIGHT), "y1": str(down), "y2": str(down), "stroke": "#ddd"}
-        Xml.SubElement(picture, "line", line)
-        _text(picture, LEFT - 8, down + 4, f"{loss:.2f}", "text-anchor:end")
-        across, _ = place(last * part / 4, low)
-        _text(picture, across, HEIGHT - BOTTOM + 18, f"{last * part / 4:g}", "text-anchor:middle")
-    _text(picture, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, "iteration", "text-anchor:middle")
+        step, loss = last * part / 4, low + (high - low) * part / 4
+        across, down = place(step, loss)
+        shapes.append(Line(((LEFT, down), (WIDTH - RIGHT, down)), GRID))
+        shapes.append(Text(LEFT - 8, down + 4, f"{loss:.2f}", "end"))
+        shapes.append(Text(across, HEIGHT - BOTTOM + 18, f"{step:g}", "middle"))
+    shapes.append(Text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, "iteration", "middle"))
     for mark in marks:
         across, _ = place(mark.step, low)
-        color = COME if mark.good else GONE
+        color = BACK if mark.good else GONE
         # Losses fall, so that there is room at the top.
-        style = f"fill:{color};font-size:10px;text-anchor:end"
-        _text(picture, across - 3, TOP + 4, mark.text, style, f"rotate(-90 {across - 3:g} {TOP + 4})")
-        line = {"x1": str(across), "x2": str(across), "y1": str(TOP), "y2": str(HEIGHT - BOTTOM), "stroke": color}
-        Xml.SubElement(picture, "line", line | {"class": "mark", "stroke-dasharray": "2 3"})
+        shapes.append(Text(across - 3, TOP + 4, mark.text, "end", 10, color, turned=True))
+        line = Line(((across, TOP), (across, HEIGHT - BOTTOM)), color, dashed=True)
+        shapes.append(Group("mark", mark.text, (line,)))
     for number, (name, curve) in enumerate(curves.items()):
         color = COLORS[number % len(COLORS)]
-        places = [place(step, loss) for step, loss in curve]
-        path = " ".join(f"{across},{down}" for across, down in places)
-        line = {"points": path, "fill": "none", "stroke": color, "stroke-width": "2"}
-        Xml.SubElement(picture, "polyline", line | ({"stroke-dasharray": "6 6"} if name in dashed else {}))
+        places = tuple(place(step, loss) for step, loss in curve)
+        shapes.append(Group("curve", name, (Line(places, color, 2, name in dashed),)))
         if len(places) <= 40:
             for (across, down), (step, loss) in zip(places, curve, strict=True):
-                circle = {"cx": str(across), "cy": str(down), "r": "3", "fill": color}
-                dot = Xml.SubElement(picture, "circle", circle)
-                Xml.SubElement(dot, "title").text = f"{name}, iteration {step:g}: {loss:.4f}"
-        _text(picture, WIDTH - RIGHT - 8, TOP + 14 + 18 * number, name, f"text-anchor:end;fill:{color};font-weight:600")
-    return Xml.tostring(picture, encoding="unicode") + "\n"
+                dot = Box(across - 3, down - 3, 6, 6, color, round=3)
+                shapes.append(Group("point", f"{name}, iteration {step:g}: {loss:.4f}", (dot,)))
+        shapes.append(Text(WIDTH - RIGHT - 8, TOP + 14 + 18 * number, name, "end", 12, color, bold=True))
+    return svg_of(Picture(title, WIDTH, HEIGHT, tuple(shapes)))
 
 
 def _relative(loss: float, expected: float) -> float:
     if loss == expected:
         return 0.0
     return abs(loss - expected) / abs(expected) if expected else math.inf
-
-
-def _text(picture: Xml.Element, across: float, down: float, text: str, style: str, transform: str = "") -> None:
-    where = {"x": f"{across:g}", "y": f"{down:g}", "style": f"{FONT};{style}"}
-    Xml.SubElement(picture, "text", where | ({"transform": transform} if transform else {})).text = text

@@ -50,32 +50,28 @@ class Story(msgspec.Struct, frozen=True):
 
 def summary_of(subject: Subject) -> tuple[str, ...]:
     """What happened in a run, in a few lines; nothing of a plan."""
-    history, line = subject.history, subject.timeline
+    history = subject.history
     if history is None:
         return ()
-    slow = map(str, slow_servers(line)) if line is not None else ()
+    slow = map(str, slow_servers(subject.timeline))
     return (*summarise(history, history.servers), *slow, *copies_lines(subject.copies))
 
 
-def story_of(subject: Subject, line: Timeline) -> Story:
-    """What a subject knows of a run.
-
-    Args:
-        subject: the run, or a plan.
-        line: its time line, or the end of that.
-    """
-    history = subject.history
+def story_of(subject: Subject) -> Story:
+    """What a subject knows of a run."""
+    history, line = subject.history, subject.timeline
     if history is None:
         return Story()
     events = [(time - line.origin, tell(event, history.servers, history.time_unit)) for time, event in history.timed]
     return Story(
-        _curves(subject, line),
+        _curves(subject),
         tuple((max(0.0, time), text) for time, text in events if time >= 0 or line.first == 0),
         summary_of(subject),
     )
 
 
-def _curves(subject: Subject, line: Timeline) -> tuple[Curve, ...]:
+def _curves(subject: Subject) -> tuple[Curve, ...]:
+    line = subject.timeline
     ends = {step + line.first: time for step, time in iteration_ends(line).items()}
     made = [(total, total.seconds) for total in subject.totals if total.seconds and total.step in ends]
     if not made:
@@ -117,15 +113,12 @@ def make_panels(subjects: Sequence[Subject], grouping: Grouping) -> list[Panel]:
     """Lay out subjects below each other, each compared with the first.
 
     Args:
-        subjects: what to draw; each has a time line.
+        subjects: what to draw.
         grouping: which servers are drawn together.
     """
     panels: list[Panel] = []
     for subject in subjects:
-        line = subject.timeline
-        assert line is not None
-        comparison = compare(panels[0].timeline, line) if panels else None
-        panels.append(
-            Panel(subject.name, make_chart(subject, line, grouping), line, comparison, story_of(subject, line))
-        )
+        comparison = compare(panels[0].timeline, subject.timeline) if panels else None
+        chart = make_chart(subject, grouping)
+        panels.append(Panel(subject.name, chart, subject.timeline, comparison, story_of(subject)))
     return panels

@@ -1,4 +1,4 @@
-"""The picture of charts: which shapes are where, in pixels. The SVG view and the paper view draw it."""
+"""The picture of charts: which shapes are where, in pixels. The SVG view draws it."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from recycle.plan.instruction import Op
 from recycle.record.timeline import Outage, Span
 from recycle.view.amounts import brief_time, held_text, round_step
 from recycle.view.chart import Chart, Row, RowGroup, phases, share, whereabouts
-from recycle.view.style import BACK, EDGES, FILL, HOME, INK, MEANING, PALE, PAUSE, VOID, WRONG, home_color, label
+from recycle.view.style import BACK, EDGES, FILL, HOME, INK, MEANING, PALE, PAUSE, VOID, home_color, label
 from recycle.wording import BYTES, MICROSECONDS, number, time_text
 
 BOX = 22.0
@@ -83,6 +83,7 @@ class Text(msgspec.Struct, frozen=True):
         color: of its letters.
         bold: whether they are.
         halo: the colour of what surrounds them; none if it is empty.
+        turned: whether it goes upwards.
     """
 
     x: float
@@ -93,6 +94,7 @@ class Text(msgspec.Struct, frozen=True):
     color: str = DARK
     bold: bool = False
     halo: str = ""
+    turned: bool = False
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -116,7 +118,7 @@ class Picture(msgspec.Struct, frozen=True):
     shapes: tuple[Shape, ...]
 
 
-def make_picture(charts: Sequence[Chart], paces: Sequence[float] = (), most: int | None = None) -> Picture:
+def make_picture(charts: Sequence[Chart], paces: Sequence[float] = ()) -> Picture:
     """Lay out one chart, or several below each other on one time axis.
 
     Fill is the op, outline and hatch the home pipeline of re-routed work; I has an edge above, W below and B both, so
@@ -126,22 +128,18 @@ def make_picture(charts: Sequence[Chart], paces: Sequence[float] = (), most: int
     Args:
         charts: what to draw.
         paces: for each chart, how many of its time units are one of the first chart's; one each if it is empty.
-        most: how wide it may be, in pixels; numbers that it has no room for are left out.
 
     Raises:
-        UserError: it may have any width, and would be too wide to be looked at.
+        UserError: it would be too wide to be looked at.
     """
     paces = paces or [1.0] * len(charts)
     left = 34.0 + 7.4 * max((len(row.label) for chart in charts for row in chart.rows()), default=4)
     ends = [(chart.end / pace, _columns(chart)[-1] + MARGIN) for chart, pace in zip(charts, paces, strict=True)]
     end = max(end for end, _ in ends) or 1.0
     short = _short_box(charts[0])
-    if most is None:
-        _require_readable(charts, end / short)
+    _require_readable(charts, end / short)
     scale = min(BOX / short, WIDEST / end)
     width = math.ceil(max(720.0, *(left + end * scale + behind for end, behind in ends)))
-    if most is not None and width > most:
-        width, scale = most, min((most - left - behind) / (end or 1.0) for end, behind in ends)
     height, shapes = 0.0, list[Shape]()
     for chart, pace in zip(charts, paces, strict=True):
         drawing = _Drawing(chart, left, scale / pace, width)
@@ -235,9 +233,6 @@ class _Drawing:
         for line in lines:
             self.bottom += 18
             yield Text(12, self.bottom, line, size=12)
-        for problem in chart.objections():
-            self.bottom += 18
-            yield Text(12, self.bottom, problem, color=WRONG, bold=True)
         self.bottom += 10
 
     def _grid(self, axis: float, bottom: float) -> Iterator[Shape]:
@@ -282,13 +277,12 @@ class _Drawing:
             yield Group("void", f"{row.server}: void, what it computed here died with it", (lost,))
         for index, span in enumerate(row.spans):
             void = index in row.void
-            if void or span.end > span.start or (row.server, span.index) in chart.wrong:
+            if void or span.end > span.start:
                 yield self._box(row, span, y, void=void)
 
     def _box(self, row: Row, span: Span, y: float, *, void: bool) -> Group:
         instruction, op = span.instruction, span.instruction.op
         x, width = self._x(span.start), max(2.0, (span.end - span.start) * self._scale)
-        objection = self._chart.wrong.get((row.server, span.index))
         begin, end = (brief_time(time, self._chart.time_unit) for time in (span.start, span.end))
         title = f"{instruction} on {row.server}: {MEANING[op]}, {begin} to {end}"
         shapes: list[Shape] = [*_filled(op, x + 0.5, y, width - 1, ROW)]
@@ -302,10 +296,6 @@ class _Drawing:
         if width >= 6.2 * len(text):
             shapes.append(Text(x + width / 2, y + 15, text, "middle", 10.5, INK[op], halo != "", halo))
         title += "; void: the iteration was made again" if void else ""
-        if objection:
-            title += f"; WRONG: {objection}"
-            shapes.append(Box(x, y, width, ROW, edge=WRONG))
-            shapes += (Line(((x, y + off), (x + width, y + ROW - off)), WRONG, 2.5) for off in (0, ROW))
         return Group("box", title, tuple(shapes), PALE if void else 1.0)
 
     def _outage(self, row: Row, outage: Outage, y: float) -> Group:

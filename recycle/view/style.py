@@ -27,9 +27,6 @@ EDGES: Mapping[Op, str] = {Op.I: "top", Op.W: "bottom", Op.B: "top bottom"}
 HOME = ("#5c3a21", "#c1121f", "#16202c", "#b5179e", "#6f6200")
 """Colours of home pipelines, used in turn: different from every fill."""
 
-WRONG = "#d00000"
-"""Marks instructions that the checker objects to."""
-
 PAUSE = "#ffd54a"
 """The time in which a server changes views."""
 

@@ -1,15 +1,13 @@
-"""What is shown: a plan with its planned time line and what the checker says of it, or a measured run."""
+"""What is shown: a plan with its planned time line, or a measured run."""
 
 from pathlib import Path
 
 import msgspec
 
 from recycle.job import Job
-from recycle.plan.checker import check_plan
+from recycle.plan.checker import require_legal
 from recycle.plan.document import load_plan
 from recycle.plan.plan import Plan
-from recycle.plan.timing import Deadlock
-from recycle.plan.violation import Violation
 from recycle.record.history import History, history_of
 from recycle.record.measured import held_memory
 from recycle.record.planned import timeline
@@ -26,8 +24,7 @@ class Subject(msgspec.Struct, frozen=True):
     Attributes:
         name: what to call it beside another one.
         plan: the plan; None for a measured run.
-        timeline: None if the plan's order deadlocks, so that its instructions have no times.
-        violations: what the checker objects to.
+        timeline: when what is executed.
         history: what happened in a run; None for a plan.
         totals: loss and time of a run's steps.
         job: what a run trains, if that is known.
@@ -36,29 +33,16 @@ class Subject(msgspec.Struct, frozen=True):
 
     name: str
     plan: Plan | None
-    timeline: Timeline | None
-    violations: tuple[Violation, ...] = ()
+    timeline: Timeline
     history: History | None = None
     totals: tuple[StepTotal, ...] = ()
     job: Job | None = None
     copies: tuple[StageCopies, ...] = ()
 
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """The violations as lines of text, each with its place."""
-        return tuple(
-            f"{each.server}[{each.index}]: {each.message}" if each.index is not None else each.message
-            for each in self.violations
-        )
-
 
 def subject_of(plan: Plan, name: str, iterations: int = 1) -> Subject:
-    """A plan, legal or not, with its time line over some iterations."""
-    try:
-        line = timeline(plan, iterations)
-    except Deadlock:
-        line = None
-    return Subject(name, plan, line, check_plan(plan))
+    """A plan, which must be legal, with its time line over some iterations."""
+    return Subject(name, plan, timeline(plan, iterations))
 
 
 def load_subject(path: Path, iterations: int | None = None) -> Subject:
@@ -71,6 +55,7 @@ def load_subject(path: Path, iterations: int | None = None) -> Subject:
 
     Raises:
         UserError: it cannot be read, or is neither.
+        IllegalPlan: the plan is illegal.
     """
     if path.is_dir() or path.suffix == ".jsonl":
         line, facts = load_run(path, iterations)
@@ -82,4 +67,6 @@ def load_subject(path: Path, iterations: int | None = None) -> Subject:
         view = history.view
         copies = copies_of(facts, job, view.servers) if job is not None and view is not None else ()
         return Subject(path.name, None, line, history=history, totals=totals, job=job, copies=copies)
-    return subject_of(load_plan(path), path.stem, iterations or 1)
+    plan = load_plan(path)
+    require_legal(plan, path)
+    return subject_of(plan, path.stem, iterations or 1)

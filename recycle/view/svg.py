@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 
 from recycle.view.chart import Chart
 from recycle.view.panel import Panel
@@ -12,7 +11,7 @@ from recycle.view.style import HOME
 FONT = "'DejaVu Sans',Verdana,Arial,sans-serif"
 
 
-def encode(panels: Sequence[Panel], target: Path) -> bytes:
+def encode(panels: Sequence[Panel]) -> bytes:
     """The picture as a file."""
     return draw([panel.chart for panel in panels], [panel.pace for panel in panels]).encode()
 
@@ -52,10 +51,11 @@ def _drawn(shape: Shape) -> str:
         case Group(kind, title, shapes, pale):
             said = _element("title", {}, escape(title)) if title else ""
             return _element("g", {"class": kind, **_unless("opacity", pale, 1)}, said + "".join(map(_drawn, shapes)))
-        case Text(x, y, content, anchor, size, color, bold, halo):
+        case Text(x, y, content, anchor, size, color, bold, halo, turned):
             look = {**_unless("text-anchor", anchor, "start"), **_unless("font-size", size, SIZE)}
             look |= {**_unless("fill", color, DARK), **({"font-weight": "bold"} if bold else {})}
             look |= {"stroke": halo, "stroke-width": 3.5, "paint-order": "stroke"} if halo else {}
+            look |= {"transform": f"rotate(-90 {_text(x)} {_text(y)})"} if turned else {}
             return _element("text", {"x": x, "y": y, **look}, escape(content))
         case Line(points, color, thick, dashed, filled):
             path = "M" + "L".join(f"{_text(x)} {_text(y)}" for x, y in points)

@@ -1,9 +1,10 @@
 """The terminal view: a row per server, a column per time quantum; and the list form, one instruction per line."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from rich.console import Console
@@ -75,42 +76,6 @@ def make_scale(charts: Sequence[Chart], paces: Sequence[float], room: int) -> Sc
     return Scale(quantum / wide, steps * wide)
 
 
-def mixture(row: Row, scale: Scale) -> list[int]:
-    """What to show of a row whose instructions are shorter than columns.
-
-    Each column shows one instruction of those in it, or none. Over a few columns, each kind gets as many of them as it
-    has time: what a column cannot show of its time is owed to the next ones.
-
-    Returns:
-        For each column the place of a span in the row; -1 where it is idle.
-    """
-    shares: list[dict[int, float]] = [{} for _ in range(scale.columns)]
-    for place, span in enumerate(row.spans):
-        first = max(0, int(span.start / scale.time))
-        for column in range(first, min(scale.columns, int(span.end / scale.time) + 1)):
-            length = min(span.end, (column + 1) * scale.time) - max(span.start, column * scale.time)
-            if length > 0:
-                shares[column][place] = length / scale.time
-    owed: dict[object, float] = {}
-    shown = []
-    for within in shares:
-        kinds: dict[object, int] = {None: -1}
-        idle = 1.0
-        for place, part in within.items():
-            span = row.spans[place]
-            kind = (span.instruction.op, row.rerouted(span.instruction))
-            # Of a kind, the longest stands for the others.
-            if part >= within.get(kinds.get(kind, -1), 0.0):
-                kinds[kind] = place
-            owed[kind] = owed.get(kind, 0.0) + part
-            idle -= part
-        owed[None] = owed.get(None, 0.0) + max(0.0, idle)
-        best = max(kinds, key=lambda kind: owed[kind])
-        owed[best] -= 1
-        shown.append(kinds[best])
-    return shown
-
-
 def _quantum(chart: Chart) -> float:
     """The greatest common measure of all times if boxes are then of a readable length, and half the shortest if not."""
     spans = [span for row in chart.rows() for span in row.spans if span.end > span.start]
@@ -124,20 +89,6 @@ def _quantum(chart: Chart) -> float:
 
 
 DEAD, WAITING, VOID = "x", "=", "~"
-
-
-Colours = Literal["none", "few", "full"]
-"""What a terminal can show: letters alone, the sixteen colours of its own, or any colour."""
-
-FEW: Mapping[Op, str] = {
-    Op.F: "white on blue",
-    Op.I: "black on cyan",
-    Op.W: "black on green",
-    Op.B: "black on yellow",
-    Op.REDUCE: "black on white",
-    Op.STEP: "white on magenta",
-}
-"""Each op that is drawn, in colours that every terminal with colours has."""
 
 LETTER: Mapping[Op, str] = {op: op.value[0] for op in Op}
 """Each op, where there are no colours."""
@@ -157,9 +108,7 @@ class Frame(NamedTuple):
     tail: int
 
 
-def draw(
-    charts: Sequence[Chart], width: int, colours: Colours = "full", paces: Sequence[float] = ()
-) -> list[list[Text]]:
+def draw(charts: Sequence[Chart], width: int, paces: Sequence[float] = (), *, color: bool = True) -> list[list[Text]]:
     """Charts as lines of text, on one scale on which the whole of each fits.
 
     Without colours an op is its letter, small where the work is re-routed; with colours it is the background, lighter
@@ -169,8 +118,8 @@ def draw(
     Args:
         charts: what to draw.
         width: columns of the terminal.
-        colours: what it can show.
         paces: for each chart, how many of its time units are one of the first chart's; one each if it is empty.
+        color: whether it can show any colour.
 
     Returns:
         The lines of each chart.
@@ -183,7 +132,7 @@ def draw(
         tail = 0
     scale = make_scale(charts, paces, max(1, width - labels - tail))
     return [
-        _draw(chart, scale.paced(pace), Frame(width, labels, tail), colours)
+        _draw(chart, scale.paced(pace), Frame(width, labels, tail), color)
         for chart, pace in zip(charts, paces, strict=True)
     ]
 
@@ -191,23 +140,19 @@ def draw(
 def listing(subject: Subject) -> Iterator[str]:
     """One instruction per line, server by server in the order of the program; of a run, in that of the starts.
 
-    A wrong one is followed by what is wrong. There are no times, so that diff shows changes of order alone.
+    There are no times, so that diff shows changes of order alone.
     """
-    wrong = {(each.server, each.index): each.message for each in subject.violations}
     if subject.plan is not None:
         for server in sorted(subject.plan.programs):
-            for index, instruction in enumerate(subject.plan.programs[server]):
-                objection = wrong.get((server, index))
-                yield f"{server} {instruction}" + (f"    WRONG: {objection}" if objection else "")
-    elif subject.timeline is not None:
+            for instruction in subject.plan.programs[server]:
+                yield f"{server} {instruction}"
+    else:
         for span in subject.timeline.spans:
             yield f"{span.server} {span.iteration} {span.instruction}"
 
 
-def _draw(chart: Chart, scale: Scale, frame: Frame, colours: Colours) -> list[Text]:
-    color = colours != "none"
+def _draw(chart: Chart, scale: Scale, frame: Frame, color: bool) -> list[Text]:
     head = [Text(chart.title, style="bold"), Text(_facts(chart))]
-    head += [Text(text, style="bold red" if color else "") for text in chart.objections()]
     lines: list[Text] = []
     heading = " bubble  memory"[: frame.tail].rjust(frame.tail) if frame.tail else ""
     lines.append(Text(" " * frame.labels + _axis(chart, scale) + heading, style="dim"))
@@ -218,13 +163,13 @@ def _draw(chart: Chart, scale: Scale, frame: Frame, colours: Colours) -> list[Te
             if row.dead and not row.spans:
                 line.append(f"x {fate(row)}", style="not dim not strike red" if color else "not dim not strike")
             else:
-                for text, style in _cells(chart, row, scale, colours):
+                for text, style in _cells(row, scale, color):
                     line.append(text, style=style)
                 line.append(_tail(row, chart.memory_unit).rjust(frame.tail)[: frame.tail])
             lines.append(line)
     for line in lines:
         line.truncate(frame.width, overflow="crop")
-    return [*_wrapped(head, frame.width), *lines, *_wrapped([_legend(chart, scale, colours)], frame.width)]
+    return [*_wrapped(head, frame.width), *lines, *_wrapped([_legend(chart, scale, color)], frame.width)]
 
 
 def _wrapped(lines: list[Text], width: int) -> list[Text]:
@@ -232,7 +177,7 @@ def _wrapped(lines: list[Text], width: int) -> list[Text]:
     return [part for line in lines for part in line.wrap(console, width)]
 
 
-def _cells(chart: Chart, row: Row, scale: Scale, colours: Colours) -> Iterator[tuple[str, str]]:
+def _cells(row: Row, scale: Scale, color: bool) -> Iterator[tuple[str, str]]:
     gap = _gap(row, scale)
     at = 0
     for place, first, last in _places(row, scale):
@@ -243,27 +188,26 @@ def _cells(chart: Chart, row: Row, scale: Scale, colours: Colours) -> Iterator[t
         if place in row.void:
             yield VOID * (last - first), "dim"
             continue
-        wrong = (row.server, span.index) in chart.wrong
-        color = colours != "none"
-        yield _text(row, span, last - first, color, wrong), _style(row, span, wrong, colours) if color else ""
+        yield _text(row, span, last - first, color), _style(row, span) if color else ""
     yield from _signs(gap[at:])
 
 
 def _places(row: Row, scale: Scale) -> Iterator[tuple[int, int, int]]:
-    """The places of the spans that are drawn, each with its first column and the first behind it."""
-    if scale.coarse:
-        at = 0
-        for place, run in groupby(mixture(row, scale)):
-            first, at = at, at + len(list(run))
-            if place >= 0:
-                yield place, first, at
-        return
+    """The places of the spans that are drawn, each with its first column and the first behind it.
+
+    A column shows what happens in its middle. So each kind gets columns by its time, however short its spans are.
+    """
+    starts = [span.start for span in row.spans]
+    shown = []
+    for column in range(scale.columns):
+        time = (column + 0.5) * scale.time
+        place = bisect_right(starts, time) - 1
+        shown.append(place if place >= 0 and time < row.spans[place].end else -1)
     at = 0
-    for place, span in enumerate(row.spans):
-        first, last = max(scale.column(span.start), at), min(scale.column(span.end), scale.columns)
-        if last > first:
-            yield place, first, last
-            at = last
+    for place, run in groupby(shown):
+        first, at = at, at + len(list(run))
+        if place >= 0:
+            yield place, first, at
 
 
 def _gap(row: Row, scale: Scale) -> str:
@@ -286,7 +230,7 @@ def _signs(gap: str) -> Iterator[tuple[str, str]]:
         yield "".join(run), {DEAD: "red", WAITING: "yellow"}.get(sign, "dim")
 
 
-def _text(row: Row, span: Span, columns: int, color: bool, wrong: bool) -> str:
+def _text(row: Row, span: Span, columns: int, color: bool) -> str:
     instruction = span.instruction
     rerouted = row.rerouted(instruction)
     letter, numbered = LETTER[instruction.op], instruction.op.is_compute
@@ -302,22 +246,17 @@ def _text(row: Row, span: Span, columns: int, color: bool, wrong: bool) -> str:
     text = name[-columns:] if color and numbered else (letter + name)
     if not color and len(text) > columns:
         text = letter
-    if wrong and not color:
-        text = "!" + text[1:]
     fill = " " if color else "-"
     return text[:columns].ljust(columns, fill)
 
 
-def _style(row: Row, span: Span, wrong: bool, colours: Colours) -> str:
-    instruction = span.instruction
-    style = _paint(instruction.op, colours)
-    if wrong:
-        return "bold white on red"
-    return f"bold underline {style}" if row.rerouted(instruction) else style
+def _style(row: Row, span: Span) -> str:
+    style = _paint(span.instruction.op)
+    return f"bold underline {style}" if row.rerouted(span.instruction) else style
 
 
-def _paint(op: Op, colours: Colours) -> str:
-    return {"none": "", "few": FEW.get(op, ""), "full": f"{INK[op]} on {FILL[op]}"}[colours]
+def _paint(op: Op) -> str:
+    return f"{INK[op]} on {FILL[op]}"
 
 
 def _tail(row: Row, memory_unit: str) -> str:
@@ -340,12 +279,11 @@ def _facts(chart: Chart) -> str:
     return ", ".join(f"{name} {value}" for name, value in chart.facts)
 
 
-def _legend(chart: Chart, scale: Scale, colours: Colours) -> Text:
-    color = colours != "none"
+def _legend(chart: Chart, scale: Scale, color: bool) -> Text:
     legend = Text()
     for op in chart.ops:
         name = op.value if color or op.value.startswith(LETTER[op]) else f"{LETTER[op]} {op.value}"
-        legend.append(f" {name} ", style=_paint(op, colours))
+        legend.append(f" {name} ", style=_paint(op) if color else "")
         legend.append(" ")
     if any(row.dead for row in chart.rows()):
         legend.append("underlined" if color else "small letter", style="bold underline" if color else "")
@@ -358,5 +296,5 @@ def _legend(chart: Chart, scale: Scale, colours: Colours) -> Text:
         legend.append(f"{DEAD}: dead; ")
     legend.append(f"a column is {time_text(scale.time, chart.time_unit)}")
     if scale.coarse:
-        legend.append(" and shows one of what happens in it, each kind as often as it has time")
+        legend.append(" and shows what happens in its middle")
     return legend

@@ -34,14 +34,6 @@ def test_more_memory_at_the_stage_that_bounds_is_the_remedy(stage, limit, enough
         assert any("micro-batches at stage 0" in remedy.change for remedy in remedies)
 
 
-def test_a_migration_helps_where_two_servers_of_one_stage_are_dead():
-    plan = paper_plan(failed=(Server(0, 2), Server(1, 2)))
-    migrations = [each for each in explain(plan).remedies if each.change.startswith("migrate")]
-    assert len(migrations) == 1
-    assert "to stage 2" in migrations[0].change
-    assert migrations[0].at_best < plan.period
-
-
 def test_fewer_micro_batches_help_where_they_make_the_shares_even():
     plan = paper_plan(failed=(Server(0, 0), Server(1, 0)), pipelines=5, stages=1, micro_batches=7, limit=20)
     change = [each.change for each in explain(plan).remedies]

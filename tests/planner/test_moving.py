@@ -1,68 +1,18 @@
-import json
-
 import msgspec
-import pytest
 
-from harness.examples import QUICK, paper_plan, placed_job
-from recycle.errors import JobError
+from harness.examples import QUICK, placed_job
 from recycle.holding import with_layout, with_own_layout
 from recycle.job import Server
 from recycle.placement import PlacedPipeline
 from recycle.placing.decision import OF_A_CLUSTER, Outlook
 from recycle.placing.returning import return_home
 from recycle.plan.checker import check_plan
-from recycle.plan.document import save_plan
 from recycle.plan.mode import Mode
 from recycle.plan.moves import Seen, Situation
-from recycle.planner.assemble import unlimited_baseline
 from recycle.planner.make import make_plan
-from recycle.planner.moving import ChunkMover, weigh_move
+from recycle.planner.moving import ChunkMover
 
 TWO = (Server(0, 3), Server(1, 3))
-
-
-def test_layers_move_where_a_stage_lost_most_of_its_servers():
-    decision, told = weigh_move(paper_plan(failed=TWO), 16, 10.0, OF_A_CLUSTER)
-    assert decision.moves
-    assert decision.gained > 0
-    assert " to copy, " in decision.line
-    assert told
-    assert not [each for each in told for server in TWO if str(server) in each]
-
-
-def test_servers_that_change_all_the_time_keep_their_layers():
-    decision, _ = weigh_move(paper_plan(failed=TWO), 16, 10.0, Outlook(60.0))
-    assert not decision.moves
-    assert decision.line.startswith("re-route on, moving loses ")
-
-
-@pytest.mark.parametrize("limit", [2, 3, 6])
-def test_an_iteration_takes_as_long_as_its_plan_says_whatever_the_memory(limit):
-    plan = paper_plan(failed=TWO, limit=limit, released=0)
-    decision, _ = weigh_move(plan, 16, unlimited_baseline(plan.job) * 0.5, OF_A_CLUSTER)
-    assert f"instead of {plan.period * 0.5:g} s an iteration" in decision.line
-
-
-def test_nothing_is_weighed_where_nothing_is_dead_or_too_few_are_left():
-    assert weigh_move(paper_plan(failed=()), 16, 10.0, OF_A_CLUSTER) is None
-    alone = paper_plan(failed=(Server(1, 0),), pipelines=2, stages=1)
-    # One server cannot form two pipelines.
-    assert weigh_move(alone, 4, 10.0, OF_A_CLUSTER) is None
-
-
-def test_a_model_has_a_layer_for_each_stage():
-    with pytest.raises(JobError, match="layers is 3: 4 stages need at least 4 layers"):
-        weigh_move(paper_plan(), 3, 10.0, OF_A_CLUSTER)
-
-
-def test_an_explanation_ends_with_the_decision(run, tmp_path):
-    save_plan(paper_plan(failed=TWO), tmp_path / "plan.json")
-    out = run("explain", tmp_path / "plan.json", "--layers", "16")[1]
-    assert "Placement: move layers, which gains " in out
-    assert "  pipeline " in out
-    assert "Placement: re-route on" in run("explain", tmp_path / "plan.json", "--mtbf", "10s")[1]
-    report = json.loads(run("explain", tmp_path / "plan.json", "--json")[1])
-    assert report["placement"]["moves"] is True
 
 
 def running(form, **shape):

@@ -1,7 +1,5 @@
 """Plans and runs that only the views' tests need."""
 
-from pathlib import Path
-
 import msgspec
 
 from harness.examples import QUICK
@@ -9,7 +7,6 @@ from recycle.job import Job, Server, Stage
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.planned import timeline
-from recycle.view import figure as figures
 from recycle.view.chart import make_chart
 from recycle.view.html import page
 from recycle.view.panel import Panel
@@ -31,7 +28,7 @@ def small(pipelines=1, stages=1, micro_batches=1, failed=(), name="small", laten
 
 def chart_of(plan, iterations=1, grouping="stage"):
     subject = subject_of(plan, "plan", iterations)
-    return make_chart(subject, subject.timeline, grouping)
+    return make_chart(subject, grouping)
 
 
 def measured(plan, iterations=2, unit="ms", pace=12.5):
@@ -56,24 +53,19 @@ def measured(plan, iterations=2, unit="ms", pace=12.5):
 
 def all_views(subject, grouping="stage"):
     """A subject in every view, as text."""
-    chart = make_chart(subject, subject.timeline, grouping)
+    chart = make_chart(subject, grouping)
     drawn = {
         "svg": draw_svg([chart]),
         "html": page([Panel(subject.name, chart, subject.timeline)]),
-        "trace": encode([Panel("", chart, subject.timeline)], Path("trace.json")).decode(),
+        "trace": encode([Panel("", chart, subject.timeline)]).decode(),
         "list": "\n".join(listing(subject)),
     }
     for width in (20, 80):
-        for colours in ("none", "few", "full"):
-            [lines] = draw_terminal([chart], width, colours)
+        for color in (False, True):
+            [lines] = draw_terminal([chart], width, color=color)
             assert all(line.cell_len <= width for line in lines)
-            drawn[f"terminal {width} {colours}"] = "\n".join(line.plain for line in lines)
+            drawn[f"terminal {width} {color}"] = "\n".join(line.plain for line in lines)
     return drawn
-
-
-def figure(plan):
-    subject = subject_of(plan, "plan")
-    return figures.encode([Panel("", make_chart(subject, subject.timeline), subject.timeline)], Path("plan.png"))
 
 
 DEAD = Server(1, 2)

@@ -5,11 +5,8 @@ import io
 import pytest
 
 from harness.examples import paper_plan
-from recycle.job import Server
 from recycle.record.planned import timeline
-from recycle.view.chart import make_chart
 from recycle.view.panel import Panel
-from recycle.view.subject import subject_of
 from tests.view import pages
 from tests.view.pages import CRITICAL, FORWARD, LOST, MEMORY, STEP, colours, move, move_to, press, settle, tip, written
 from tests.view.samples import DEAD, chart_of, small
@@ -256,18 +253,6 @@ def test_keys_go_from_box_to_box_and_follow(shown):
     whole = colours(shown)[FORWARD]
     press(shown, Keys.ENTER)
     assert colours(shown)[FORWARD] < whole / 3
-
-
-def test_an_illegal_plan_says_so_and_marks_the_box(open_page, plan):
-    import msgspec
-
-    server = Server(0, 1)
-    program = plan.programs[server]
-    wrong = msgspec.structs.replace(plan, programs={**plan.programs, server: (program[1], *program)})
-    subject = subject_of(wrong, "wrong")
-    shown = open_page(Panel("wrong", make_chart(subject, subject.timeline), subject.timeline))
-    assert "ILLEGAL" in shown.find_element("id", "head").text
-    assert colours(shown).get((0xD0, 0, 0), 0) > 20
 
 
 @pytest.mark.long

@@ -50,7 +50,7 @@ def test_a_window_names_its_iteration_where_there_are_several(staggered):
 
 def test_a_run_has_the_period_of_its_steps_and_the_dead_of_its_failures(staggered):
     run = measured(staggered, iterations=4)
-    chart = make_chart(Subject("run", None, run), run)
+    chart = make_chart(Subject("run", None, run))
     assert chart.period == pytest.approx(30 * 12.5)
     assert [row.server for row in chart.rows() if row.dead] == [Server(1, 2)]
 

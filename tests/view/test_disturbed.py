@@ -33,7 +33,7 @@ def subject(folder):
 
 @pytest.fixture(scope="module")
 def chart(subject):
-    return make_chart(subject, subject.timeline)
+    return make_chart(subject)
 
 
 def test_the_time_line_has_one_outage_two_views_and_a_pause_per_survivor(subject):
@@ -95,7 +95,8 @@ def test_what_a_death_made_void_is_counted_as_that_and_not_as_idle(chart, subjec
 
 def test_what_the_victim_did_from_its_last_line_to_its_death_is_void_and_not_recorded(subject):
     line = without_last_words(subject.timeline)
-    row = next(row for row in make_chart(subject, line).rows() if row.server == VICTIM)
+    chart = make_chart(msgspec.structs.replace(subject, timeline=line))
+    row = next(row for row in chart.rows() if row.server == VICTIM)
     assert row.void == frozenset()
     assert row.unrecorded == ((max(span.end for span in row.spans if span.iteration == 0), DEATH),)
     assert row.wasted == DEATH - row.unrecorded[0][0]
@@ -138,18 +139,13 @@ def test_in_a_picture_the_outage_and_the_pauses_stand_where_they_were(chart):
     assert {"view 1", "view 2", "changes views"} <= texts
 
 
-def test_in_a_trace_nothing_goes_from_an_interrupted_iteration_to_the_one_made_again(subject):
+def test_a_trace_has_the_events_and_the_recoveries(subject):
     events = events_of(subject)
     check(events)
     kinds = [event["cat"] for event in events if event["ph"] == "i"]
     assert sorted(kinds) == ["failure", "rejoin", "view change", "view change"]
     slices = [event for event in events if event.get("cat") == "recovery"]
     assert {event["name"] for event in slices} == {"agree", "rebuild", "restore", "start"}
-    arrows = {}
-    for event in events:
-        if event["ph"] in "sf":
-            arrows.setdefault(event["id"], []).append(event["ts"])
-    assert not [each for each in arrows.values() if each[0] < VIEW < each[1]]
 
 
 def test_what_was_interrupted_is_not_compared(subject):

@@ -51,7 +51,7 @@ def test_the_columns_hold_every_span(staggered):
 
 def test_whole_times_are_stored_small_and_measured_ones_exactly(staggered):
     run = measured(staggered)
-    text = page([Panel("run", make_chart(Subject("run", None, run), run), run)])
+    text = page([Panel("run", make_chart(Subject("run", None, run)), run)])
     assert data_of(text)["panels"][0]["boxes"]["start"]["type"] == "d"
     assert data_of(page_of(staggered))["panels"][0]["boxes"]["start"]["type"] == "i"
 
@@ -79,7 +79,7 @@ def test_the_second_panel_knows_what_differs(fused, staggered, other):
     second = timeline(fused) if other == "plan" else measured(staggered)
     subject = subject_of(fused, "fused") if other == "plan" else Subject("run", None, second)
     comparison = compare(first, second)
-    panels = [Panel("a", chart_of(staggered), first), Panel("b", make_chart(subject, second), second, comparison)]
+    panels = [Panel("a", chart_of(staggered), first), Panel("b", make_chart(subject), second, comparison)]
     data = data_of(page(panels))
     changes = numbers(data["panels"][1]["changes"], "B")
     assert any(changes) == (other == "plan")

@@ -5,17 +5,29 @@ from recycle.view.losses import LossDifference, Mark, compare_losses, draw_losse
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
 
+def groups(picture, kind):
+    return picture.findall(f"{NAMESPACE}g[@class='{kind}']")
+
+
+def path(group):
+    return group.find(f"{NAMESPACE}path")
+
+
+def points(group):
+    return [tuple(map(float, point.split())) for point in path(group).get("d").removeprefix("M").split("L")]
+
+
 def test_a_curve_per_name_with_a_mark_per_point():
     curves = {"training": [(0, 5.5), (1, 5.0), (2, 4.5)], "held-out": [(0, 5.6), (2, 4.6)]}
     picture = Xml.fromstring(draw_losses("two", curves))
-    lines = picture.findall(f"{NAMESPACE}polyline")
-    assert [len(line.get("points").split()) for line in lines] == [3, 2]
-    assert [mark.find(f"{NAMESPACE}title").text for mark in picture.findall(f"{NAMESPACE}circle")][:2] == [
+    lines = [points(each) for each in groups(picture, "curve")]
+    assert list(map(len, lines)) == [3, 2]
+    assert [each.find(f"{NAMESPACE}title").text for each in groups(picture, "point")][:2] == [
         "training, iteration 0: 5.5000",
         "training, iteration 1: 5.0000",
     ]
     # A falling loss goes down the page.
-    heights = [float(point.split(",")[1]) for point in lines[0].get("points").split()]
+    heights = [down for _, down in lines[0]]
     assert heights == sorted(heights)
 
 
@@ -38,10 +50,10 @@ def test_marks_stand_at_their_steps_and_a_curve_is_seen_through_the_one_above_it
     assert {"W1_2 died", "W1_2 is back"} <= set(texts)
     turned = [each.text for each in picture.findall(f"{NAMESPACE}text") if each.get("transform")]
     assert turned == ["W1_2 died", "W1_2 is back"]
-    lines = picture.findall(f"{NAMESPACE}polyline")
-    assert [line.get("stroke-dasharray") is not None for line in lines] == [False, True]
-    across = [float(point.split(",")[0]) for point in lines[0].get("points").split()]
-    assert [float(each.get("x1")) for each in picture.findall(f"{NAMESPACE}line[@class='mark']")] == across
+    lines = groups(picture, "curve")
+    assert [path(line).get("stroke-dasharray") is not None for line in lines] == [False, True]
+    across = [step for step, _ in points(lines[0])]
+    assert [points(each)[0][0] for each in groups(picture, "mark")] == across
 
 
 def test_the_largest_difference_is_relative_and_over_the_steps_that_both_have():

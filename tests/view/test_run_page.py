@@ -4,6 +4,7 @@ import re
 import time
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 
 from harness.examples import paper_plan
@@ -47,7 +48,7 @@ def test_a_run_below_its_plan_on_one_time_axis(open_page):
     comparison = compare(line, run)
     shown = open_page(
         Panel("plan", chart_of(plan, 2), line),
-        Panel("run", make_chart(Subject("run", None, run), run), run, comparison),
+        Panel("run", make_chart(Subject("run", None, run)), run, comparison),
     )
     one = shown.execute_script("return schedule.place('2F1.3', 0)")
     other = shown.execute_script("return schedule.place('2F1.3', 1)")
@@ -58,7 +59,7 @@ def test_a_run_below_its_plan_on_one_time_axis(open_page):
 
 def test_a_death_a_recovery_and_a_rejoin_are_seen_and_say_what_they_were(open_page, tmp_path):
     subject = load_subject(write_disturbed(tmp_path / "run"))
-    shown = open_page(Panel("run", make_chart(subject, subject.timeline), subject.timeline))
+    shown = open_page(Panel("run", make_chart(subject), subject.timeline))
     seen = colours(shown)
     assert seen[LOST] > 500
     assert seen[BACK] > 50
@@ -96,7 +97,7 @@ def test_a_run_has_its_loss_its_throughput_and_its_story(open_page, tmp_path):
 
 def test_an_iteration_that_is_made_again_is_apart_from_what_was_left_of_it(open_page, tmp_path):
     subject = load_subject(write_disturbed(tmp_path / "run"))
-    shown = open_page(Panel("run", make_chart(subject, subject.timeline), subject.timeline))
+    shown = open_page(Panel("run", make_chart(subject), subject.timeline))
     # The victim began 2F1.0 at 36000; what it waited for and who waited for it are of the same view.
     move_to(shown, "W1_2", 36_500)
     text = tip(shown)
@@ -109,7 +110,7 @@ def test_an_iteration_that_is_made_again_is_apart_from_what_was_left_of_it(open_
 def test_work_that_a_death_made_void_is_called_so_and_not_idle(open_page, tmp_path):
     subject = load_subject(write_disturbed(tmp_path / "run"))
     line = without_last_words(subject.timeline)
-    chart = make_chart(subject, line)
+    chart = make_chart(msgspec.structs.replace(subject, timeline=line))
     shown = open_page(Panel("run", chart, line))
     victim = next(row for row in chart.rows() if row.server == VICTIM)
     ((last, death),) = victim.unrecorded
@@ -131,7 +132,7 @@ def test_dark_theme(browser, tmp_path):
     path.write_text(page([Panel("plan", chart_of(plan), timeline(plan))]))
     subject = load_subject(write_disturbed(tmp_path / "run"))
     disturbed = tmp_path / "disturbed.html"
-    disturbed.write_text(page([Panel("run", make_chart(subject, subject.timeline), subject.timeline)]))
+    disturbed.write_text(page([Panel("run", make_chart(subject), subject.timeline)]))
     browser.get(path.as_uri())
     with width(browser, 1300, dark=True):
         seen = colours(browser)

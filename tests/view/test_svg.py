@@ -40,7 +40,7 @@ def test_names_from_files_are_escaped(staggered):
 
 def test_two_schedules_stand_below_each_other_on_one_time_axis(staggered):
     run = measured(staggered)
-    charts = [chart_of(staggered), make_chart(Subject("run", None, run), run)]
+    charts = [chart_of(staggered), make_chart(Subject("run", None, run))]
     picture = ElementTree.fromstring(draw(charts, [1.0, 12.5]))
     places = {each.text: float(each.get("y")) for each in picture.findall("svg:text", NAMESPACE)}
     first, second = (places[chart.title] for chart in charts)
@@ -62,5 +62,5 @@ def test_one_very_short_instruction_does_not_make_a_picture_wide(staggered):
     first = next(place for place, span in enumerate(run.spans) if span.instruction.op.is_compute)
     short = msgspec.structs.replace(run.spans[first], end=run.spans[first].start + 1e-3)
     run = msgspec.structs.replace(run, spans=(*run.spans[:first], short, *run.spans[first + 1 :]))
-    width = int(ElementTree.fromstring(draw([make_chart(Subject("run", None, run), run)])).get("width"))
+    width = int(ElementTree.fromstring(draw([make_chart(Subject("run", None, run))])).get("width"))
     assert width < 4000

@@ -1,5 +1,4 @@
 import io
-import re
 
 import msgspec
 import pytest
@@ -11,7 +10,7 @@ from tests.view.samples import chart_of, small
 
 
 def plain(chart, width):
-    return "".join(f"{line.plain.rstrip()}\n" for line in draw([chart], width, "none")[0])
+    return "".join(f"{line.plain.rstrip()}\n" for line in draw([chart], width, color=False)[0])
 
 
 def test_the_worked_example(worked, golden):
@@ -49,7 +48,7 @@ def test_no_line_is_wider_than_the_terminal(staggered, width):
 
 def test_in_a_narrow_terminal_a_column_stands_for_several_instructions(staggered, golden):
     text = plain(chart_of(staggered), 20)
-    assert "shows one of what happens in it" in " ".join(text.split())
+    assert "shows what happens in its middle" in " ".join(text.split())
     golden("view/4-staggered-narrow.txt", text)
 
 
@@ -70,7 +69,7 @@ def test_a_role_is_named(staggered):
 def test_a_coarse_row_shows_each_kind_as_often_as_it_has_time():
     plan = small(stages=2, micro_batches=60, forward=30, input_gradient=20, weight_gradient=10)
     chart = chart_of(plan)
-    [lines] = draw([chart], 80, "none")
+    [lines] = draw([chart], 80, color=False)
     row = next(line.plain for line in lines if line.plain.startswith("W0_0"))
     cells = row[5:].split("  ")[0]
     server = next(chart.rows())
@@ -82,28 +81,15 @@ def test_a_coarse_row_shows_each_kind_as_often_as_it_has_time():
 
 
 def test_the_end_of_a_long_run_is_seen(staggered):
-    [lines] = draw([chart_of(staggered, iterations=40)], 80, "none")
+    [lines] = draw([chart_of(staggered, iterations=40)], 80, color=False)
     row = next(line.plain for line in lines if line.plain.startswith("W0_0"))
     cells = row[len("W0_0 ") : 80 - 17]
     assert len(set(cells[len(cells) // 2 :]) - set(". ")) >= 3
 
 
 def test_schedules_below_each_other_have_one_scale(fused, staggered):
-    drawn = draw([chart_of(fused), chart_of(staggered)], 100, "none")
+    drawn = draw([chart_of(fused), chart_of(staggered)], 100, color=False)
     rows = [next(line.plain[5:80] for line in lines if line.plain.startswith("W0_0")) for lines in drawn]
     ends = [len(row.rstrip(". ")) for row in rows]
     assert ends[0] > ends[1]
     assert [lines[-1].plain.split("a column is ")[1] for lines in drawn] == ["0.5 slots"] * 2
-
-
-def test_sixteen_colours_tell_all_instructions_apart(worked):
-    _, plan = worked
-    chart = chart_of(plan)
-    used = {span.instruction.op for row in chart.rows() for span in row.spans if span.end > span.start}
-    output = io.StringIO()
-    console = Console(file=output, force_terminal=True, color_system="standard", width=100)
-    for line in draw([chart], 100, "few")[0]:
-        console.print(line, soft_wrap=True)
-    legend = output.getvalue().splitlines()[-1]
-    backgrounds = set(re.findall(r"\x1b\[\d+;(4\d|10\d)m [A-Z]+ ", legend))
-    assert len(backgrounds) == len(used)

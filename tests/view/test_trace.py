@@ -1,16 +1,18 @@
 import json
 from collections import Counter, defaultdict
 from itertools import accumulate, pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recycle.job import Server
+from recycle.plan.instruction import Instruction, Op
+from recycle.record.timeline import Span, Timeline
 from recycle.view.chart import make_chart
 from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import Subject, load_subject, subject_of
-from recycle.view.trace import Part, encode, lanes
+from recycle.view.trace import COMPUTE, encode
 from recycle.wording import microseconds
 from tests.view.disturbed import DEATH, write_disturbed
 from tests.view.samples import measured, small
@@ -20,67 +22,50 @@ NEEDED = {
     "M": {"name", "pid", "args"},
     "C": {"name", "ts", "pid", "args"},
     "i": {"name", "ts", "pid", "tid", "s"},
-    "s": {"name", "cat", "id", "ts", "pid", "tid"},
-    "f": {"name", "cat", "id", "ts", "pid", "tid", "bp"},
 }
 
 
 def events_of(*subjects):
-    panels = [Panel(each.name, make_chart(each, each.timeline), each.timeline) for each in subjects]
-    return json.loads(encode(panels, Path("trace.json")))["traceEvents"]
+    panels = [Panel(each.name, make_chart(each), each.timeline) for each in subjects]
+    return json.loads(encode(panels))["traceEvents"]
 
 
 def check(events):
-    """Every event has its fields, slices nest on their track, and every flow leaves one slice and enters another."""
+    """Every event has its fields, and slices of a track do not overlap, in whole microseconds; gives them by track."""
     tracks = defaultdict(list)
     for event in events:
         assert event.keys() >= NEEDED[event["ph"]], event
         if event["ph"] == "X":
             assert event["dur"] > 0
+            assert isinstance(event["ts"], int)
+            assert isinstance(event["dur"], int)
             tracks[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
     for track, slices in tracks.items():
-        open_until = []
-        for start, end in sorted(slices, key=lambda each: (each[0], -each[1])):
-            while open_until and open_until[-1] <= start + 1e-6:
-                open_until.pop()
-            assert not open_until or end <= open_until[-1] + 1e-6, f"slices of {track} overlap without nesting"
-            open_until.append(end)
-    flows = defaultdict(list)
-    for event in events:
-        if event["ph"] in "sf":
-            flows[event["id"]].append(event)
-            inside = tracks[event["pid"], event["tid"]]
-            assert any(start - 1e-6 <= event["ts"] < end for start, end in inside), f"{event} is on no slice"
-    for ends in flows.values():
-        assert [each["ph"] for each in ends] == ["s", "f"]
-        assert ends[0]["ts"] <= ends[1]["ts"]
-    return tracks, flows
+        slices.sort()
+        assert all(one[1] <= other[0] for one, other in pairwise(slices)), f"slices of {track} overlap"
+    return tracks
 
 
 def test_the_worked_example_passes_the_schema_check(worked):
     _, plan = worked
-    tracks, flows = check(events_of(subject_of(plan, "plan", 2)))
-    assert sum(lane == 0 for _, lane in tracks) == len(plan.programs)
-    sends = sum(each.op.is_send for program in plan.programs.values() for each in program)
-    assert len(flows) == 2 * sends
+    tracks = check(events_of(subject_of(plan, "plan", 2)))
+    assert sum(lane == COMPUTE for _, lane in tracks) == len(plan.programs)
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=3))
-def test_schedules_side_by_side_share_no_process_and_no_arrow(shapes):
+def test_schedules_side_by_side_share_no_process(shapes):
     plans = [small(pipelines=pipelines, stages=stages, micro_batches=2) for pipelines, stages in shapes]
     events = events_of(*(subject_of(plan, f"plan {number}") for number, plan in enumerate(plans)))
     check(events)
     processes = [event["pid"] for event in events if event["name"] == "process_name"]
     assert len(processes) == len(set(processes)) == sum(1 + pipelines * stages for pipelines, stages in shapes)
     assert {event["pid"] for event in events} == set(processes)
-    arrows = [event["id"] for event in events if event["ph"] == "s"]
-    assert len(arrows) == len(set(arrows))
 
 
 def test_transfers_have_lanes_of_their_own():
     plan = small(pipelines=2, stages=3, micro_batches=4, latency=7)
     events = events_of(subject_of(plan, "plan"))
-    tracks, _ = check(events)
+    tracks = check(events)
     assert any(lane for _, lane in tracks)
     names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert names == {"compute", "communication", "iteration"}
@@ -103,12 +88,11 @@ def test_failures_are_instants_and_memory_a_counter(staggered):
 def test_planned_and_measured_stand_side_by_side(staggered):
     run = measured(staggered)
     events = events_of(subject_of(staggered, "planned", 2), Subject("measured", None, run))
-    tracks, flows = check(events)
-    assert sum(lane == 0 for _, lane in tracks) == 2 * len(staggered.programs)
+    tracks = check(events)
+    assert sum(lane == COMPUTE for _, lane in tracks) == 2 * len(staggered.programs)
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
     assert len(names) == len(set(names))
     assert {"planned W0_0", "measured W0_0"} <= set(names)
-    assert len(flows) % 2 == 0
 
 
 @pytest.mark.parametrize(("unit", "value"), [("us", 1), ("ms", 1e3), ("second", 1e6), ("slot", 1e3)])
@@ -119,34 +103,31 @@ def test_time_units(unit, value):
 @given(
     lengths=st.lists(st.floats(0, 1e5), min_size=1, max_size=30),
     start=st.floats(0, 1e12),
-    scale=st.sampled_from([1e-3, 1.0, 1e3, 1e6, 0.1, 1 / 3]),
+    unit=st.sampled_from(["ns", "us", "ms", "s", "slot"]),
 )
-def test_what_follows_without_a_gap_does_so_in_whole_nanoseconds(lengths, start, scale):
-    part = Part("", None, None, scale, None)
-    times = list(accumulate(lengths, initial=start / scale))
-    slices = [part.lasts(*each) for each in pairwise(times)]
-    for whole in (round, int):
-        begins = [whole(each["ts"] * 1000) for each in slices]
-        ends = [begin + whole(each["dur"] * 1000) for begin, each in zip(begins, slices, strict=True)]
-        assert ends[:-1] == begins[1:]
-        assert all(begin <= end for begin, end in zip(begins, ends, strict=True))
+def test_what_follows_without_a_gap_does_so_in_the_trace(lengths, start, unit):
+    times = list(accumulate(lengths, initial=start))
+    spans = [Span(Server(0, 0), "compute", Instruction(Op.F, 0, 0, 0), *each) for each in pairwise(times)]
+    line = Timeline("run", unit, "measured", tuple(spans), (), ())
+    events = events_of(Subject("run", None, line))
+    check(events)
+    slices = sorted((each["ts"], each["ts"] + each["dur"]) for each in events if each.get("cat") == "F")
+    assert all(one[1] == other[0] for one, other in pairwise(slices))
 
 
-@pytest.mark.parametrize("pace", [0.3, 0.7, 1.7])
-def test_what_has_no_length_in_nanoseconds_is_left_out_with_its_arrows(staggered, pace):
-    run = Subject("run", None, measured(staggered, unit="ns", pace=pace))
-    tracks, flows = check(events_of(run))
-    assert tracks
-    assert flows
+def test_what_has_no_length_in_microseconds_is_left_out(staggered):
+    events = events_of(Subject("run", None, measured(staggered, unit="ns", pace=700)))
+    check(events)
+    assert {event["dur"] for event in events if event["ph"] == "X" and event["pid"]} == {1, 2}
 
 
-def test_lanes_are_as_few_as_the_transfers_under_way_at_once(staggered):
-    class Fake:
-        def __init__(self, start, end):
-            self.start, self.end = start, end
-
-    given = [lane for lane, _ in lanes([Fake(0, 4), Fake(1, 2), Fake(2, 5), Fake(4, 6), Fake(4, 5)])]
-    assert given == [0, 1, 1, 0, 2]
+def test_transfers_take_as_many_lanes_as_are_under_way_at_once():
+    plan = small(pipelines=1, stages=2, micro_batches=4, latency=7)
+    events = events_of(subject_of(plan, "plan"))
+    sent = [event for event in events if event.get("cat") == "SEND_F"]
+    most = max(sum(each["ts"] <= one["ts"] < each["ts"] + each["dur"] for each in sent) for one in sent)
+    assert most > 1
+    assert {event["tid"] for event in sent} == set(range(1, 1 + most))
 
 
 def test_slices_have_the_name_of_their_op_so_that_they_can_be_summed(staggered):
@@ -166,7 +147,7 @@ def test_iterations_are_slices_of_their_own_as_long_as_they_take(staggered):
 
 def test_a_run_has_its_figures_and_its_recoveries(tmp_path):
     subject = load_subject(write_disturbed(tmp_path / "run"))
-    events = json.loads(encode(make_panels([subject], "stage"), Path("trace.json")))["traceEvents"]
+    events = json.loads(encode(make_panels([subject], "stage")))["traceEvents"]
     check(events)
     figures = [event for event in events if event["ph"] == "C"]
     assert [event["args"]["loss"] for event in figures if event["name"] == "loss"] == [4, 3, 2, 1]

@@ -45,7 +45,6 @@ export function drawBox(scene, pen, panel, box) {
     }
   }
   if (panel.change?.[box] && wide > 3) drawCorner(scene, pen, panel.change[box], x, y, wide, height);
-  if (panel.wrong[box]) drawWrong(scene, pen, x, y, wide, height);
   if (height < 10 || wide < 8 || panel.void?.[box]) return;
   let label = op.update ? op.name.toLowerCase() : String(panel.boxes.microBatch[box]);
   if (moved && wide >= 7 * (label.length + 2.5)) label = `${panel.boxes.home[box]}.${label}`;
@@ -80,11 +79,6 @@ export function drawVoid(scene, pen, x, y, width, height) {
   pen.fillRect(x, y, width, height);
   pen.fillStyle = scene.theme.void;
   pen.fillRect(x, y + height / 2 - 1, width, 2);
-}
-
-function drawWrong(scene, pen, x, y, width, height) {
-  drawCross(scene, pen, x, y, width, height, scene.theme.wrong);
-  pen.strokeRect(x, y, width, height);
 }
 
 export function drawCross(scene, pen, x, y, width, height, colour) {

@@ -9,8 +9,7 @@ export function make(tag, text = '', parent = null) {
   return element;
 }
 
-// What the schedules are, with their figures and what is wrong with them, and of runs what happened in them; ``show`` is
-// called with the panel and the time of an event that is chosen.
+// What the schedules are, with their figures, and of runs what happened in them; ``show`` is called with the panel and the time of an event that is chosen.
 export function fillHead(panels, show) {
   const header = document.getElementById('head');
   header.replaceChildren();
@@ -22,14 +21,6 @@ export function fillHead(panels, show) {
       const fact = make('div', '', facts);
       make('dt', name, fact);
       make('dd', value, fact);
-    }
-    if (panel.problems.length) {
-      const list = make('ul', '', header);
-      list.className = 'problems';
-      list.tabIndex = 0;
-      list.setAttribute('aria-label', 'what the checker objects to');
-      for (const problem of panel.problems) make('li', `ILLEGAL: ${problem}`, list);
-      if (panel.moreProblems) make('li', `and ${panel.moreProblems} more of this kind`, list);
     }
     if (panel.events.length || panel.summary.length) fillEvents(panel, header, show);
   });

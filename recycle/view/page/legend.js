@@ -13,7 +13,6 @@ const SIGNS = [
   ['view', 'a new view', (panels) => panels.some((panel) => panel.views.length)],
   ['boundary', 'an iteration ends', () => true],
   ['corner', 'elsewhere than above; small: in another order; square: new', (panels) => panels.length > 1],
-  ['wrong', 'the checker objects', (panels) => panels.some((panel) => Object.keys(panel.wrong).length)],
   ['critical', 'critical path: each had to wait for the one before', (_, show) => show.critical],
   ['limit', 'memory and its limit', (_, show) => show.memory],
 ];

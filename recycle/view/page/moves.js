@@ -10,7 +10,7 @@ function keepInside(scene) {
 }
 
 // Zoom time, and with it the rows where they are too low to be read.
-function zoom(scene, factor, x = (scene.left + scene.edge) / 2, y = scene.height / 2) {
+function zoomTo(scene, factor, x = (scene.left + scene.edge) / 2, y = scene.height / 2) {
   const time = scene.time(x);
   const widest = (scene.end * 1.2) / Math.max(50, scene.edge - scene.left);
   scene.perPixel = Math.min(widest, Math.max(widest / 1e5, scene.perPixel * factor));
@@ -33,19 +33,19 @@ function heighten(scene, rowHeight, y) {
   scene.top = (scene.lines[line]?.top ?? 0) + inside * scene.pitch - (y - AXIS);
 }
 
-function stretch(scene, factor, y = scene.height / 2) {
+function stretchRows(scene, factor, y = scene.height / 2) {
   heighten(scene, Math.min(60, Math.max(1, scene.rowHeight * factor)), y);
   keepInside(scene);
 }
 
-function pan(scene, x, y) {
+function move(scene, x, y) {
   scene.from += x * scene.perPixel;
   scene.top += y;
   keepInside(scene);
 }
 
 // Show a time of a panel in the middle, with about three iterations.
-function showTime(scene, panel, time) {
+function goToTime(scene, panel, time) {
   const span = (scene.edge - scene.left) * scene.perPixel;
   const wide = Math.min(span, Math.max(3 * panel.period * panel.scale, scene.end / 500));
   scene.perPixel = wide / (scene.edge - scene.left);
@@ -76,4 +76,4 @@ function revealStop(scene, { group, top }) {
   keepInside(scene);
 }
 
-export const moves = { keepInside, zoom, stretch, pan, showTime, reveal, revealStop };
+export const moves = { keepInside, zoom: zoomTo, stretch: stretchRows, pan: move, showTime: goToTime, reveal, revealStop };

@@ -1,6 +1,6 @@
 // Colours: those of the page's theme, those of ops and home pipelines as pixels, and the hatches of home pipelines.
 
-const NAMES = ['ground', 'ink', 'dim', 'rule', 'idle', 'dead', 'back', 'pause', 'boundary', 'lit', 'wrong', 'memory', 'critical', 'void', 'veil'];
+const NAMES = ['ground', 'ink', 'dim', 'rule', 'idle', 'dead', 'back', 'pause', 'boundary', 'lit', 'memory', 'critical', 'void', 'veil'];
 
 // A colour #rrggbb as a pixel of an image.
 export function word(colour) {

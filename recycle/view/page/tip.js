@@ -43,7 +43,6 @@ export function explain(scene, focus, note) {
     lines.push(words[scene.page.changes[panel.change[box]]]);
   }
   make('span', lines.join('\n'), tip);
-  if (panel.wrong[box]) make('span', `\nWRONG: ${panel.wrong[box]}`, tip).className = 'wrong';
   const { x, y, width, height } = scene.rectangle(panel, box);
   beside(scene, x + width + 10, y + height + 8, y - 8);
 }
