@@ -76,7 +76,6 @@ def random_job(kind: str, size: Size, chance: random.Random) -> Job:
         limited,
         _latencies(len(limited), chance),
         placement=placement,
-        overlap_reduction=chance.choice((msgspec.UNSET, msgspec.UNSET, True)),
     )
     return with_own_layout(job) if kind == "written" else job
 

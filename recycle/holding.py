@@ -79,12 +79,8 @@ def longest_update(job: Job, dead: Collection[Server]) -> int:
 
 
 def least_updates(job: Job, server: Server) -> int:
-    """The least time from the end of a server's compute to that of its last optimizer step, where stages step alone.
-
-    It steps one chunk after the other; and the one that it computed last is not reduced before.
-    """
-    costs = costs_on(job, server).values()
-    return max(sum(map(job.busy_update, costs)), min((stage.update for stage in costs), default=0))
+    """The least time from the end of a server's compute to that of its last optimizer step, where stages step alone."""
+    return sum(stage.update for stage in costs_on(job, server).values())
 
 
 def live_holders(job: Job, live: Collection[Server]) -> tuple[tuple[Server, ...], ...]:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -125,8 +125,6 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         placement: which chunks each server of a pipeline holds; unset where server s holds chunk s.
         layout: the servers and the micro-batches of each pipeline, where pipelines are not alike. The limits of its
             servers then take the place of those of the chunks.
-        overlap_reduction: whether the reduction of a chunk begins as soon as its gradients are complete on all its
-            servers, and keeps their links busy and not them; set only where that is so.
     """
 
     pipelines: int
@@ -138,7 +136,6 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_unit: str = "activation"
     placement: Placement | msgspec.UnsetType = msgspec.UNSET
     layout: Layout | msgspec.UnsetType = msgspec.UNSET
-    overlap_reduction: Literal[True] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         _at_least(self.pipelines, 1, "pipelines", "a job has at least one pipeline")
@@ -242,15 +239,6 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def standard(self) -> bool:
         """True if server s of a pipeline holds chunk s and no other."""
         return isinstance(self.placement, msgspec.UnsetType) and self.even
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether servers go on computing while chunks are reduced. Who holds one chunk has nothing else to do then."""
-        return self.overlap_reduction is True and not self.standard
-
-    def busy_update(self, stage: Stage) -> int:
-        """How long reduction and optimizer step of a chunk keep a server busy, by what the chunk costs there."""
-        return stage.optimizer if self.overlaps else stage.update
 
     @property
     def chunks(self) -> Placement:

@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import msgspec
 from hypothesis import strategies as st
 
 from recycle.errors import NoPlanError
@@ -96,7 +95,6 @@ def placed_jobs(draw, pipelines=3, servers=3, chunks=6, micro_batches=4, cost=3)
         stages=tuple(stages),
         latency=tuple(draw(st.integers(0, 2)) for _ in range(count - 1)),
         placement=placement,
-        overlap_reduction=draw(st.sampled_from([msgspec.UNSET, True])),
     )
 
 

@@ -90,7 +90,7 @@ def command(
     Without a file to write, it is drawn in the terminal: a row per server, a column per time quantum, and at the end of
     each row its bubble and its peak memory. An illegal plan is drawn with the wrong instructions marked.
 
-    --csv has the columns server, chunk, op, home, micro_batch, start and end, and a row per reduction beside others.
+    --csv has the columns server, chunk, op, home, micro_batch, start and end.
     --torch has a row per rank, for _PipelineScheduleRuntime; it exists for plans without re-routing. With --losses and
     --against, the exit status is 1 if the two runs have no iteration in common.
 

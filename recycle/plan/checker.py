@@ -10,7 +10,6 @@ from itertools import product
 
 from recycle.holding import holders, placed
 from recycle.job import Server
-from recycle.plan import update_rules
 from recycle.plan.clock import COMPUTE, activity_network, run_clock
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Instruction, Op
@@ -291,6 +290,41 @@ def _figures(plan: Plan) -> Iterator[Violation]:
         yield Violation("figures", f"the plan says that no period is below {plan.bound}, and its own is {clock.period}")
 
 
+def _updates(plan: Plan) -> Iterator[Violation]:
+    """Every server reduces and steps each of its chunks once, when nothing is left to be computed."""
+    for server, program in plan.programs.items():
+        tail = [index for index, each in enumerate(program) if each.op.is_update]
+        chunks = placed(plan.job, server).chunks
+        order = list(dict.fromkeys(program[index].stage for index in tail))
+        pairs = [(op, chunk) for chunk in order for op in (Op.REDUCE, Op.STEP)]
+        if sorted(order) != list(chunks) or [(program[index].op, program[index].stage) for index in tail] != pairs:
+            names = " ".join(_step_name(plan, program[index]) for index in tail) or "nothing"
+            every = "" if len(chunks) == 1 else " for each of its chunks"
+            message = f"{server} must reduce and step once{every}, in this order, and has {names}"
+            yield Violation("updates", message, server, tail[0] if tail else None)
+        elif tail and tail[0] != len(program) - len(tail):
+            late = next(index for index in range(len(program)) if index > tail[0] and index not in tail)
+            yield Violation("updates", f"{program[late]} comes after {server} reduces its gradients", server, late)
+
+
+def _step_name(plan: Plan, instruction: Instruction) -> str:
+    return instruction.op.value if plan.job.standard else str(instruction)
+
+
+def _update_order(plan: Plan) -> Iterator[Violation]:
+    """Servers reduce and step their chunks in the order in which these are ready: as timed, and peers alike."""
+    if plan.job.standard:
+        return
+    clock = run_clock(plan.job, plan.mode, plan.programs)
+    for server, program in plan.programs.items():
+        reduced = [(index, each.stage) for index, each in enumerate(program) if each.op is Op.REDUCE]
+        for (index, chunk), update in zip(reduced, clock.updates[server], strict=True):
+            if chunk != update.chunk:
+                message = f"{server} reduces chunk {chunk}, and chunk {update.chunk} is ready first"
+                yield Violation("update order", message, server, index)
+                break
+
+
 def _lowered(rule: Rule) -> Rule:
     return lambda plan: rule(plan) if plan.form == "lowered" else iter(())
 
@@ -301,10 +335,10 @@ GROUPS: Sequence[Sequence[Rule]] = (
     (_once,),
     (_together, _routing),
     (_memory,),
-    (_lowered(update_rules.once),),
+    (_lowered(_updates),),
     (_lowered(_transfers),),
     (_lowered(_pair_order),),
     (_deadlock,),
-    (_lowered(update_rules.order),),
+    (_lowered(_update_order),),
     (_figures,),
 )

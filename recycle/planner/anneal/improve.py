@@ -115,11 +115,9 @@ def improve(
 def is_walked(problem: Problem) -> bool:
     """Whether a schedule, or the pattern that all pipelines follow, is changed step by step.
 
-    Not where servers of several pipelines hold several chunks: a window is that of one server there. Nor where
-    reductions keep links busy and not servers: when a server can step does not follow from its own lane then.
+    Not where servers of several pipelines hold several chunks: a window is that of one server there.
     """
-    job = problem.job
-    return not job.overlaps and (job.standard or job.pipelines == 1)
+    return problem.job.standard or problem.job.pipelines == 1
 
 
 class _Spending:
