@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from recycle.api.planned import JobOfKeys as Job
     from recycle.api.planned import Planned, load_job, load_plan, make_plan
-    from recycle.api.routing import register_routing
     from recycle.api.runs import RecordedRun, read_run
     from recycle.api.studies import PlanCatalogue, compare_policies, make_catalogue, simulate, sweep
     from recycle.study.registry import register_policy
@@ -38,7 +37,6 @@ __all__ = [
     "make_plan",
     "read_run",
     "register_policy",
-    "register_routing",
     "simulate",
     "sweep",
 ]
@@ -52,7 +50,6 @@ _PLACES = {
     "RecordedRun": _RUNS,
     "read_run": _RUNS,
     "register_policy": "recycle.study.registry",
-    "register_routing": "recycle.api.routing",
 }
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from recycle.errors import NoPlanError
 from recycle.job import Job, Server, Stage
 from recycle.placement import PlacedPipeline, PlacedServer
-from recycle.plan.mode import ROUTING_RULES, Mode
+from recycle.plan.mode import ROUTINGS, Mode
 from recycle.planner.greedy.chunk_scheduler import POLICIES, schedule_chunks
 from recycle.planner.greedy.list_scheduler import list_schedule
 from recycle.planner.model.lowering import instructions
@@ -50,7 +50,7 @@ modes = st.builds(
     Mode,
     backward=st.sampled_from(["fused", "split"]),
     optimizer=st.sampled_from(["global", "staggered"]),
-    routing=st.sampled_from(list(ROUTING_RULES)),
+    routing=st.sampled_from(list(ROUTINGS)),
 )
 
 

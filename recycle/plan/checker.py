@@ -151,27 +151,18 @@ def _together(plan: Plan) -> Iterator[Violation]:
 
 
 def _routing(plan: Plan) -> Iterator[Violation]:
+    if not plan.mode.keeps_home:
+        return
     acts = {server: plan.roles.get(server, server) for server in plan.programs}
     holder = {role: server for server, role in acts.items()}
     held_by = holders(plan.job)
-    allowed: list[list[frozenset[int]]] = []
-    for peers in held_by:
-        live = tuple(pipeline for pipeline, peer in peers.items() if peer in holder)
-        hosts_of = plan.mode.routing_rule.hosts
-        allowed.append([frozenset(hosts_of(home, live)) for home in range(plan.job.pipelines)])
     for server, program in plan.programs.items():
+        pipeline = plan.job.pipeline_of(acts[server])
         for index, instruction in enumerate(program):
-            if instruction.op is not Op.F:
-                continue
-            hosts, peers = allowed[instruction.stage][instruction.home], held_by[instruction.stage]
-            if plan.job.pipeline_of(acts[server]) in hosts:
-                continue
-            if hosts == {instruction.home}:
-                message = f"{instruction} is away from home: {holder[peers[instruction.home]]} is alive"
-            else:
-                names = [str(holder[peers[pipeline]]) for pipeline in sorted(hosts)]
-                message = f"{instruction} belongs on {' or '.join(names)}"
-            yield Violation("routing", f"{message} and the routing is '{plan.mode.routing}'", server, index)
+            home = held_by[instruction.stage].get(instruction.home)
+            if instruction.op is Op.F and instruction.home != pipeline and home in holder:
+                message = f"{instruction} is away from home: {holder[home]} is alive and the routing is 'home'"
+                yield Violation("routing", message, server, index)
 
 
 def _memory(plan: Plan) -> Iterator[Violation]:

@@ -76,7 +76,7 @@ def make_plan(
     clock, least, bound_by, planner = _search(problem, effort, report)
     provenance = Provenance(f"recycle {__version__} {planner}", effort.seed, effort.budget, bound_by, "bounded")
     plan = assemble_timed(problem, clock, form, period(problem, least), provenance)
-    if problem.tasks <= LARGE or mode.routing_rule.registered:
+    if problem.tasks <= LARGE:
         _require_legal(plan)
     return plan
 

@@ -327,9 +327,8 @@ class _Search:
         assert pattern.best is not None
         places = pattern.problem.job.micro_batches
         programs = spread(self.problem, pattern.best, places)
-        # With room for all it is no longer than the pattern, and without failures it is no shorter. A registered rule
-        # may give a server more than there is room for.
-        room = places == busiest(self.problem) and not self.problem.mode.routing_rule.registered
+        # With room for all it is no longer than the pattern, and without failures it is no shorter.
+        room = places == busiest(self.problem)
         if not self.problem.dead or (room and pattern.value == self.bound):
             self.take(programs, pattern.value)
         else:

@@ -130,7 +130,7 @@ class _Search:
             return
         # What relaxations prove they prove soon, or not for a long time: they get a part of the effort.
         relaxations: list[Build] = [pool_stages] if self.problem.job.standard else []
-        if relaxations and self.problem.mode.routing_rule.keeps_home:
+        if relaxations and self.problem.mode.keeps_home:
             relaxations.append(pool_peers)
         full: Build = ServerModel if self.problem.job.standard else PlacedModel
         while not self.done:

@@ -32,12 +32,12 @@ from recycle.planner.model.problem import Problem, Programs, make_problem, one_p
 
 def busiest(problem: Problem) -> int:
     """How many micro-batches the busiest server executes at least: k above."""
-    return max(-(-problem.total // len(live)) for live in problem.live)
+    return max(map(problem.least_share, range(len(problem.live))))
 
 
 def left_over(problem: Problem, places: int) -> list[int]:
     """Per place of a pipeline, how many guests are left over for the busiest server by a pattern of so many places."""
-    return [max(0, -(-problem.total // len(live)) - places) for live in problem.live]
+    return [max(0, problem.least_share(place) - places) for place in range(len(problem.live))]
 
 
 def needed(problem: Problem, places: int, times: int = 1) -> int:

@@ -101,7 +101,7 @@ def chunk_routes(problem: Problem) -> Routes:
 
 def _routes_by_load(problem: Problem) -> Routes:
     job, width = problem.job, problem.job.micro_batches
-    peers, keeps_home = holders(job), problem.mode.routing_rule.keeps_home
+    peers, keeps_home = holders(job), problem.mode.keeps_home
     load = dict.fromkeys(problem.servers, 0)
 
     def cost(server: Server, chunk: int) -> int:

@@ -76,7 +76,7 @@ def test_no_model_excludes_the_value_of_a_legal_schedule(problem):
     from recycle.planner.exact.servers import ServerModel
 
     reached = value(problem, improve(problem, [MaxMoves(500)]).programs)
-    builds = [ServerModel, pool_stages] + ([pool_peers] if problem.mode.routing_rule.keeps_home else [])
+    builds = [ServerModel, pool_stages] + ([pool_peers] if problem.mode.keeps_home else [])
     for build in builds:
         assert answer(build, problem, reached) != "no"
 
