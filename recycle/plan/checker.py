@@ -13,7 +13,6 @@ from recycle.job import Server
 from recycle.plan.clock import COMPUTE, activity_network, run_clock
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Instruction, Op
-from recycle.plan.meeting import Standstill, are_partners, meeting_order
 from recycle.plan.memory import first_excess
 from recycle.plan.plan import Plan
 from recycle.plan.timing import Deadlock, executable_order
@@ -224,10 +223,18 @@ def _pair_order(plan: Plan) -> Iterator[Violation]:
                 received.setdefault((instruction.peer, server), []).append((index, instruction))
     for (source, target), sends in sent.items():
         for send, (index, receive) in zip(sends, received[source, target], strict=True):
-            if not are_partners(send, receive):
+            if not _are_partners(send, receive):
                 message = f"{receive} is next on {target}, and {source} sends {send} first"
                 yield Violation("pair order", message, target, index)
                 break
+
+
+def _are_partners(mine: Instruction, other: Instruction) -> bool:
+    """Whether two instructions are the ends of one transfer; two servers may have transfers of several chunks."""
+    if not other.op.is_transfer or other.op is not mine.op.partner:
+        return False
+    across = 1 if mine.op in (Op.SEND_F, Op.RECV_B) else -1
+    return other.stage == mine.stage + across and (other.home, other.micro_batch) == (mine.home, mine.micro_batch)
 
 
 def _deadlock(plan: Plan) -> Iterator[Violation]:
@@ -249,15 +256,43 @@ def _deadlock(plan: Plan) -> Iterator[Violation]:
                     "deadlock", f"{instruction} waits for ever: servers wait for each other", servers[lane], index
                 )
         return
-    try:
-        for _ in meeting_order(plan):
-            pass
-    except Standstill as standstill:
-        for server, place in standstill.position.items():
-            if place < len(plan.programs[server]):
-                missed = _missed(plan, standstill.position, server)
-                message = f"{plan.programs[server][place]} waits for ever: {missed}"
-                yield Violation("deadlock", message, server, place)
+    reached = _reached(plan)
+    for server, place in reached.items():
+        if place < len(plan.programs[server]):
+            message = f"{plan.programs[server][place]} waits for ever: {_missed(plan, reached, server)}"
+            yield Violation("deadlock", message, server, place)
+
+
+def _reached(plan: Plan) -> dict[Server, int]:
+    """How far each server of a lowered plan comes in its list, where the two ends of a transfer wait for each other."""
+    holding = Counter(chunk for server in plan.programs for chunk in placed(plan.job, server).chunks)
+    come: dict[int, set[Server]] = {}
+    position = dict.fromkeys(plan.programs, 0)
+    ready = list(plan.programs)
+    while ready:
+        server = ready.pop()
+        program = plan.programs[server]
+        while position[server] < len(program):
+            instruction = program[position[server]]
+            peer, met = instruction.peer, {server}
+            if peer is not None:
+                theirs, there = plan.programs[peer], position[peer]
+                if (
+                    there == len(theirs)
+                    or theirs[there].peer != server
+                    or not _are_partners(instruction, theirs[there])
+                ):
+                    break
+                met.add(peer)
+            elif instruction.op is Op.REDUCE:
+                met = come.setdefault(instruction.stage, set())
+                met.add(server)
+                if len(met) < holding[instruction.stage]:
+                    break
+            for each in met:
+                position[each] += 1
+            ready += met - {server}
+    return position
 
 
 def _missed(plan: Plan, position: Mapping[Server, int], server: Server) -> str:
