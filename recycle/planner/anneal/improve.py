@@ -15,7 +15,6 @@ from recycle.errors import PlanningFailed
 from recycle.plan.clock import Clock, run_clock
 from recycle.plan.timing import Deadlock
 from recycle.planner.anneal.walk import Walk
-from recycle.planner.greedy.advance import advance
 from recycle.planner.greedy.batches import schedule_large
 from recycle.planner.greedy.chunked import chunk_schedules
 from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
@@ -351,7 +350,7 @@ class _Search:
                 split = self.problem.kinds == 3
                 self.begin(refit(self.problem, programs, max(self.bound, pattern.value)) if split else programs)
             return
-        programs = spread(self.problem, advance(pattern.problem, pattern.best), places, max(0, places - 2))
+        programs = spread(self.problem, pattern.best, places, max(0, places - 2))
         if self.begin(programs) and self.problem.kinds == 3 and not self.ended():
             self.begin(refit(self.problem, programs, max(self.bound, pattern.value)))
 
