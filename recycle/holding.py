@@ -75,7 +75,7 @@ def longest_update(job: Job, dead: Collection[Server]) -> int:
         servers = [Server(0, place) for place in range(job.depth)]
     else:
         servers = [server for server in job.servers() if server not in dead]
-    return max(sum(stage.update for stage in costs_on(job, server).values()) for server in servers)
+    return max(least_updates(job, server) for server in servers)
 
 
 def least_updates(job: Job, server: Server) -> int:

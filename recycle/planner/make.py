@@ -108,7 +108,6 @@ def _search(problem: Problem, effort: Effort, watch: Watch | None) -> tuple[Cloc
         one_pipeline(problem, micro_batches) if problem.alike else problem,
         seconds=effort.proof,
         hint=pattern_of(problem, found.programs) if problem.alike else found.programs,
-        lower=analytic.value,
         seed=effort.seed,
         on_improve=None if watch is None else lambda value, bound, _: watch(value, bound),
     )

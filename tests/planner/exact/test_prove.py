@@ -124,12 +124,6 @@ def test_improvements_are_reported_as_they_come():
     assert reports[-1] == (result.value, result.bound, result.programs)
 
 
-def test_a_given_bound_is_enough():
-    problem = make_problem(paper_job(released=0), [Server(1, 2)], STAGGERED)
-    reached = value(problem, list_schedule(problem))
-    assert solve(problem, seconds=0, lower=reached).status == "optimal"
-
-
 def test_without_time_the_hint_comes_back():
     problem = make_problem(uneven_job(4, 0), [Server(1, 1)], STAGGERED)
     hint = list_schedule(problem)
