@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import accumulate, pairwise
 from typing import NamedTuple, Self
 
 import msgspec
@@ -279,16 +280,24 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def capacity(self, place: int) -> int:
         """How many micro-batches a server at a place of its pipeline can hold before it must release the first."""
-        chunks = self.chunks[place]
+        return self._capacity(self.chunks[place], self.limit(place))
+
+    def _capacity(self, chunks: Sequence[int], limit: int) -> int:
         none = self.needs(chunks, 0)
-        return (self.limit(place) - none) // (self.needs(chunks) - none)
+        return (limit - none) // (self.needs(chunks) - none)
 
     @property
     def baseline_name(self) -> str:
-        """What plans are compared with: 1F1B, which tight memory keeps from running as far ahead as it wants."""
+        """What plans are compared with: 1F1B, which tight memory keeps from running as far ahead as it wants.
+
+        There, a server holds as many chunks as here, but neighbouring ones, and has room for a micro-batch of them.
+        """
         if not self.even:
             return BASELINE
-        tight = any(self.capacity(at) < min(self.depth - at, self.micro_batches) for at in range(self.depth))
+        cuts = accumulate(map(len, self.chunks), initial=0)
+        runs = [range(*ends) for ends in pairwise(cuts)]
+        room = [self._capacity(run, max(self.limit(at), self.needs(run))) for at, run in enumerate(runs)]
+        tight = any(each < min(self.depth - at, self.micro_batches) for at, each in enumerate(room))
         return f"{BASELINE} within this memory" if tight else BASELINE
 
     def require_standard(self, what: str) -> None:
