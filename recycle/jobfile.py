@@ -77,7 +77,6 @@ class JobDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_unit: str = "slot"
     memory_unit: str = "activation"
     placement: str | list[list[int]] = "standard"
-    overlap_reduction: bool = False
     costs: Costs = Costs()
     memory: Memory = Memory()
 
@@ -167,8 +166,6 @@ def encode_job(job: Job) -> bytes:
             }
             for pipeline in job.layout
         ]
-    if job.overlap_reduction is True:
-        head["overlap_reduction"] = True
     times = {key: column(key) for key in Costs.__struct_fields__ if key != "latency"}
     amounts = {key: column(key) for key in Memory.__struct_fields__ if key != "limit"}
     costs, memory = Costs(**times, latency=_shortest(job.latency)), Memory(**amounts, limit=limits)
@@ -273,7 +270,6 @@ def _job(
         name=document.name,
         time_unit=document.time_unit,
         memory_unit=document.memory_unit,
-        overlap_reduction=True if document.overlap_reduction else msgspec.UNSET,
         **placed,
     )
 

@@ -190,17 +190,6 @@ def test_placements_have_short_forms_and_lists(placement, chunks):
     assert [job.limit(place) for place in (0, 1)] == [2 * len(held) for held in chunks]
 
 
-def test_a_job_file_says_whether_reductions_overlap(tmp_path):
-    text = 'pipelines = 2\nstages = 2\nmicro_batches = 2\nplacement = "v-shaped"\noverlap_reduction = true\n'
-    path = write(tmp_path, text)
-    job = load_job(path, {})
-    assert job.overlaps
-    assert written(tmp_path, job) == job
-    # With one chunk per server there is nothing to overlap with.
-    assert not load_job(path, {"placement": "standard"}).overlaps
-    assert b"overlap" not in encode_job(load_job(None, SHAPE))
-
-
 def test_one_chunk_per_server_in_order_is_the_standard_placement():
     job = load_job(None, {**SHAPE, "placement": "interleaved:1"})
     assert job == load_job(None, SHAPE)

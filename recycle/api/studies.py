@@ -165,8 +165,6 @@ def make_catalogue(
 ) -> PlanCatalogue:
     """Plan every vector of failure counts into one file, on all processors.
 
-    By a rule of ``register_routing`` that is every set of dead servers: many more plans.
-
     Args:
         job: what is trained.
         path: of the file, which ends in .zip.
@@ -184,7 +182,7 @@ def make_catalogue(
     effort, form = read_effort(budget, moves, seed), read_form(form)
     most = read_count("failures", failures)
     target = read_path("path", path)
-    # Processes that are spawned would run the user's script again, and know no rule that it has registered.
+    # Processes that are spawned would run the user's script again.
     watch = lambda done, total, _: progress(done, total)  # noqa: E731 - the entry is of no interest here
     make_catalogue_file(target, read_job(job), read_mode(mode), most, effort, form, watch, processors(), "fork")
     return PlanCatalogue(target)
