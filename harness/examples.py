@@ -6,8 +6,9 @@ from pathlib import Path
 
 import msgspec
 
+from harness.job_files import encode_job
 from recycle.job import Job, Server, Stage
-from recycle.jobfile import encode_job, load_job
+from recycle.jobfile import load_job
 from recycle.placement import PlacedPipeline, PlacedServer, parse_placement
 from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Instruction

@@ -15,6 +15,7 @@ import msgspec
 import torch
 from torch.distributed import AllreduceOptions, PrefixStore, Store, TCPStore
 
+from harness.local import LocalProcess, launch
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member, ServerRank, View
 from recycle.job import Job, Server
@@ -29,7 +30,6 @@ from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.torch_stage import TorchStage, boundaries, cut
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.launch.process.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions, TransportKind
 from recycle.runtime.net.own_ranks import OwnRanks

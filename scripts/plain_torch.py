@@ -11,6 +11,7 @@ import argparse
 import msgspec
 import torch
 
+from harness.local import LocalProcess, launch
 from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.jobfile import load_job
@@ -22,7 +23,6 @@ from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.torch_stage import TorchStage, boundaries, cut
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.launch.process.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.method import Method

@@ -33,7 +33,7 @@ def test_without_a_verb_there_is_help(run, ran):
     assert ran() == run("--help")[1]
 
 
-@pytest.mark.parametrize("verb", ["plan", "catalogue", "train", "study", "profile"])
+@pytest.mark.parametrize("verb", ["plan", "catalogue", "train", "study"])
 def test_the_help_of_a_verb_begins_with_what_is_its_own(run, verb):
     _, out, _ = run(verb, "--help")
     own, of_job = out.split("Options that describe a job")

@@ -1,4 +1,4 @@
-"""``recycle train`` and ``recycle profile``: what they print, and what they refuse."""
+"""``recycle train``: what it prints, and what it refuses."""
 
 import os
 import re
@@ -31,16 +31,6 @@ SMALL = ["--stages", "2", "--pipelines", "2", "--micro-batches", "2"]
 
 def call(*arguments):
     return CliRunner().invoke(group, [*map(str, arguments)], catch_exceptions=False, standalone_mode=False)
-
-
-def test_profiles_a_job_that_can_be_planned(tmp_path):
-    profiled = tmp_path / "profiled.toml"
-    result = call("profile", *SMALL, "--repeats", 2, "-o", profiled)
-    assert "a transfer between stages takes " in result.output
-    rows = [line.split() for line in result.output.splitlines()]
-    assert [row[0] for row in rows if row and row[0].isdigit()] == ["0", "1"]
-    planned = call("plan", profiled, "--dead", "W0_1", "--moves", 100)
-    assert re.search(r"period +[\d.]+ m?s ", planned.output)
 
 
 def test_trains_with_a_dead_server(tmp_path, monkeypatch):
@@ -215,18 +205,6 @@ def test_what_is_wrong_is_refused_before_anything_slow(tmp_path, option, content
     else:
         value.write_text(content)
     require_refusal(said_before_anything_slow(tmp_path, "train", *SMALL, option, value, "-o", "run"), message)
-
-
-def test_a_profile_refuses_a_model_before_anything_slow(tmp_path):
-    for key, message in (
-        ("hiden = 1", "unknown key `hiden`"),
-        ("layers = 3", "2 stages"),
-        ("tensor_parallel = 2", "one rank"),
-    ):
-        (tmp_path / "model.toml").write_text(key)
-        said = said_before_anything_slow(tmp_path, "profile", *SMALL, "--model", "model.toml", "-o", "job.toml")
-        require_refusal(said, message)
-    assert [each.name for each in tmp_path.iterdir()] == ["model.toml"]
 
 
 @pytest.mark.parametrize("words", [["nowhere"], ["nowhere", "--address", "nosuch0"]])
