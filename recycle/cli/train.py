@@ -399,17 +399,12 @@ def attend(folder: Path, meeting: "Rendezvous", *, keeps: bool, goes_on: bool) -
         UserError: there is no run.
     """
     from recycle.cli.run.planning import planning_of
-    from recycle.cli.run.stand_in import StandIn
     from recycle.control.board.joinfile import last_token
     from recycle.megatron.gpt.arriving import attend_run
     from recycle.runtime.launch.meet.keepers import KeeperSlot
 
     slot = KeeperSlot(last_token(folder), meeting.address, resumes=goes_on) if keeps else None
-    stand_in = StandIn(folder)
-    try:
-        status = attend_run(folder, planning_of, meeting, say, slot, stand_in.wake)
-    finally:
-        stand_in.end()
+    status = attend_run(folder, planning_of, meeting, say, slot)
     if status:
         raise RunFailed(
             f"process {meeting.start.rank} ended with {status}: see what the first process says; if its host is lost, "

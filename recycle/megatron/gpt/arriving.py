@@ -41,7 +41,6 @@ def attend_run(
     meeting: Rendezvous,
     say: Callable[[str], None],
     slot: KeeperSlot | None = None,
-    take_over: Callable[[], None] = lambda: None,
 ) -> int:
     """Serve in a run that another process begins, which was started with this one; to its end.
 
@@ -51,7 +50,6 @@ def attend_run(
         meeting: with the other processes.
         say: tells the user something.
         slot: where this process can have its host's keeper; None where nothing is kept.
-        take_over: called in one of the servers' processes when the first process shows nothing any more.
 
     Returns:
         The exit status: 0 if the run was kept, with this server or without it.
@@ -70,7 +68,7 @@ def attend_run(
         require_same(run.fingerprint(text.fingerprint), endpoint)
     place, number = divmod(meeting.start.rank, run.ranks)
     server = View.of(run.plan).servers[place]
-    access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks), take_over)
+    access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks))
     planning = with_catalogue(make_planning(run), run)
     if meeting.is_late:
         raise RunError(f"the run goes on already: recycle join {folder} --server {server} brings {server} back to it")

@@ -200,7 +200,7 @@ def _work(run: Run, text: TokenText, planning: Planning, faults: Faults, member:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     set_title(door.rank.of(member.server))
     torch.set_num_threads(1)  # its peers want the other cores
-    lost = partial(say_launcher_lost, door.endpoint, run.events, door.take_over)
+    lost = partial(say_launcher_lost, door.endpoint, run.folder)
     # Who comes later may find that the run has lost its first process.
     send = LauncherConnection(
         door.watch, door.endpoint.token, door.rank.of(member), os.getpid(), lost, required=not member.incarnation
