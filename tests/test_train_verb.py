@@ -14,7 +14,7 @@ import torch
 from click.testing import CliRunner
 
 from recycle.cli.join import LATE
-from recycle.cli.parameters import FAULTS, KeepInMemory, MoveLayers, RandomFaults, Saves, Timeouts
+from recycle.cli.parameters import FAULTS, MoveLayers, RandomFaults, Saves, Timeouts
 from recycle.cli.verbs import group
 from recycle.control.board.run_folder import taken
 from recycle.control.host.agent import FENCED
@@ -22,7 +22,6 @@ from recycle.control.store.etcd_store import EtcdStore
 from recycle.errors import RunFailed, UserError
 from recycle.placing.decision import OF_A_CLUSTER
 from recycle.runtime.checkpoint_folders import MANIFEST, Manifest
-from recycle.state.redundancy import Racks, Redundancy
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "schedules"
 V_SHAPED = SCHEDULES.parent / "tests" / "v-shaped.toml"
@@ -69,7 +68,6 @@ def test_trains_with_a_dead_server(tmp_path, monkeypatch):
         (["--timeouts", "silence"], "is no duration"),
         (["--timeouts", "sleep=3s"], "'sleep=3s': give silence, hang, start with a duration"),
         (["--move-layers", "off,speeds"], "'off,speeds': layers stay where they are; give on,speeds, or off alone"),
-        (["--keep-in-memory", "off,racks=a/b"], "'off,racks=a/b': racks say where copies are kept, and there are none"),
         (["--checkpoint-every", "5,keep=0"], "'5,keep=0': give a number of iterations, with ,keep=N"),
         (["--faults", "mtbf=soon"], "'soon' is no duration"),
         (["--timeouts", "hang=1m,silence=0s"], "'silence=0s': give a time above 0"),
@@ -87,7 +85,6 @@ def test_values_of_several_parts_are_read():
     assert Timeouts.parse("") == Timeouts()
     assert Saves.parse("100") == Saves(100, 2)
     assert Saves.parse("100,keep=3") == Saves(100, 3)
-    assert KeepInMemory.parse("copies=2,racks=a,b/c") == KeepInMemory(Redundancy(1, 2), Racks((("a", "b"), ("c",))))
     assert MoveLayers.parse("on,speeds") == MoveLayers(OF_A_CLUSTER, True)
     assert MoveLayers.parse("off") == MoveLayers(None, False)
     assert FAULTS.convert("mtbf=30s,seed=1", None, None) == RandomFaults(30.0, 1)

@@ -20,7 +20,6 @@ from recycle.cli.parameters import (
     TIMEOUTS,
     Count,
     InputPath,
-    KeepInMemory,
     MoveLayers,
     OutputFolder,
     RandomFaults,
@@ -54,6 +53,7 @@ from recycle.runtime.checkpoint_folders import (
 from recycle.runtime.launch.process.restarts import RESTARTS
 from recycle.runtime.model_keys import ModelKeys
 from recycle.runtime.text_file import require_text
+from recycle.state.redundancy import Redundancy
 
 if TYPE_CHECKING:
     from recycle.runtime.launch.meet.rendezvous import Rendezvous
@@ -124,13 +124,12 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 )
 @click.option(
     "--keep-in-memory",
-    "keeping",
+    "redundancy",
     type=KEEPING,
     default="off",
     show_default=True,
-    metavar="off|copies=N|parity=K+M[,racks=HOST,HOST/HOST,...]",
-    help="Have N hosts keep every iteration's state, or pieces of it, to lose one iteration with a whole stage. Racks "
-    "are hosts that fail together.",
+    metavar="off|copies=N|parity=K+M",
+    help="Have N hosts keep every iteration's state, or pieces of it, to lose one iteration with a whole stage.",
     **SURVIVING,
 )
 @click.option(
@@ -199,7 +198,7 @@ def command(
     catalogue: Path | None,
     timeouts: Timeouts,
     address: str | None,
-    keeping: KeepInMemory,
+    redundancy: Redundancy | None,
     store: str | None,
     token_file: Path | None,
     moving: MoveLayers,
@@ -220,7 +219,7 @@ def command(
     """
     # Torch reads what it may log when it is first imported, and that is below.
     quiet()
-    redundancy, outlook = keeping.redundancy, moving.outlook
+    outlook = moving.outlook
     if outlook is not None:
         refuse_beside({"--keep-in-memory": redundancy, "--catalogue": catalogue})
         job = with_own_layout(job)
@@ -325,7 +324,6 @@ def command(
             restarts=(0 if faults.entries else RESTARTS) if restarts is None else restarts,
             cluster=cluster,
             redundancy=redundancy,
-            racks=keeping.racks,
             device=kind,
             nccl=device == "cuda+nccl",
             outlook=outlook,

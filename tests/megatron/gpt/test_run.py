@@ -12,7 +12,7 @@ from recycle.placing.decision import OF_A_CLUSTER
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.runtime.errors import RunError
-from recycle.state.redundancy import Racks, Redundancy
+from recycle.state.redundancy import Redundancy
 
 
 @pytest.fixture
@@ -24,7 +24,6 @@ def run(tmp_path):
         tmp_path,
         text=Path("/text"),
         redundancy=Redundancy.parse("copies=1"),
-        racks=Racks.parse("one,two/three"),
         outlook=OF_A_CLUSTER,
     )
 
