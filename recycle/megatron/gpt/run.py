@@ -132,7 +132,8 @@ class Run(msgspec.Struct, frozen=True):
     def settings(self) -> dict[str, Any]:
         """What must be the same to go on from a checkpoint; which servers live, and what each holds, may differ."""
         batch = Batch(self.plan.job)
-        shape = {"pipelines": batch.rows, "micro_batches": batch.length}
+        # Earlier releases could train in half precision, and no run goes on from that in another.
+        shape = {"pipelines": batch.rows, "micro_batches": batch.length, "fp16": False}
         model: dict[str, Any] = msgspec.to_builtins(self.model)
         return shape | {name: value for name, value in model.items() if name not in MAY_DIFFER}
 
