@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+import msgspec
 
 from recycle.cli.console import make_console, progress_line
 from recycle.cli.options import GroupedOption, JobCommand, job_options
@@ -27,7 +28,7 @@ from recycle.cli.parameters import (
     Timeouts,
 )
 from recycle.cli.run.choices import Chosen, choose
-from recycle.cli.run.model import load_model, quiet, read_model
+from recycle.cli.run.model import quiet, read_model
 from recycle.cli.run.shown_run import train_and_show
 from recycle.cli.surroundings import interrupted_at_once
 from recycle.control.board.joinfile import JOIN_FILE
@@ -39,7 +40,6 @@ from recycle.faults.menu import Kind
 from recycle.files import require_writable, resolved
 from recycle.holding import with_own_layout
 from recycle.job import Job, Server
-from recycle.plan.plan import Plan
 from recycle.record.recording import PLAN, SETTINGS
 from recycle.runtime.checkpoint_folders import (
     CHECKPOINTS,
@@ -297,8 +297,11 @@ def command(
         return
     with nullcontext() if meeting is None else meeting.telling_others():
         (plan, faults), keys = read_before or read()
-        tell_start(plan, catalogue)
+        # What takes the seconds before training begins.
+        plans = f"plans for failures are in {catalogue}" if catalogue else "making plans for failures"
+        make_console(error=True).print(f"{plan.job.name}: {plans}; loading PyTorch and Megatron")
         with interrupted_at_once():
+            from recycle.megatron.gpt.model import ModelOptions
             from recycle.megatron.gpt.run import Run
             from recycle.planner.source import plan_ahead
 
@@ -309,7 +312,7 @@ def command(
             catalogue = plan_ahead(plan.job, plan.mode, output / PLANS)
         run = Run(
             plan,
-            load_model(keys),
+            ModelOptions(**msgspec.structs.asdict(keys)),
             iterations,
             output,
             resume,
@@ -343,12 +346,6 @@ def refuse_beside(others: Mapping[str, object]) -> None:
     """
     if refused := next((name for name, given in others.items() if given), ""):
         raise UserError(f"--move-layers: it does not go with {refused} yet; leave one of them out")
-
-
-def tell_start(plan: Plan, catalogue: Path | None) -> None:
-    """Say what takes the seconds before training begins."""
-    plans = f"plans for failures are in {catalogue}" if catalogue else "making plans for failures"
-    make_console(error=True).print(f"{plan.job.name}: {plans}; loading PyTorch and Megatron")
 
 
 def meet(
