@@ -33,11 +33,12 @@ import msgspec
 
 from benchmarks.shared import run_part
 from harness.emulated_training import MICROSECONDS, launch_emulated
+from harness.job_files import encode_job
 from recycle.cli.run.model import quiet
 from recycle.faults.file import load_faults
 from recycle.faults.outages import NodeOutage, Outages
 from recycle.job import Job, Server, Stage
-from recycle.jobfile import encode_job, load_job
+from recycle.jobfile import load_job
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan

@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from harness.job_files import encode_job
 from recycle.job import Job, Server, Stage
-from recycle.jobfile import encode_job, load_job
+from recycle.jobfile import load_job
 from recycle.placement import PlacedPipeline, PlacedServer, parse_placement
 from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Instruction

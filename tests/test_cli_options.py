@@ -47,7 +47,6 @@ READ = {
     ("doctor", "script"): EVERY,
     ("kill", "run", "W0_0"): EVERY,
     ("join", "run"): EVERY,
-    ("profile", "{job}"): EVERY,
 }
 """By what chooses a branch: the options that it reads."""
 

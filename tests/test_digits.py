@@ -8,7 +8,7 @@ import click
 import pytest
 from click.types import IntParamType
 
-from recycle.cli.parameters import FAULTS, KeepInMemory, MoveLayers, Saves, Timeouts, Whole
+from recycle.cli.parameters import FAULTS, MoveLayers, Saves, Timeouts, Whole
 from recycle.cli.verbs import VERBS, group
 from recycle.digits import parse_number, parse_whole
 from recycle.duration import parse_duration
@@ -20,6 +20,7 @@ from recycle.megatron.flag.command.command_line import read_command_line
 from recycle.placement import parse_placement
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.start import find_start
+from recycle.state.redundancy import Redundancy
 from recycle.study.answer import Bill
 from recycle.study.constants import parse_constant
 from recycle.study.registry import parse_policies
@@ -34,7 +35,7 @@ READERS = {
     "a timeout": lambda text: Timeouts.parse(f"hang={text}s"),
     "checkpoints": Saves.parse,
     "kept checkpoints": lambda text: Saves.parse(f"1,keep={text}"),
-    "copies": lambda text: KeepInMemory.parse(f"copies={text}"),
+    "copies": lambda text: Redundancy.parse(f"copies={text}"),
     "moves": lambda text: MoveLayers.parse(f"{text}h/{text}h"),
     "a placement": lambda text: parse_placement(f"interleaved:{text}", 2),
     "a price": lambda text: Bill.parse(8, f"{text}/gpuh"),

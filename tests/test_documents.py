@@ -31,7 +31,6 @@ SMALLER = {
     "study": ["-D", "2", "-P", "2", "-M", "2", "--seeds", "1"],
     "watch": ["--port", "0"],
     "train": ["-D", "2", "-P", "3", "-M", "2", "--model", "tiny.toml", "--iterations", "2", "-o", "trained"],
-    "profile": ["-D", "2", "-P", "2", "-M", "2", "--model", "tiny.toml", "--repeats", "1", "-o", "profiled.toml"],
 }
 LOOKED_AT = {
     "recycle kill": "tests/test_kill_verb.py kills processes with it",
@@ -204,7 +203,7 @@ def test_what_takes_seconds_is_run(words, inputs, tmp_path, monkeypatch, run):
             watch.wait_for(" shows ")
         finally:
             watch.kill()
-    elif words[1] in ("train", "profile"):
+    elif words[1] == "train":
         started(Path.cwd(), smaller)
     else:
         status, out, err = run(*smaller[1:])

@@ -33,7 +33,7 @@ def test_without_a_verb_there_is_help(run, ran):
 
 @pytest.mark.parametrize(
     ("verb", "option"),
-    [*((verb, "--output") for verb in ("plan", "catalogue", "train", "profile")), ("study", "--policy")],
+    [*((verb, "--output") for verb in ("plan", "catalogue", "train")), ("study", "--policy")],
 )
 def test_the_help_of_a_verb_begins_with_what_is_its_own(run, verb, option):
     _, out, _ = run(verb, "--help")

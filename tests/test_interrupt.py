@@ -43,7 +43,6 @@ COMMANDS = {
     "watch": ("watch", "{large}/plan.json", "--port", "0"),
     "kill": ("kill", "{large}", "W0_0"),
     "train": ("train", "-D", "2", "-P", "1", "-M", "2", "--iterations", "1000000", "-o", "run"),
-    "profile": ("profile", "-D", "2", "-P", "2", "-M", "2", "--repeats", "1000000", "-o", "job.toml"),
     "join": ("join", "{run}"),
 }
 """What would go on for longer than a test waits, on most machines; at least one command of each verb."""

@@ -1,8 +1,9 @@
 import msgspec
 import pytest
 
+from harness.job_files import encode_job
 from recycle.errors import JobError, UserError
-from recycle.jobfile import encode_job, load_job
+from recycle.jobfile import load_job
 
 SHAPE = {"pipelines": 3, "stages": 4, "micro_batches": 6}
 

@@ -139,7 +139,6 @@ def test_a_folder_is_no_plan(refused, tmp_path):
         (["plan", *PAPER, "-o", "folder.json"], "folder.json: cannot be written: there is a folder of this name"),
         (["catalogue", *PAPER, "-o", "plan.json"], "plan.json: give a name that ends in .zip"),
         (["show", "plan.json", "--html", "plan.json"], "plan.json: give a name that ends in .html"),
-        (["profile", *PAPER, "-o", "plan.json"], "plan.json: give a name that ends in .toml"),
         (["plan", *PAPER, "-o", "/proc/plan.json"], "/proc/plan.json: cannot be written: No such file"),
         (["show", "plan.json", "--html", "/proc/a.html"], "/proc/a.html: cannot be written: No such file"),
         (["train", *PAPER, "-o", "/proc/a/b"], "/proc/a/b: cannot be written: No such file"),
@@ -298,7 +297,6 @@ def test_without_a_job_the_remedy_is_said(refused):
     ("module", "words"),
     [
         ("torch", ["train", "-D", "2", "-P", "2", "-M", "2"]),
-        ("torch", ["profile", "-D", "2", "-P", "2", "-M", "2", "-o", "profiled.toml"]),
         ("torch", ["join", "run"]),
         # Greedy and annealed plans of this job stay above the bound, so that the solver is asked.
         ("ortools", ["plan", "-D", "3", "-P", "4", "-M", "6", "--dead", "W1_2,W0_1", "--moves", "1", "--prove", "1s"]),

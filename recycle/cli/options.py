@@ -182,14 +182,6 @@ def mode_options(function: F) -> F:
     return result
 
 
-def device_option(function: F) -> F:
-    """Add ``--device``."""
-    text = "What stages are computed on; they can share a GPU."
-    return click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help=text)(
-        function
-    )
-
-
 def refuse_unread(branch: str, *flags: str) -> None:
     """Refuse options that what was asked for takes no account of.
 

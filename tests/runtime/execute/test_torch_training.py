@@ -15,12 +15,12 @@ from recycle.plan.memory import peak_memory
 from recycle.plan.mode import Mode
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.stage import MicroBatch
-from recycle.runtime.execute.torch_stage import TorchStage, cut
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.method import Method
 from recycle.runtime.step.update import TorchUpdate
+from scripts.plain_torch import TorchStage, cut
 from tests.runtime.models import inputs, layers, optimizer, stage_boundaries, targets, train_whole
 
 STEPS = 3
