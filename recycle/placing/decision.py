@@ -43,8 +43,8 @@ class Outlook(msgspec.Struct, frozen=True):
         """
         if text in ("on", "off"):
             return cls(*CLUSTER) if text == "on" else None
-        means = [parse_duration(each) for each in text.split("/")]
-        if len(means) != 2 or min(means) <= 0:
+        times = text.split("/")
+        if len(times) != 2 or min(means := [parse_duration(each) for each in times]) <= 0:
             raise UserError(f"{text!r}: give on, off, or mean times to failure and repair such as 5712h/132h")
         return cls(*means)
 

@@ -1,9 +1,8 @@
 """Moves: what is asked, while a run goes on, of who decides whether chunks move; and what comes of it."""
 
-from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from recycle.job import DeadServers, Job, Server
+from recycle.job import DeadServers, Job
 from recycle.plan.plan import Plan
 
 
@@ -34,7 +33,6 @@ class Situation(NamedTuple):
         seconds: that an iteration takes now.
         chunk: bytes of a chunk with its optimizer's state, about.
         seen: what the run has seen.
-        shares: of its peers' speed, what each server has shown in this view; empty where nobody has looked yet.
     """
 
     plan: Plan
@@ -42,7 +40,6 @@ class Situation(NamedTuple):
     seconds: float
     chunk: int
     seen: Seen
-    shares: Mapping[Server, float] = {}
 
 
 class Proposal(NamedTuple):
@@ -58,13 +55,7 @@ class Proposal(NamedTuple):
 
 
 class Mover(Protocol):
-    """Decides whether chunks move; it is put in from above.
-
-    Attributes:
-        by_speed: whether it wants to know how fast servers are.
-    """
-
-    by_speed: bool
+    """Decides whether chunks move; it is put in from above."""
 
     def weigh(self, situation: Situation) -> Proposal | None:
         """Decide; None where there is nothing to decide."""

@@ -12,9 +12,9 @@ from recycle.control.board import keys
 from recycle.control.board.failure_board import FailureBoard
 from recycle.control.board.heartbeat_board import BeatBoard
 from recycle.control.board.parts import BoardPart, EndBoard, LinkBoard, NoteBoard
-from recycle.control.membership.messages import Death, Description, JoinRequest, MoveOrder, Opening, Pace, Verdict
+from recycle.control.membership.messages import Death, Description, JoinRequest, MoveOrder, Opening, Verdict
 from recycle.control.membership.participant import Participant, participants_of
-from recycle.control.membership.view import Member, ServerRank, View
+from recycle.control.membership.view import Member, ServerRank
 from recycle.control.store.log import Log
 from recycle.control.store.sealed_store import STRANGE, SealedStore
 from recycle.control.store.store import Store
@@ -382,14 +382,6 @@ class PlanBoard(BoardPart):
 
 class PaceBoard(BoardPart):
     """What is learnt of members: how fast they are in a view, and how often they have failed in the run."""
-
-    def tell(self, pace: Pace) -> None:
-        """Say it of one member, in place of what was said of it before."""
-        self._sealed.write(keys.pace(pace.epoch, Member.parse(pace.member)), pace)
-
-    def of_all(self, view: View) -> tuple[Pace, ...]:
-        """What was said last of each member of a view, without those of whom nothing was."""
-        return tuple(self._sealed.read_all({each: keys.pace(view.epoch, each) for each in view.members}, Pace).values())
 
     def longest(self, seen: Seen) -> Seen:
         """What a run has seen so far; whoever leads later knows it too, as who leads now does who has joined late.

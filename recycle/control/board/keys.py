@@ -76,11 +76,6 @@ def move(epoch: int) -> str:
     return f"epoch/{epoch}/move"
 
 
-def pace(epoch: int, member: Member) -> str:
-    """How long a member takes in an epoch for what it computes, as it said last."""
-    return f"epoch/{epoch}/pace/{member}"
-
-
 def plan(epoch: int, author: Member) -> str:
     """The plan that a member offers for an epoch."""
     return f"epoch/{epoch}/plan/{author}"

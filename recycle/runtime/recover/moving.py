@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Verdict
 from recycle.control.membership.view import Member
-from recycle.job import Job, Server
+from recycle.job import Job
 from recycle.placement import Layout
 from recycle.plan.moves import Mover, Proposal, Seen, Situation
 from recycle.plan.plan import Plan
@@ -59,7 +59,6 @@ class Moving:
         self._last = 0.0
         self._leads = False
         self._weighed = False
-        self._shares: Mapping[Server, float] = {}
         self._work: _Work | None = None
 
     @property
@@ -81,33 +80,28 @@ class Moving:
             failures=seen.failures + len(verdict.deaths), repairs=seen.repairs + len(verdict.joined)
         )
         self._view_plan, self.plan, self._work = plan, None, None
-        self._weighed, self._shares = False, {}
+        self._weighed = False
         self._durations.clear()
         self._last = 0.0
         self._leads = verdict.view.members[0] == self._member
 
-    def look(self, shares: Mapping[Server, float]) -> bool:
-        """After an iteration; whether there is news of something better.
-
-        Args:
-            shares: of its peers' speed, what each server has shown, if that is known anew.
-        """
+    def look(self) -> bool:
+        """After an iteration; whether there is news of something better."""
         if self._mover is None or self._view_plan is None or not self._leads or self.plan is not None:
             return False
         now = time.monotonic()
         if self._last:
             self._durations.append(now - self._last)
         self._last = now
-        self._shares = shares or self._shares
-        if self._work is None and len(self._durations) >= MEASURED and (self._shares or not self._weighed):
+        if self._work is None and len(self._durations) >= MEASURED and not self._weighed:
             self._count(self._view_plan, now)
             self._since = now
             with suppress(StoreLost):
                 self._seen = self._store.board.paces.longest(self._seen)
             seconds = sorted(self._durations)[len(self._durations) // 2]
-            situation = Situation(self._view_plan, self._home, seconds, self._size(), self._seen, self._shares)
+            situation = Situation(self._view_plan, self._home, seconds, self._size(), self._seen)
             self._work = _Work(self._mover, situation)
-            self._weighed, self._shares = True, {}
+            self._weighed = True
         if self._work is None or self._work.goes_on:
             return False
         proposal, self._work = self._work.proposal, None

@@ -34,7 +34,6 @@ from recycle.runtime.recover.gathering import Gathering
 from recycle.runtime.recover.holdings import Holdings
 from recycle.runtime.recover.link_watch import LinkWatch
 from recycle.runtime.recover.moving import Moving
-from recycle.runtime.recover.pacing import Pacing
 from recycle.runtime.recover.plans import Plans, ViewPlans
 from recycle.runtime.recover.rebuilding import Groups, Rebuilding
 from recycle.runtime.recover.recovery import Recovery
@@ -120,8 +119,6 @@ class Survivor:
         )
         self._store_loss = StoreLoss(self._recovery, self._rebuilding, store, holdings, watch, reports)
         self._moving = Moving(member, job, plans.mover, reports.tell_move, self._chunk_size, store)
-        by_speed = plans.mover is not None and plans.mover.by_speed
-        self._pacing = Pacing(member, store, trainee.connection.recorder) if by_speed else None
         self._plans = plans
         self._size = 0
         self._told_to_leave = ""
@@ -251,8 +248,7 @@ class Survivor:
         self._spoiled.discard(self._recovery.step - 1)
         self._recovery.step += 1
         with suppress(StoreLost):
-            shares = {} if self._pacing is None else self._pacing.look(self._recovery.step)
-            if self._moving.look(shares) and (order := self._order) is not None:
+            if self._moving.look() and (order := self._order) is not None:
                 self._admission.order(order)
 
     def exchange_notices(self, *, unsaved: bool = False) -> Notices:
@@ -361,8 +357,6 @@ class Survivor:
             # Whom the end of the last view has kept from leaving need not wait for the second post of this one.
             self._rebuilding.notices.say = Notices(leaving=self._leaving)
             self._moving.begin(verdict, plan)
-            if self._pacing is not None:
-                self._pacing.begin(verdict)
 
     def _look_around(self, board: Board) -> None:
         """While there is no alarm, from the thread that waits for one."""

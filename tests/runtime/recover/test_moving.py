@@ -34,8 +34,6 @@ class Clock:
 class Weighs:
     """Moves nothing, and keeps what it was told."""
 
-    by_speed = False
-
     def __init__(self) -> None:
         self.seen: list[Seen] = []
 
@@ -53,11 +51,11 @@ def lead(member: Member, mover: Weighs, store: MemoryStore, plan: Plan, *verdict
         leader.begin(verdict, plan)
 
     def has_decided():
-        leader.look({})
+        leader.look()
         return said
 
     for _ in range(MEASURED):
-        leader.look({})
+        leader.look()
     wait_until(has_decided)
     return mover.seen[-1]
 
