@@ -32,7 +32,7 @@ from recycle.holding import with_own_layout
 from recycle.job import Job, Server
 from recycle.placing.decision import OF_A_CLUSTER
 from recycle.plan.mode import Mode
-from recycle.plan.moves import Seen, Situation
+from recycle.plan.moves import Situation
 from recycle.plan.plan import Plan
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
@@ -142,7 +142,7 @@ def planned(job: Job, *dead: Server) -> Plan:
 def moved(job: Job, *dead: Server) -> Plan:
     """What a run goes on with after its decision about a placement."""
     mover = ChunkMover(planned(job), OF_A_CLUSTER)
-    proposal = mover.weigh(Situation(planned(job, *dead), job, 1.0, 10**6, Seen()))
+    proposal = mover.weigh(Situation(planned(job, *dead), job, 1.0, 10**6))
     assert proposal is not None, "there is something to decide"
     assert proposal.plan is not None, proposal.line
     return proposal.plan

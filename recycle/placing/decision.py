@@ -58,23 +58,6 @@ OF_A_CLUSTER = Outlook(*CLUSTER)
 """Of 400 servers over 348 days: 4.2 failures in 1,000 days of a server, 5.5 days each (InfiniteHBD, SIGCOMM'25)."""
 
 
-def learnt_outlook(settings: Outlook, seconds: float, live: float, failures: int, dead: float, repairs: int) -> Outlook:
-    """The means of a run's own history, where it has seen such changes; those of the settings where it has not.
-
-    Args:
-        settings: what is believed before.
-        seconds: how long the run has been going on.
-        live: servers that were alive on average.
-        failures: servers that died.
-        dead: servers that were dead on average.
-        repairs: servers that came back.
-    """
-    return Outlook(
-        seconds * live / failures if failures else settings.between_failures,
-        seconds * dead / repairs if repairs else settings.to_repair,
-    )
-
-
 class Move(msgspec.Struct, frozen=True):
     """What another placement would bring, and cost.
 

@@ -6,24 +6,6 @@ from recycle.job import DeadServers, Job
 from recycle.plan.plan import Plan
 
 
-class Seen(NamedTuple):
-    """What a run has seen so far.
-
-    Attributes:
-        seconds: since it began here.
-        live: live servers, times the seconds for which they were.
-        dead: the same of dead ones.
-        failures: deaths.
-        repairs: servers that came back.
-    """
-
-    seconds: float = 0.0
-    live: float = 0.0
-    dead: float = 0.0
-    failures: int = 0
-    repairs: int = 0
-
-
 class Situation(NamedTuple):
     """What is known where it is decided whether chunks move.
 
@@ -32,14 +14,12 @@ class Situation(NamedTuple):
         home: what is trained, with what each server holds while all live.
         seconds: that an iteration takes now.
         chunk: bytes of a chunk with its optimizer's state, about.
-        seen: what the run has seen.
     """
 
     plan: Plan
     home: Job
     seconds: float
     chunk: int
-    seen: Seen
 
 
 class Proposal(NamedTuple):

@@ -7,7 +7,7 @@ import msgspec
 from recycle.holding import costs_on, own_layout, placed, with_layout
 from recycle.job import DeadServers, Job, Server
 from recycle.placement import Layout, PlacedPipeline, PlacedServer, crews
-from recycle.placing.decision import BANDWIDTH, LAYER_BYTES, Decision, Move, Outlook, decide, learnt_outlook
+from recycle.placing.decision import BANDWIDTH, LAYER_BYTES, Decision, Move, Outlook, decide
 from recycle.placing.fleet import choose_fleet
 from recycle.placing.forming import form
 from recycle.placing.layers import layers_of
@@ -28,9 +28,6 @@ ONCE = Effort((MaxMoves(1),), "1 move")
 
 IN_A_RUN = Effort((MaxMoves(2_000),), "2000 moves")
 """While a run goes on, or waits."""
-
-ENOUGH = 8
-"""Deaths or returns from which on a run knows better than its settings how often they come."""
 
 
 def weigh_move(plan: Plan, layers: int, iteration: float, outlook: Outlook) -> tuple[Decision, Sequence[str]] | None:
@@ -83,7 +80,7 @@ class ChunkMover:
 
     Args:
         first: the plan of the run's first view.
-        outlook: how long servers stay as they are, until the run has seen enough of it itself.
+        outlook: how long servers stay as they are.
     """
 
     def __init__(self, first: Plan, outlook: Outlook) -> None:
@@ -109,7 +106,7 @@ class ChunkMover:
         others = dict.fromkeys(each for each in _placements(situation.home, job, live) if each != job)
         if not others:
             return Proposal("re-route on: there is no other placement to move to", None) if dead else None
-        until = self._until(situation)
+        until = self._outlook.until_change(len(live), len(dead))
         plans = [self.plan(each, each.dead_servers(dead)) for each in others]
         decided = [(decide(_move(situation, each, live), until), each) for each in plans]
         # Where moving does not pay, the line is about the quickest.
@@ -123,20 +120,6 @@ class ChunkMover:
         crews = {number: [each for each in crew if each in live] for number, crew in enumerate(best.job.crews)}
         told = stories({number: crew for number, crew in crews.items() if crew}, pipelines)
         return Proposal("; ".join((decision.line, *told)), best)
-
-    def _until(self, situation: Situation) -> float:
-        """Seconds until servers are expected to change; from what the run has seen where that is enough."""
-        seen, plan = situation.seen, situation.plan
-        outlook = learnt_outlook(
-            self._outlook,
-            seen.seconds,
-            seen.live / seen.seconds if seen.seconds else 0.0,
-            seen.failures if seen.failures >= ENOUGH else 0,
-            seen.dead / seen.seconds if seen.seconds else 0.0,
-            seen.repairs if seen.repairs >= ENOUGH else 0,
-        )
-        dead = len(plan.dead)
-        return outlook.until_change(len(plan.job.servers()) - dead, dead)
 
 
 def _move(situation: Situation, plan: Plan, live: Collection[Server]) -> Move:

@@ -11,7 +11,7 @@ from recycle.placing.returning import return_home
 from recycle.plan.checker import check_plan
 from recycle.plan.document import save_plan
 from recycle.plan.mode import Mode
-from recycle.plan.moves import Seen, Situation
+from recycle.plan.moves import Situation
 from recycle.planner.assemble import unlimited_baseline
 from recycle.planner.make import make_plan
 from recycle.planner.moving import ChunkMover, weigh_move
@@ -64,7 +64,7 @@ def test_an_explanation_ends_with_the_decision(run, tmp_path):
 
 
 def situation_of(plan, home):
-    return Situation(plan, home, 1.0, 10**6, Seen())
+    return Situation(plan, home, 1.0, 10**6)
 
 
 def test_in_a_run_chunks_of_the_dead_move_within_their_pipeline_and_all_micro_batches_stay():

@@ -63,7 +63,7 @@ def reference(shared_runs, short_text):
 def weighs(survivor):
     """Whether who leads weighs where layers are to be."""
     work = survivor._moving._work
-    return work is not None and work.goes_on
+    return work is not None and not work.done()
 
 
 def awaits_copies(survivor):

@@ -19,7 +19,6 @@ from recycle.control.store.log import Log
 from recycle.control.store.sealed_store import STRANGE, SealedStore
 from recycle.control.store.store import Store
 from recycle.job import Server
-from recycle.plan.moves import Seen
 
 RESTORED = 5.0
 """Seconds until nobody restores any more what a stranger has taken away or written over."""
@@ -39,7 +38,6 @@ class Board:
         links: where members are, and between which of them no data comes through.
         joining: who asks to be admitted.
         plans: that were made for a view.
-        paces: how fast members are, and how often they fail.
         end: who has reached it.
         notes: that the first process made at the start.
     """
@@ -52,7 +50,6 @@ class Board:
         self.links = LinkBoard(sealed)
         self.joining = JoinBoard(sealed)
         self.plans = PlanBoard(sealed)
-        self.paces = PaceBoard(sealed)
         self.end = EndBoard(sealed)
         self.notes = NoteBoard(sealed)
 
@@ -378,22 +375,3 @@ class PlanBoard(BoardPart):
     def find(self, epoch: int, author: Member) -> bytes | None:
         """The plan that a member offered for an epoch."""
         return self._sealed.read(keys.plan(epoch, author), bytes)
-
-
-class PaceBoard(BoardPart):
-    """What is learnt of members: how fast they are in a view, and how often they have failed in the run."""
-
-    def longest(self, seen: Seen) -> Seen:
-        """What a run has seen so far; whoever leads later knows it too, as who leads now does who has joined late.
-
-        Args:
-            seen: by who leads.
-
-        Returns:
-            What somebody has seen for longer who has led before, or else the same.
-        """
-        told = self._sealed.read(keys.SEEN, Seen)
-        if told is not None and told.seconds > seen.seconds:
-            return told
-        self._sealed.write(keys.SEEN, seen)
-        return seen

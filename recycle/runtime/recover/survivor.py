@@ -118,7 +118,7 @@ class Survivor:
             reports,
         )
         self._store_loss = StoreLoss(self._recovery, self._rebuilding, store, holdings, watch, reports)
-        self._moving = Moving(member, job, plans.mover, reports.tell_move, self._chunk_size, store)
+        self._moving = Moving(member, job, plans.mover, reports.tell_move, self._chunk_size)
         self._plans = plans
         self._size = 0
         self._told_to_leave = ""

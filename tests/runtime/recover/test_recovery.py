@@ -334,7 +334,7 @@ def test_a_value_that_is_not_finite_ends_the_run_only_if_its_iteration_was_not_r
     """It is known with the next one; and all may go back to a checkpoint before it."""
     survivor = Survivor.__new__(Survivor)
     recovery = SimpleNamespace(step=4, stop="", view=MagicMock())
-    others = {"_moving": SimpleNamespace(look=lambda _: False), "_reports": MagicMock(), "_trainee": MagicMock()}
+    others = {"_moving": SimpleNamespace(look=lambda: False), "_reports": MagicMock(), "_trainee": MagicMock()}
     vars(survivor).update(others, _recovery=recovery, _spoiled=set())
     survivor._judge(NotFinite("a norm is NaN"))
     for _ in range(made):
