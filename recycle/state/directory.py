@@ -1,8 +1,7 @@
 """The directory of a run's keepers: where they are, whose parts each one keeps, and what lost hosts take along."""
 
-import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 from typing import Annotated, Self
 
@@ -19,9 +18,6 @@ from recycle.wording import memory_text, plural
 
 Holders = tuple[int, ...]
 """Hosts that hold the same state."""
-
-LOST = 4
-"""Of how many hosts lost at once it is said what is survived, at most."""
 
 
 class KeeperHome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -153,18 +149,10 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         placed = self.place()
         return frozenset(Server.parse(name).stage for name, host in self.on.items() if place in placed[host])
 
-    def survival(self, lost: int) -> float:
-        """The probability that some hosts lost at once leave every stage with a live server, or all its parts."""
-        return survival(len(self.homes), self._fatal(), lost)
-
-    def survived_racks(self) -> tuple[int, int]:
-        """How many racks there are, and the loss of how many leaves each stage a live server or all its parts."""
-        racks: dict[str, set[int]] = {}
-        for place, home in enumerate(self.homes):
-            if home.rack:
-                racks.setdefault(home.rack, set()).add(place)
-        fatal = self._fatal()
-        return len(racks), sum(not any(each <= rack for each in fatal) for rack in racks.values())
+    @property
+    def survived(self) -> int:
+        """So many hosts, whichever, may be lost at once: each stage has a live server, or all its parts."""
+        return min(map(len, self._fatal())) - 1
 
     def describe(self, whole: int, most: int) -> str:
         """What keeping costs and survives, in a line.
@@ -175,14 +163,14 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         there, taken = self.redundancy.sent(whole), self.redundancy.taken(whole)
         sent = f", {memory_text(there, 'B')} of them to other hosts" if there else ""
-        hosts = range(1, min(LOST, len(self.homes)) + 1)
-        survived = ", ".join(f"{self.survival(lost):.1%} of those of {plural(lost, 'host')}" for lost in hosts)
-        racks, left = self.survived_racks()
-        of_racks = f"; that of any one rack in {left} of {racks} cases" if racks else ""
+        hosts = "any one host" if self.survived == 1 else f"any {self.survived} hosts at once"
+        survived = f", and that of {hosts}" if self.survived else ""
+        # No two pieces of a part are in one rack.
+        racks = ", or of any one rack" if self.redundancy.spare and any(home.rack for home in self.homes) else ""
         return (
             f"the state is kept in memory ({self.redundancy}): {memory_text(taken, 'B')} are copied in every "
             f"iteration{sent}, and a keeper takes at most {memory_text(most, 'B')}; survived are the loss of all "
-            f"servers of a stage, and of all losses {survived} at once{of_racks}"
+            f"servers of a stage{survived}{racks}"
         )
 
     def _fatal(self) -> set[frozenset[int]]:
@@ -235,49 +223,3 @@ def place_copies(domains: Sequence[str], copies: int) -> tuple[Holders, ...]:
         for place, host in enumerate(members):
             placed[host] = tuple(members[(place + step) % size] for step in range(copies))
     return tuple(placed)
-
-
-def survival(hosts: int, states: Iterable[Collection[int]], lost: int) -> float:
-    """The probability that a failure of some hosts at once, each set of them equally likely, leaves all states.
-
-    It is counted and not bounded, in parts of the job that share no host.
-
-    Args:
-        hosts: how many there are.
-        states: for each state, the hosts of which one must be left: of its live peers and of its copies.
-        lost: how many hosts fail.
-    """
-    # How many sets of each size lose nothing, put together from the parts. All other hosts may fail.
-    ways = [math.comb(hosts, count) for count in range(lost + 1)]
-    fatal = _smallest(frozenset(each) for each in states if len(each) <= lost)
-    parts = _parts(fatal)
-    free = hosts - sum(len(part) for part in parts)
-    safe = [math.comb(free, count) for count in range(lost + 1)]
-    for part in parts:
-        inside = [each for each in fatal if each <= part]
-        here = [_count_safe(part, inside, count) for count in range(lost + 1)]
-        safe = [sum(safe[count - some] * here[some] for some in range(count + 1)) for count in range(lost + 1)]
-    return safe[lost] / ways[lost]
-
-
-def _smallest(sets: Iterable[frozenset[int]]) -> list[frozenset[int]]:
-    """Those that contain no other: who loses a larger one has lost a smaller one already."""
-    kept: list[frozenset[int]] = []
-    for each in sorted(set(sets), key=len):
-        if not any(other <= each for other in kept):
-            kept.append(each)
-    return kept
-
-
-def _parts(sets: Iterable[frozenset[int]]) -> list[frozenset[int]]:
-    """The hosts of some sets, in parts so that each set lies in one."""
-    parts: list[frozenset[int]] = []
-    for each in sets:
-        touched = [part for part in parts if part & each]
-        parts = [part for part in parts if not part & each] + [each.union(*touched)]
-    return parts
-
-
-def _count_safe(hosts: Collection[int], fatal: Sequence[frozenset[int]], count: int) -> int:
-    """How many sets of so many hosts contain no fatal one."""
-    return sum(not any(each.issubset(some) for each in fatal) for some in combinations(sorted(hosts), count))
