@@ -80,7 +80,7 @@ class MemoryStore(Store):
         return self.wait(key, timeout)
 
     def add(self, key: str, amount: int) -> int:
-        """See Store."""
+        """See ``counted_log``."""
         with self._changing() as values:
             total = int(values.get(key, b"0")) + amount
             values[key] = str(total).encode()

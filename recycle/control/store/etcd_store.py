@@ -149,29 +149,6 @@ class EtcdStore(Store):
         span, name = self._below_key(key.rpartition("/")[0]), self._name(key)
         return _value(self._bells.wait(span, timeout, lambda each: each["key"] == name))
 
-    def add(self, key: str, amount: int) -> int:
-        """See Store; the amount is 0 or 1."""
-        assert amount in (0, 1), "etcd counts how often a key was set"
-        if not amount:
-            return _count(self._gateway.call("kv/range", {"key": self._name(key)}))
-        mark_key = f"{key}/{uuid.uuid4().hex}"
-        name, mark = self._name(key), self._name(mark_key)
-        # The mark keeps a request that is made again from counting again.
-        addition = {
-            "compare": [{"key": mark, "result": "EQUAL", "target": "CREATE", "create_revision": "0"}],
-            "success": [
-                *(self._put(each, b"") for each in (mark_key, key)),
-                {"request_range": {"key": name}},
-            ],
-            "failure": [{"request_range": {"key": mark}}],
-        }
-        told = self._change([{"request_txn": addition}])[0]["response_txn"]
-        found = told["responses"][-1]["response_range"]
-        if not told.get("succeeded"):
-            counted = found["kvs"][0]["create_revision"]
-            found = self._gateway.call("kv/range", {"key": name, "revision": counted})
-        return _count(found)
-
     def append(self, log: str, *entries: bytes) -> None:
         """See Store."""
         # All in one key, because every reader of the log has etcd look at all its keys. It is appended when it is set
@@ -321,10 +298,6 @@ def _entries(found: Json) -> list[bytes]:
         return msgspec.msgpack.decode(stored, type=list[bytes])
     except msgspec.DecodeError:
         return [stored]
-
-
-def _count(found: Json) -> int:
-    return int(found["kvs"][0]["version"]) if "kvs" in found else 0
 
 
 def _batches(

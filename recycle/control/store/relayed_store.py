@@ -68,10 +68,6 @@ class RelayedStore(Store):
         """See Store."""
         return cast("bytes | None", self._ask(Request("hear", (key,), timeout=timeout)))
 
-    def add(self, key: str, amount: int) -> int:
-        """See Store."""
-        return cast("int", self._ask(Request("add", (key,), number=amount)))
-
     def append(self, log: str, *entries: bytes) -> None:
         """See Store."""
         self._ask(Request("append", (log,), entries))

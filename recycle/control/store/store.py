@@ -100,9 +100,6 @@ class Store(Protocol):
         """
         return self.wait(key, timeout)
 
-    def add(self, key: str, amount: int) -> int:
-        """Add 1 to a counter, which starts at 0, or 0 to look at it; gives the sum."""
-
     def append(self, log: str, *entries: bytes) -> None:
         """Add entries at the end of a log, which is empty at first; in one step where the store can."""
 

@@ -149,7 +149,7 @@ class TorchStore(Store):
         return None
 
     def add(self, key: str, amount: int) -> int:
-        """See Store."""
+        """See ``counted_log``."""
         with self._reached():
             return self.torch_store.add(key, amount)
 
