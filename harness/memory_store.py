@@ -22,8 +22,6 @@ class _Contents:
 class MemoryStore(Store):
     """A store in this process's memory."""
 
-    forgets = True
-
     def __init__(self, contents: _Contents | None = None) -> None:
         self._contents = contents or _Contents()
 

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from harness.etcd import Etcd, await_answer, etcd, missing
-from recycle.control.membership.errors import ControlError, StoreErased, StoreLost
+from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_gateway import Gateway, Watch
-from recycle.control.store.etcd_store import BATCH, EtcdStore, begin_again
+from recycle.control.store.etcd_store import BATCH, EtcdStore
 from tests.control.test_store import each_request
 
 QUOTA = 1 << 24
@@ -238,10 +238,10 @@ def test_of_etcd_that_is_full_it_is_said_what_to_do_and_after_that_it_is_a_store
 
 
 @needs_etcd
-def test_a_start_whose_keys_are_lost_counts_again_for_new_connections_only() -> None:
+def test_a_start_whose_keys_are_lost_does_not_count_any_more() -> None:
     with etcd() as served:
         cluster = msgspec.structs.replace(served.cluster, run="run", scope="start")
-        begin_again(cluster)
+        EtcdStore(msgspec.structs.replace(cluster, scope="")).set("start/open", b"")
         before = EtcdStore(cluster)
         before.set("a", b"1")
         served.members[0].start_anew()
@@ -252,16 +252,8 @@ def test_a_start_whose_keys_are_lost_counts_again_for_new_connections_only() -> 
             lambda: before.set("a", b"2"),
             before.clone,
         ):
-            with pytest.raises(StoreErased, match=r"has no keys of run 'run': .* etcd came back without its data"):
+            with pytest.raises(StoreLost, match=r"has no keys of run 'run': .* etcd came back without its data"):
                 request()
-        begin_again(cluster)
-        begin_again(cluster)
-        with pytest.raises(StoreLost, match="written again; connect again"):
-            before.get("a")
-        again = before.clone()
-        assert again.get("a") is None
-        again.set("a", b"3")
-        assert again.get("a") == b"3"
 
 
 @needs_etcd

@@ -76,11 +76,6 @@ class Board:
         found = zip(looked, self._sealed.plain.exchange({keys.PROBE: b""}, looked), strict=True)
         return {key: value for key, value in found if value is not None and self._is_own(key, value)}
 
-    @property
-    def store_forgets(self) -> bool:
-        """Whether the store can lose what is in it, and answer as before."""
-        return self._sealed.plain.forgets
-
     def tell_again(self, lasting: Mapping[str, bytes]) -> None:
         """Write what a store has not got: it is a new one, or a stranger has taken it away.
 

@@ -70,13 +70,11 @@ class Answer(msgspec.Struct, frozen=True):
     Attributes:
         result: what the store has answered.
         lost: why there is no store; empty if there is one.
-        erased: whether there is one that has lost what the run has written.
         refusal: why the store has refused; empty if it has not.
     """
 
     result: Result = None
     lost: str = ""
-    erased: bool = False
     refusal: str = ""
 
 

@@ -10,7 +10,7 @@ from weakref import finalize
 import msgspec
 
 from recycle.control.membership.doors import HostDoor
-from recycle.control.membership.errors import ControlError, StoreErased, StoreLost
+from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.store.closing import close_with
 from recycle.control.store.relay_requests import HEAD, Answer, Request, Result, Values
 from recycle.control.store.store import Entries, Store
@@ -35,8 +35,6 @@ class RelayedStore(Store):
     Raises:
         StoreLost: there is no store.
     """
-
-    forgets = True
 
     def __init__(self, door: HostDoor, connect: Callable[[], Store]) -> None:
         self._door = door
@@ -99,7 +97,7 @@ class RelayedStore(Store):
             return request.ask(self._itself(), request.timeout)
         self._own = None
         if answer.lost:
-            raise (StoreErased if answer.erased else StoreLost)(answer.lost)
+            raise StoreLost(answer.lost)
         if answer.refusal:
             raise ControlError(answer.refusal)
         return answer.result

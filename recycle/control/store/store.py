@@ -24,12 +24,7 @@ class Store(Protocol):
     """One connection to the store. Every method raises StoreLost when the store does not answer any more.
 
     What a store cannot do in a better way is made of the rest.
-
-    Attributes:
-        forgets: whether the store can lose what is in it, and answer as before over the same connection.
     """
-
-    forgets: bool
 
     def set(self, key: str, value: bytes) -> None:
         """Store a value; once this returns, the store has it."""

@@ -262,11 +262,9 @@ class Survivor:
         """
         notices = self._rebuilding.notices
         self._store_loss.look()
-        self._store_loss.begin_again(notices.heard)
         self._told_to_leave = self._told_to_leave or self._alarm_watch.told_to_end
         asks = self._admission.is_asked_for or self._wish is not None
-        lost, erased = int(self._recovery.is_unprotected), int(self._store_loss.is_erased)
-        notices.say = Notices(int(asks), lost, int(unsaved), erased, self._leaving)
+        notices.say = Notices(int(asks), int(self._recovery.is_unprotected), int(unsaved), self._leaving)
         return notices.heard
 
     def tell_to_leave(self, cause: str) -> None:
