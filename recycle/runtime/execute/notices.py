@@ -31,8 +31,8 @@ class Notices(NamedTuple):
         admit: that somebody waits to be let in.
         unprotected: that the store cannot be used.
         unsaved: that a checkpoint which could not be written is to be tried again.
-        leaving: that they were told to leave, by stage, or by chunk where pipelines are not alike; last, those that
-            hold nothing. Empty for nobody.
+        leaving: that they were told to leave, by stage, or by chunk where pipelines are not alike. Empty for
+            nobody.
     """
 
     admit: int = 0
@@ -42,7 +42,7 @@ class Notices(NamedTuple):
 
     def encoded(self, units: int) -> torch.Tensor:
         """As it is summed over all servers of a job with so many stages, or chunks."""
-        leaving = self.leaving or (0,) * (units + 1)
+        leaving = self.leaving or (0,) * units
         return torch.tensor([self.admit, self.unprotected, self.unsaved, *leaving], dtype=torch.int32)
 
     @classmethod

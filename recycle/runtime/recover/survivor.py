@@ -120,7 +120,6 @@ class Survivor:
         self._store_loss = StoreLoss(self._recovery, self._rebuilding, store, holdings, watch, reports)
         self._moving = Moving(member, job, plans.mover, reports.tell_move, self._chunk_size)
         self._plans = plans
-        self._size = 0
         self._told_to_leave = ""
         self._heartbeat: Heartbeat | None = None
         self._left_in: list[tuple[Member, ...]] = []
@@ -369,13 +368,13 @@ class Survivor:
             return ()
         job = self._recovery.job
         mine = units_of(job, self._member.server)
-        return (*(int(unit in mine) for unit in units(job)), int(not mine))
+        return tuple(int(unit in mine) for unit in units(job))
 
     @property
     def _held(self) -> tuple[int, ...]:
         """What all servers of the view hold, as notices say it."""
         job, held = self._recovery.job, [units_of(self._recovery.job, each) for each in self._recovery.view.servers]
-        return (*(sum(unit in mine for mine in held) for unit in units(job)), sum(not mine for mine in held))
+        return tuple(sum(unit in mine for mine in held) for unit in units(job))
 
     @property
     def _order(self) -> MoveOrder | None:
@@ -392,12 +391,11 @@ class Survivor:
         return order.layout
 
     def _chunk_size(self) -> int:
-        """Bytes of a chunk with its optimizer's state: the mean of those here, or of those that were here last."""
+        """Bytes of a chunk with its optimizer's state: the mean of those here."""
         chunks = self._trainee.chunks
         assert chunks is not None, "nothing moves where servers hold alike"
         sizes = [sum(each.nbytes for each in chunks.part(chunk).values()) for chunk in chunks.held]
-        self._size = sum(sizes) // len(sizes) if sizes else self._size
-        return self._size
+        return sum(sizes) // len(sizes)
 
     def _judge(self, error: NotFinite) -> None:
         """A value that is not finite may have come from a broken machine; if it comes again, it is the training's."""
