@@ -213,8 +213,7 @@ class Rebuilding:
         if unheard:
             return [Died(f"death/{death.member}", death) for death in unheard]
         try:
-            text = self._plans.text(verdict)
-            plan = self._plans.find(verdict, text)
+            plan = self._plans.find(verdict)
             holders = find_holders(verdict, plan.job, self._member.server)
             network = self._groups.build(view, plan.partners(self._member.server))
             reports.times.rebuilt = time.monotonic()

@@ -26,6 +26,7 @@ from recycle.record.reporting import Reporter
 from recycle.runtime.errors import NotFinite, ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import Notices
+from recycle.runtime.join.copying import has_copies
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.network import meet
 from recycle.runtime.recover.admission import Admission, AdmissionPause
@@ -119,7 +120,7 @@ class Survivor:
         )
         self._store_loss = StoreLoss(self._recovery, self._rebuilding, store, holdings, watch, reports)
         self._moving = Moving(member, job, plans.mover, reports.tell_move, self._chunk_size)
-        self._plans = plans
+        self._plans = view_plans
         self._told_to_leave = ""
         self._heartbeat: Heartbeat | None = None
         self._left_in: list[tuple[Member, ...]] = []
@@ -248,7 +249,7 @@ class Survivor:
         self._recovery.step += 1
         with suppress(StoreLost):
             if self._moving.look() and (order := self._order) is not None:
-                self._admission.order(order)
+                self._store.board.joining.order_move(order)
 
     def exchange_notices(self, *, unsaved: bool = False) -> Notices:
         """Between two iterations: look after the store, and say what all should know.
@@ -386,7 +387,7 @@ class Survivor:
     def _wish(self) -> Layout | None:
         """Who is to hold what in the next view, if this member leads, and everybody has got its copies."""
         recovery, order = self._recovery, self._order
-        if order is None or not self._admission.has_copied(recovery.job, order, recovery.view):
+        if order is None or not has_copies(recovery.job, order, recovery.view, self._alarm_watch.copied):
             return None
         return order.layout
 

@@ -269,13 +269,13 @@ def test_a_plan_that_is_made_for_a_view_is_found_by_another_member():
     verdict = mine.choose(NEXT)
     assert verdict.plan == PublishedPlan(str(FIRST_MEMBER))
     assert str(verdict.plan) == "made now by W0_0#0"
-    found = theirs.find(verdict, theirs.text(verdict))
+    found = theirs.find(verdict)
     assert found.programs[SECOND.server] == made[0].programs[SECOND.server]
     assert len(made) == 1
     assert mine.choose(Verdict(1, NAMES, 5)).plan == FIRST
     # Who comes late to a view finds that the others have done with it.
     with pytest.raises(ViewBroken, match="the plan of view 2 is gone"):
-        theirs.text(msgspec.structs.replace(verdict, epoch=2))
+        theirs.find(msgspec.structs.replace(verdict, epoch=2))
 
 
 @pytest.mark.parametrize("error", [NoPlanError, PlanningFailed])
