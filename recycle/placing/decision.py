@@ -68,7 +68,6 @@ class Move(msgspec.Struct, frozen=True):
         busiest: bytes that one server gets at most: copies to different servers go on at the same time.
         bandwidth: bytes per second into a server that training leaves.
         pause: seconds in which all stand still when the placement is applied.
-        memory: bytes that are free on the fullest server beside training; infinite where that is not known.
     """
 
     now: float
@@ -77,7 +76,6 @@ class Move(msgspec.Struct, frozen=True):
     busiest: int
     bandwidth: float
     pause: float
-    memory: float = math.inf
 
     @property
     def copying(self) -> float:
@@ -122,8 +120,6 @@ def decide(move: Move, until: float) -> Decision:
     if math.isfinite(until):
         change = f"servers expected to change in {seconds_text(until)}"
     numbers = f"{times}; {costs}; {change}"
-    if move.busiest > move.memory:
-        return Decision(False, f"re-route on: {_bytes(move.memory)} are free on a server; {numbers}", gained)
     if gained <= 0:
         return Decision(False, f"re-route on, moving loses {_iterations(-gained)}: {numbers}", gained)
     return Decision(True, f"{what}, which gains {_iterations(gained)}: {numbers}", gained)
