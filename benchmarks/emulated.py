@@ -6,9 +6,9 @@ Usage: python -m benchmarks.emulated placements [--micro-batches 12] [--slot-ms 
 Sleeps of this machine must end on time for the figures to mean anything, so they are measured too, and a machine
 whose sleeps end late by more than 0.3 ms on average, and by more than 1.5% of a slot, gets no figures.
 
-``placements``: what a run of 3 x 4 servers and 8 layers comes to when a server dies, or is half as fast as its peers:
-before the layers move, and after it, as the run's own decision has them; servers of two chunks each, and pipelines of
-unequal depth. How far the run is off in which nothing has happened, right before each, is printed beside it.
+``placements``: what a run of 3 x 4 servers and 8 layers comes to when a server dies: before the layers move, and after
+it, as the run's own decision has them; servers of two chunks each, and pipelines of unequal depth. How far the run is
+off in which nothing has happened, right before each, is printed beside it.
 
 ``stagger``: 3 x 4 x 6 with W1_2 dead, and an optimizer of 3 slots. Staggered, the period must be that of the
 fault-free job with a global optimizer, 30 slots. Where norms never exceed their limit, no server may wait for one;
@@ -32,7 +32,7 @@ from recycle.holding import with_own_layout
 from recycle.job import Job, Server
 from recycle.placing.decision import OF_A_CLUSTER
 from recycle.plan.mode import Mode
-from recycle.plan.moves import Seen, Situation
+from recycle.plan.moves import Situation
 from recycle.plan.plan import Plan
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
@@ -124,8 +124,7 @@ def _deviation(plan: Plan, slot: float, iterations: int) -> float:
     return measured / planned - 1
 
 
-DEAD, SLOW = Server(1, 2), Server(1, 1)
-HALF = 0.5
+DEAD = Server(1, 2)
 
 
 def home(micro_batches: int) -> Job:
@@ -140,13 +139,10 @@ def planned(job: Job, *dead: Server) -> Plan:
     return make_plan(job, dead, Mode(), QUICK)
 
 
-def moved(job: Job, *dead: Server, slow: bool = False) -> Plan:
+def moved(job: Job, *dead: Server) -> Plan:
     """What a run goes on with after its decision about a placement."""
-    shares = {each: HALF if each == SLOW else 1.0 for each in job.servers()} if slow else {}
-    mover = ChunkMover(planned(job), OF_A_CLUSTER, by_speed=slow)
-    situation = Situation(planned(job, *dead), job, 1.0, 10**6, Seen(), shares)
-    # Speeds are believed when they are seen twice.
-    proposal = (mover.weigh(situation) if slow else None) or mover.weigh(situation)
+    mover = ChunkMover(planned(job), OF_A_CLUSTER)
+    proposal = mover.weigh(Situation(planned(job, *dead), job, 1.0, 10**6))
     assert proposal is not None, "there is something to decide"
     assert proposal.plan is not None, proposal.line
     return proposal.plan
@@ -156,8 +152,6 @@ PLANS: Mapping[str, Callable[[int], Plan]] = {
     "whole": lambda count: planned(home(count)),
     "dead": lambda count: planned(home(count), DEAD),
     "dead-moved": lambda count: moved(home(count), DEAD),
-    "slow-moved": lambda count: moved(home(count), slow=True),
-    "dead-slow-moved": lambda count: moved(home(count), DEAD, slow=True),
     "v-shaped": lambda count: planned(placed_job("v-shaped", pipelines=3, servers=3, micro_batches=count)),
     "unequal": lambda _: planned(uneven_job()),
     "unequal-slow": lambda _: planned(uneven_job(slow=50)),

@@ -11,7 +11,7 @@ import argparse
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from random import Random
 from statistics import fmean
 from typing import NamedTuple
@@ -21,7 +21,7 @@ import msgspec
 from benchmarks.oobleck_artifact import TRACES, BambooSystem, SystemResult, VarunaSystem, oobleck_system
 from harness.examples import paper_job
 from recycle.faults.outages import Outages, load_outages
-from recycle.state.directory import place_copies, survival
+from recycle.state.directory import place_copies
 from recycle.study.constants import MEASURED
 from recycle.study.rates import Rates
 
@@ -103,6 +103,12 @@ def effective_share(machines: int, failing_per_day: float) -> float:
     """
     each = (SOFTWARE + HARDWARE) / 2
     return 1 / (1 + machines * failing_per_day * each / 86_400)
+
+
+def survival(hosts: int, states: Collection[Collection[int]], lost: int) -> float:
+    """The share of all sets of some lost hosts that leave a holder of each state."""
+    sets = [frozenset(each) for each in itertools.combinations(range(hosts), lost)]
+    return sum(not any(each.issuperset(holders) for holders in states) for each in sets) / len(sets)
 
 
 def survival_bound(hosts: int, copies: int, lost: int) -> float:

@@ -22,8 +22,6 @@ class _Contents:
 class MemoryStore(Store):
     """A store in this process's memory."""
 
-    forgets = True
-
     def __init__(self, contents: _Contents | None = None) -> None:
         self._contents = contents or _Contents()
 
@@ -80,7 +78,7 @@ class MemoryStore(Store):
         return self.wait(key, timeout)
 
     def add(self, key: str, amount: int) -> int:
-        """See Store."""
+        """See ``counted_log``."""
         with self._changing() as values:
             total = int(values.get(key, b"0")) + amount
             values[key] = str(total).encode()

@@ -514,7 +514,6 @@ def refusal_of(words: Sequence[str], folder: Path) -> str:
         stack.enter_context(patch("recycle.cli.train.train_and_show", begin))
         # The files of the settings do not exist.
         stack.enter_context(patch("recycle.cli.run.choices.Catalogue"))
-        stack.enter_context(patch("recycle.cli.train.tell_start", lambda *_, **__: None))
         stack.enter_context(patch("recycle.cli.train.read_model", lambda _: msgspec.convert(model, ModelKeys)))
         try:
             verb: Command = train_command

@@ -14,13 +14,13 @@ import torch
 from click.testing import CliRunner
 
 from recycle.cli.join import LATE
-from recycle.cli.parameters import FAULTS, MoveLayers, RandomFaults, Saves, Timeouts
+from recycle.cli.parameters import FAULTS, RandomFaults, Saves, Timeouts
 from recycle.cli.verbs import group
 from recycle.control.board.run_folder import taken
 from recycle.control.host.agent import FENCED
 from recycle.control.store.etcd_store import EtcdStore
 from recycle.errors import RunFailed, UserError
-from recycle.placing.decision import OF_A_CLUSTER
+from recycle.placing.decision import OF_A_CLUSTER, Outlook
 from recycle.runtime.checkpoint_folders import MANIFEST, Manifest
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "schedules"
@@ -67,7 +67,7 @@ def test_trains_with_a_dead_server(tmp_path, monkeypatch):
         (["--keep-in-memory", "copies=1", V_SHAPED], "copies=1 takes one chunk per server"),
         (["--timeouts", "silence"], "is no duration"),
         (["--timeouts", "sleep=3s"], "'sleep=3s': give silence, hang, start with a duration"),
-        (["--move-layers", "off,speeds"], "'off,speeds': layers stay where they are; give on,speeds, or off alone"),
+        (["--move-layers", "on,off"], "'on,off': give on, off, or mean times to failure and repair such as"),
         (["--checkpoint-every", "5,keep=0"], "'5,keep=0': give a number of iterations, with ,keep=N"),
         (["--faults", "mtbf=soon"], "'soon' is no duration"),
         (["--timeouts", "hang=1m,silence=0s"], "'silence=0s': give a time above 0"),
@@ -85,8 +85,8 @@ def test_values_of_several_parts_are_read():
     assert Timeouts.parse("") == Timeouts()
     assert Saves.parse("100") == Saves(100, 2)
     assert Saves.parse("100,keep=3") == Saves(100, 3)
-    assert MoveLayers.parse("on,speeds") == MoveLayers(OF_A_CLUSTER, True)
-    assert MoveLayers.parse("off") == MoveLayers(None, False)
+    assert Outlook.parse("on") == OF_A_CLUSTER
+    assert Outlook.parse("off") is None
     assert FAULTS.convert("mtbf=30s,seed=1", None, None) == RandomFaults(30.0, 1)
     assert FAULTS.convert("mtbf=30s", None, None) == RandomFaults(30.0, 0)
     assert FAULTS.convert("trace.csv", None, None) == Path("trace.csv")

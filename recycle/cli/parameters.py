@@ -75,31 +75,6 @@ class Timeouts(NamedTuple):
         return cls(**given)
 
 
-class MoveLayers(NamedTuple):
-    """Whether layers move.
-
-    Attributes:
-        outlook: how long servers stay as they are; None if layers stay.
-        by_speed: whether they move also because servers have shown to be slow.
-    """
-
-    outlook: Outlook | None
-    by_speed: bool
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read ``off``, ``on`` or ``5712h/132h``, the last two with ``,speeds`` or without.
-
-        Raises:
-            UserError: it is something else.
-        """
-        times = text.removesuffix(",speeds")
-        outlook = Outlook.parse(times)
-        if outlook is None and times != text:
-            raise UserError(f"{text!r}: layers stay where they are; give on,speeds, or off alone")
-        return cls(outlook, times != text)
-
-
 class Saves(NamedTuple):
     """When checkpoints are made.
 
@@ -185,7 +160,7 @@ SERVERS = Parsed("server[,server...]", _servers)
 KEEPING = Parsed("keeping", Redundancy.parse)
 """How hosts keep each version in memory."""
 
-MOVING = Parsed("moving", MoveLayers.parse)
+MOVING = Parsed("moving", Outlook.parse)
 """Whether layers move, and how long servers stay as they are."""
 
 SAVES = Parsed("saves", Saves.parse)

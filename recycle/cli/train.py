@@ -21,7 +21,6 @@ from recycle.cli.parameters import (
     TIMEOUTS,
     Count,
     InputPath,
-    MoveLayers,
     OutputFolder,
     RandomFaults,
     Saves,
@@ -40,6 +39,7 @@ from recycle.faults.menu import Kind
 from recycle.files import require_writable, resolved
 from recycle.holding import with_own_layout
 from recycle.job import Job, Server
+from recycle.placing.decision import Outlook
 from recycle.record.recording import PLAN, SETTINGS
 from recycle.runtime.checkpoint_folders import (
     CHECKPOINTS,
@@ -141,13 +141,12 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 )
 @click.option(
     "--move-layers",
-    "moving",
+    "outlook",
     type=MOVING,
     default="off",
     show_default=True,
-    metavar="off|on[,speeds]|FAILURE/REPAIR[,speeds]",
-    help="Move layers of the dead where that pays, by mean times to failure and repair. With speeds, slow servers get "
-    "less to do as well.",
+    metavar="off|on|FAILURE/REPAIR",
+    help="Move layers of the dead where that pays, by mean times to failure and repair.",
     **SURVIVING,
 )
 @click.option(
@@ -199,7 +198,7 @@ def command(
     redundancy: Redundancy | None,
     store: str | None,
     token_file: Path | None,
-    moving: MoveLayers,
+    outlook: Outlook | None,
     device: Literal["cpu", "cuda", "cuda+nccl"],
 ) -> None:
     """Train a GPT on text by a plan for JOB, a process per live server on this machine.
@@ -217,7 +216,6 @@ def command(
     """
     # Torch reads what it may log when it is first imported, and that is below.
     quiet()
-    outlook = moving.outlook
     if outlook is not None:
         refuse_beside({"--keep-in-memory": redundancy, "--catalogue": catalogue})
         job = with_own_layout(job)
@@ -328,7 +326,6 @@ def command(
             device=kind,
             nccl=device == "cuda+nccl",
             outlook=outlook,
-            measured_speeds=moving.by_speed,
         )
         train_and_show(run, faults, meeting)
 

@@ -43,8 +43,8 @@ class Outlook(msgspec.Struct, frozen=True):
         """
         if text in ("on", "off"):
             return cls(*CLUSTER) if text == "on" else None
-        means = [parse_duration(each) for each in text.split("/")]
-        if len(means) != 2 or min(means) <= 0:
+        times = text.split("/")
+        if len(times) != 2 or min(means := [parse_duration(each) for each in times]) <= 0:
             raise UserError(f"{text!r}: give on, off, or mean times to failure and repair such as 5712h/132h")
         return cls(*means)
 
@@ -58,23 +58,6 @@ OF_A_CLUSTER = Outlook(*CLUSTER)
 """Of 400 servers over 348 days: 4.2 failures in 1,000 days of a server, 5.5 days each (InfiniteHBD, SIGCOMM'25)."""
 
 
-def learnt_outlook(settings: Outlook, seconds: float, live: float, failures: int, dead: float, repairs: int) -> Outlook:
-    """The means of a run's own history, where it has seen such changes; those of the settings where it has not.
-
-    Args:
-        settings: what is believed before.
-        seconds: how long the run has been going on.
-        live: servers that were alive on average.
-        failures: servers that died.
-        dead: servers that were dead on average.
-        repairs: servers that came back.
-    """
-    return Outlook(
-        seconds * live / failures if failures else settings.between_failures,
-        seconds * dead / repairs if repairs else settings.to_repair,
-    )
-
-
 class Move(msgspec.Struct, frozen=True):
     """What another placement would bring, and cost.
 
@@ -85,7 +68,6 @@ class Move(msgspec.Struct, frozen=True):
         busiest: bytes that one server gets at most: copies to different servers go on at the same time.
         bandwidth: bytes per second into a server that training leaves.
         pause: seconds in which all stand still when the placement is applied.
-        memory: bytes that are free on the fullest server beside training; infinite where that is not known.
     """
 
     now: float
@@ -94,7 +76,6 @@ class Move(msgspec.Struct, frozen=True):
     busiest: int
     bandwidth: float
     pause: float
-    memory: float = math.inf
 
     @property
     def copying(self) -> float:
@@ -139,8 +120,6 @@ def decide(move: Move, until: float) -> Decision:
     if math.isfinite(until):
         change = f"servers expected to change in {seconds_text(until)}"
     numbers = f"{times}; {costs}; {change}"
-    if move.busiest > move.memory:
-        return Decision(False, f"re-route on: {_bytes(move.memory)} are free on a server; {numbers}", gained)
     if gained <= 0:
         return Decision(False, f"re-route on, moving loses {_iterations(-gained)}: {numbers}", gained)
     return Decision(True, f"{what}, which gains {_iterations(gained)}: {numbers}", gained)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Sequence
 
 from recycle.holding import own_layout, placed
 from recycle.job import Job, Server
-from recycle.placement import Layout, crews
+from recycle.placement import Layout
 from recycle.placing.fleet import Fleet, PeriodOf, choose_fleet
 from recycle.placing.layers import Layer, Model
-from recycle.placing.spreading import Role, assigned, spread
+from recycle.placing.spreading import assigned
 from recycle.placing.templates import make_templates
 from recycle.placing.transition import take_places
 
@@ -45,26 +45,6 @@ def form(home: Job, present: Job, live: Collection[Server], period_of: MeasureOf
     failures = min(1, home.pipelines - 1)
     fleet = choose_fleet(templates, len(servers), total, period_of(model), failures, home.pipelines)
     return None if fleet is None else _lay_out(home, present, servers, fleet)
-
-
-def cut_by_speed(home: Job, present: Job, formed: Layout) -> Layout:
-    """The same pipelines, each cut so that its slowest server is the quickest.
-
-    Args:
-        home: what is trained, with what each server holds while all live, and the speeds that servers have now.
-        present: the same with what each server holds now.
-        formed: the pipelines, of servers that were thought to be alike.
-    """
-    roles: dict[Server, Role] = {}
-    for number, crew in enumerate(crews(formed)):
-        servers = [Server(*each) for each in crew]
-        if not servers:
-            continue
-        at_home = tuple(placed(home, each) for each in servers)
-        cut = spread(home, at_home, range(len(servers)), [placed(present, each).chunks for each in servers])
-        assert cut is not None, "there is room for the cut that was formed"
-        roles |= {server: (number, each.chunks) for server, each in zip(servers, cut, strict=True)}
-    return assigned(home, own_layout(home), roles, [each.micro_batches for each in formed])
 
 
 def _memory(home: Job, server: Server) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from recycle.job import Job, Server
 from recycle.placement import Layout, PlacedPipeline, PlacedServer, crews
-from recycle.placing.spreading import Role, assigned, spread, with_speeds
+from recycle.placing.spreading import Role, assigned, spread
 
 
 def return_home(
@@ -18,8 +18,7 @@ def return_home(
 
     Where every server computes in its own pipeline, and none is given up, those of the returned are spread anew, or
     are as at home where all of their servers live. All pipelines bring as many micro-batches again as at home: what
-    fits the new servers better is chosen once they are there. Who comes back is thought to be as fast as at home; the
-    others are as they were.
+    fits the new servers better is chosen once they are there.
 
     Otherwise only one pipeline is spread anew for each that comes back: its own, or the shortest
     if that is given up. If these have more servers than chunks, all live servers are shared out to pipelines anew.
@@ -39,10 +38,9 @@ def return_home(
         servers, back = now.servers, {server.stage for server in returned if server.pipeline == number}
         if back:
             places = [server.stage for server in live if server.pipeline == number]
-            speeds = {place: each.speed for place, each in enumerate(servers) if place not in back}
-            known = with_speeds(mine.servers, speeds)
-            whole = len(places) == len(known)
-            servers = known if whole else spread(job, known, places, [each.chunks for each in servers]) or known
+            whole = len(places) == len(mine.servers)
+            cut = None if whole else spread(job, mine.servers, places, [each.chunks for each in servers])
+            servers = cut or mine.servers
         pipelines.append(PlacedPipeline(mine.micro_batches, servers))
     return tuple(pipelines)
 
@@ -55,18 +53,10 @@ def _return_to_crews(
         for number, pipeline in enumerate(layout)
         for place, each in enumerate(pipeline.servers)
     }
-    speeds = [
-        {name.stage: each.speed for name, each in placed.items() if name.pipeline == number and name not in returned}
-        for number in range(len(home))
-    ]
-    known = tuple(
-        PlacedPipeline(mine.micro_batches, with_speeds(mine.servers, of_places))
-        for mine, of_places in zip(home, speeds, strict=True)
-    )
 
     def spread_over(number: int, crew: Sequence[Server]) -> dict[Server, Role] | None:
         """The model on a crew, in the order in which its servers hold it now, or at home."""
-        at_home = {each: known[each.pipeline].servers[each.stage] for each in crew}
+        at_home = {each: home[each.pipeline].servers[each.stage] for each in crew}
         order = sorted(crew, key=lambda each: (placed[each].chunks or at_home[each].chunks, each))
         held = [placed[each].chunks for each in order]
         servers = spread(job, tuple(map(at_home.__getitem__, order)), range(len(order)), held)
@@ -92,7 +82,7 @@ def _return_to_crews(
             if found is None:
                 return None
             roles |= found
-        return assigned(job, known, roles, [each.micro_batches for each in (home if all(now) else layout)])
+        return assigned(job, home, roles, [each.micro_batches for each in (home if all(now) else layout)])
 
     def shared_out(count: int) -> Layout | None:
         """All live servers in so many pipelines of about the same length, those of the same name together."""
@@ -104,7 +94,7 @@ def _return_to_crews(
                 return None
             roles |= found
         shares = [len(range(total)[_share(total, number, count)]) for number in range(count)]
-        return assigned(job, known, roles, [*shares, *[0] * (len(home) - count)])
+        return assigned(job, home, roles, [*shares, *[0] * (len(home) - count)])
 
     most = min(len(home), len(live))
     return joined() or next(filter(None, map(shared_out, range(most, 0, -1))), home)

@@ -1,4 +1,4 @@
-"""Spreading: the chunks of a pipeline whose servers have died or become slow. Pure.
+"""Spreading: the chunks of a pipeline of which servers have died. Pure.
 
 Servers keep their names, and those of a pipeline their order. A dead one is left without chunks, so that nothing of its
 pipeline needs to be re-routed any more. Each live one holds a run of consecutive chunks. Of the cuts that fit into
@@ -8,8 +8,6 @@ chunks.
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-import msgspec
 
 from recycle.job import Job, Server
 from recycle.placement import Layout, PlacedPipeline, PlacedServer
@@ -21,11 +19,11 @@ Role = tuple[int, Sequence[int]]
 
 
 def spread(job: Job, home: Servers, live: Collection[int], held: Sequence[Collection[int]]) -> Servers | None:
-    """The servers of one pipeline, of which only some are alive, or which are not all as fast as they were.
+    """The servers of one pipeline, of which only some are alive.
 
     Args:
         job: what is trained.
-        home: the pipeline's servers where all are alive, with the speeds that they have now.
+        home: the pipeline's servers where all are alive.
         live: the places of those that are.
         held: the chunks that each server has now.
 
@@ -80,7 +78,7 @@ def assigned(job: Job, home: Layout, roles: Mapping[Server, Role], loads: Sequen
 
     Args:
         job: what is trained.
-        home: which server holds what while all live, with the speeds that servers have now.
+        home: which server holds what while all live.
         roles: the pipeline of each server that lives, and its chunks.
         loads: micro-batches of each pipeline.
     """
@@ -92,12 +90,6 @@ def assigned(job: Job, home: Layout, roles: Mapping[Server, Role], loads: Sequen
             servers.append(with_chunks(job, server, chunks, None if mine == number else mine))
         pipelines.append(PlacedPipeline(load, tuple(servers)))
     return tuple(pipelines)
-
-
-def with_speeds(servers: Servers, speeds: Mapping[int, int]) -> Servers:
-    """The servers of a pipeline, of which some are as fast as is said, in percent, by their place."""
-    replace = msgspec.structs.replace
-    return tuple(replace(each, speed=speeds.get(place, each.speed)) for place, each in enumerate(servers))
 
 
 def _best_cut(

@@ -1,28 +1,9 @@
 """Moves: what is asked, while a run goes on, of who decides whether chunks move; and what comes of it."""
 
-from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from recycle.job import DeadServers, Job, Server
+from recycle.job import DeadServers, Job
 from recycle.plan.plan import Plan
-
-
-class Seen(NamedTuple):
-    """What a run has seen so far.
-
-    Attributes:
-        seconds: since it began here.
-        live: live servers, times the seconds for which they were.
-        dead: the same of dead ones.
-        failures: deaths.
-        repairs: servers that came back.
-    """
-
-    seconds: float = 0.0
-    live: float = 0.0
-    dead: float = 0.0
-    failures: int = 0
-    repairs: int = 0
 
 
 class Situation(NamedTuple):
@@ -33,16 +14,12 @@ class Situation(NamedTuple):
         home: what is trained, with what each server holds while all live.
         seconds: that an iteration takes now.
         chunk: bytes of a chunk with its optimizer's state, about.
-        seen: what the run has seen.
-        shares: of its peers' speed, what each server has shown in this view; empty where nobody has looked yet.
     """
 
     plan: Plan
     home: Job
     seconds: float
     chunk: int
-    seen: Seen
-    shares: Mapping[Server, float] = {}
 
 
 class Proposal(NamedTuple):
@@ -58,13 +35,7 @@ class Proposal(NamedTuple):
 
 
 class Mover(Protocol):
-    """Decides whether chunks move; it is put in from above.
-
-    Attributes:
-        by_speed: whether it wants to know how fast servers are.
-    """
-
-    by_speed: bool
+    """Decides whether chunks move; it is put in from above."""
 
     def weigh(self, situation: Situation) -> Proposal | None:
         """Decide; None where there is nothing to decide."""

@@ -1,4 +1,4 @@
-"""How fast servers compute beside their peers, as a run has shown, or shows while it goes on."""
+"""How fast servers compute beside their peers, as a run has shown."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -61,23 +61,6 @@ def measured_speeds(timeline: Timeline) -> tuple[Speed, ...]:
         for server, each in sorted(ratios.items())
         if median(each)
     )
-
-
-def shares_of(paces: Mapping[Server, Mapping[str, float]]) -> dict[Server, float]:
-    """The share of its peers' speed at which each server computes; without those who have no peers for anything.
-
-    Args:
-        paces: what each server took for each of its tasks, an op at a chunk, in the median of many times.
-    """
-    tasks: dict[str, dict[Server, float]] = defaultdict(dict)
-    for server, pace in paces.items():
-        for task, time in pace.items():
-            tasks[task][server] = time
-    ratios: dict[Server, list[float]] = defaultdict(list)
-    for taken in tasks.values():
-        for server, ratio in _ratios(taken).items():
-            ratios[server].append(ratio)
-    return {server: 1 / median(each) for server, each in sorted(ratios.items()) if median(each)}
 
 
 def _ratios(taken: Mapping[Server, float]) -> dict[Server, float]:

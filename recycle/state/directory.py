@@ -1,7 +1,6 @@
 """The directory of a run's keepers: where they are, whose parts each one keeps, and what lost hosts take along."""
 
-import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations, pairwise
 from typing import Annotated, Self
 
@@ -18,9 +17,6 @@ from recycle.wording import memory_text, plural
 
 Holders = tuple[int, ...]
 """Hosts that hold the same state."""
-
-LOST = 4
-"""Of how many hosts lost at once it is said what is survived, at most."""
 
 
 class KeeperHome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -150,9 +146,10 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         placed = self.place()
         return frozenset(Server.parse(name).stage for name, host in self.on.items() if place in placed[host])
 
-    def survival(self, lost: int) -> float:
-        """The probability that some hosts lost at once leave every stage with a live server, or all its parts."""
-        return survival(len(self.homes), self._fatal(), lost)
+    @property
+    def survived(self) -> int:
+        """So many hosts, whichever, may be lost at once: each stage has a live server, or all its parts."""
+        return min(map(len, self._fatal())) - 1
 
     def describe(self, whole: int, most: int) -> str:
         """What keeping costs and survives, in a line.
@@ -163,12 +160,12 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         there, taken = self.redundancy.sent(whole), self.redundancy.taken(whole)
         sent = f", {memory_text(there, 'B')} of them to other hosts" if there else ""
-        hosts = range(1, min(LOST, len(self.homes)) + 1)
-        survived = ", ".join(f"{self.survival(lost):.1%} of those of {plural(lost, 'host')}" for lost in hosts)
+        hosts = "any one host" if self.survived == 1 else f"any {self.survived} hosts at once"
+        survived = f", and that of {hosts}" if self.survived else ""
         return (
             f"the state is kept in memory ({self.redundancy}): {memory_text(taken, 'B')} are copied in every "
             f"iteration{sent}, and a keeper takes at most {memory_text(most, 'B')}; survived are the loss of all "
-            f"servers of a stage, and of all losses {survived} at once"
+            f"servers of a stage{survived}"
         )
 
     def _fatal(self) -> set[frozenset[int]]:
@@ -201,49 +198,3 @@ def place_copies(hosts: int, copies: int) -> tuple[Holders, ...]:
         for begin, end in pairwise([*begins, hosts])
         for place in range(end - begin)
     )
-
-
-def survival(hosts: int, states: Iterable[Collection[int]], lost: int) -> float:
-    """The probability that a failure of some hosts at once, each set of them equally likely, leaves all states.
-
-    It is counted and not bounded, in parts of the job that share no host.
-
-    Args:
-        hosts: how many there are.
-        states: for each state, the hosts of which one must be left: of its live peers and of its copies.
-        lost: how many hosts fail.
-    """
-    # How many sets of each size lose nothing, put together from the parts. All other hosts may fail.
-    ways = [math.comb(hosts, count) for count in range(lost + 1)]
-    fatal = _smallest(frozenset(each) for each in states if len(each) <= lost)
-    parts = _parts(fatal)
-    free = hosts - sum(len(part) for part in parts)
-    safe = [math.comb(free, count) for count in range(lost + 1)]
-    for part in parts:
-        inside = [each for each in fatal if each <= part]
-        here = [_count_safe(part, inside, count) for count in range(lost + 1)]
-        safe = [sum(safe[count - some] * here[some] for some in range(count + 1)) for count in range(lost + 1)]
-    return safe[lost] / ways[lost]
-
-
-def _smallest(sets: Iterable[frozenset[int]]) -> list[frozenset[int]]:
-    """Those that contain no other: who loses a larger one has lost a smaller one already."""
-    kept: list[frozenset[int]] = []
-    for each in sorted(set(sets), key=len):
-        if not any(other <= each for other in kept):
-            kept.append(each)
-    return kept
-
-
-def _parts(sets: Iterable[frozenset[int]]) -> list[frozenset[int]]:
-    """The hosts of some sets, in parts so that each set lies in one."""
-    parts: list[frozenset[int]] = []
-    for each in sets:
-        touched = [part for part in parts if part & each]
-        parts = [part for part in parts if not part & each] + [each.union(*touched)]
-    return parts
-
-
-def _count_safe(hosts: Collection[int], fatal: Sequence[frozenset[int]], count: int) -> int:
-    """How many sets of so many hosts contain no fatal one."""
-    return sum(not any(each.issubset(some) for each in fatal) for some in combinations(sorted(hosts), count))

@@ -48,7 +48,6 @@ def test_a_name_is_claimed_once_and_free_again_after_the_run(keys: EtcdCluster) 
         lambda: held.keep_first({"death/W0_0#0": b"3"}),
         lambda: held.set("left/2", b"0"),
         lambda: held.exchange({"beat/0": b"9"}, ["view"]),
-        lambda: held.add("finished/1", 1),
         lambda: held.append("alarms", b"4"),
     )
     for late in lates:

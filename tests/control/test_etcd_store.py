@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from harness.etcd import Etcd, await_answer, etcd, missing
-from recycle.control.membership.errors import ControlError, StoreErased, StoreLost
+from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_gateway import Gateway, Watch
-from recycle.control.store.etcd_store import BATCH, EtcdStore, begin_again
+from recycle.control.store.etcd_store import BATCH, EtcdStore
 from tests.control.test_store import each_request
 
 QUOTA = 1 << 24
@@ -36,7 +36,8 @@ def test_nothing_is_lost_and_nobody_is_told_when_the_leader_dies(three: Etcd) ->
         leader = three.leader()
         (leader.kill if kill else leader.pause)()
         assert store.get("a") == f"{number}".encode()
-        assert store.add("n", 1) == number + 1
+        store.append("log", b"1")
+        assert len(store.entries("log", 0).found) == number + 1
         assert store.clone().compare_set("a", b"0", b"changed") == (b"1" if number else b"changed")
         if not kill:
             leader.go_on()
@@ -142,24 +143,21 @@ def test_without_a_majority_every_request_says_so_within_its_patience(three: Etc
 
 
 @needs_etcd
-def test_a_request_that_is_made_again_counts_once(keys: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = EtcdStore(keys), EtcdStore(keys)
+def test_a_request_that_is_made_again_is_answered_as_the_first(
+    keys: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     call, interrupted = Gateway.call, []
 
     def unanswered(gateway, method, request):
-        """The first answer is lost, and somebody else is heard before the request is made again."""
+        """The first answer is lost."""
         if not interrupted and method == "kv/txn":
             interrupted.append(request)
             call(gateway, method, request)
-            other.add("n", 1)
         return call(gateway, method, request)
 
     monkeypatch.setattr(Gateway, "call", unanswered)
-    assert one.add("n", 1) == 1
-    assert one.add("n", 0) == 2
-    interrupted.clear()
-    monkeypatch.setattr(other, "add", lambda *_: None)
-    assert one.compare_set("a", b"", b"mine") == b"mine"
+    assert EtcdStore(keys).compare_set("a", b"", b"mine") == b"mine"
+    assert interrupted
 
 
 @needs_etcd
@@ -240,10 +238,10 @@ def test_of_etcd_that_is_full_it_is_said_what_to_do_and_after_that_it_is_a_store
 
 
 @needs_etcd
-def test_a_start_whose_keys_are_lost_counts_again_for_new_connections_only() -> None:
+def test_a_start_whose_keys_are_lost_does_not_count_any_more() -> None:
     with etcd() as served:
         cluster = msgspec.structs.replace(served.cluster, run="run", scope="start")
-        begin_again(cluster)
+        EtcdStore(msgspec.structs.replace(cluster, scope="")).set("start/open", b"")
         before = EtcdStore(cluster)
         before.set("a", b"1")
         served.members[0].start_anew()
@@ -254,16 +252,8 @@ def test_a_start_whose_keys_are_lost_counts_again_for_new_connections_only() -> 
             lambda: before.set("a", b"2"),
             before.clone,
         ):
-            with pytest.raises(StoreErased, match=r"has no keys of run 'run': .* etcd came back without its data"):
+            with pytest.raises(StoreLost, match=r"has no keys of run 'run': .* etcd came back without its data"):
                 request()
-        begin_again(cluster)
-        begin_again(cluster)
-        with pytest.raises(StoreLost, match="written again; connect again"):
-            before.get("a")
-        again = before.clone()
-        assert again.get("a") is None
-        again.set("a", b"3")
-        assert again.get("a") == b"3"
 
 
 @needs_etcd

@@ -443,7 +443,7 @@ def count(host: Host) -> list[str]:
     """What it asks of the store from now on."""
     counted: list[str] = []
     store = host.board._sealed.plain
-    for name in ("set", "set_many", "get", "get_many", "peek", "compare_set", "add", "exchange"):
+    for name in ("set", "set_many", "get", "get_many", "peek", "compare_set", "exchange"):
         own = getattr(store, name)
         setattr(store, name, lambda *given, name=name, own=own: (counted.append(name), own(*given))[1])
     return counted

@@ -18,7 +18,6 @@ from recycle.control.membership.messages import (
     JoinRequest,
     MoveOrder,
     Opening,
-    Pace,
     PublishedPlan,
     Report,
     Verdict,
@@ -55,7 +54,6 @@ LARGE = (
     JoinRequest(NAMES[0], 3),
     MoveOrder(3, LAYOUT),
     Opening(0, NAMES),
-    Pace(NAMES[0], 3, 7, {f"{chunk}{op}": 1.5 for chunk in UNITS for op in "FIWB"}),
     Report(NAMES[0], 3, 7, 6, 5, CAUSE, ((5, 6, 7),) * len(UNITS), shards=tuple(range(PIPELINES)), chunks=UNITS),
     Verdict(
         3,

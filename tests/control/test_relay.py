@@ -179,7 +179,7 @@ def test_what_is_no_request_ends_the_connection_of_who_sent_it(door: HostDoor, c
         assert member.get("a") is None
 
 
-@pytest.mark.parametrize("request_", [Request("add"), Request("append"), Request("wait", timeout=1.0)], ids=str)
+@pytest.mark.parametrize("request_", [Request("delete"), Request("append"), Request("wait", timeout=1.0)], ids=str)
 def test_a_request_that_no_store_can_carry_out_is_refused_and_others_are_answered(
     door: HostDoor, contents: Counting, request_: Request
 ) -> None:
@@ -255,6 +255,6 @@ def test_a_store_that_is_lost_or_refuses_says_so_through_the_relay(
                 store.set("a", b"1")
         store.set("a", b"1")
         contents.lose()
-        for request in (lambda: store.get("a"), lambda: store.wait("a", 1), lambda: store.add("n", 1)):
+        for request in (lambda: store.get("a"), lambda: store.wait("a", 1), lambda: store.delete("a")):
             with pytest.raises(StoreLost, match="taken away"):
                 request()

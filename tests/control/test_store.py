@@ -108,13 +108,6 @@ def test_who_looks_for_a_missing_key_ends_nobodys_wait_for_it(store: Store) -> N
     looker.join()
 
 
-def test_counters_add_up(store: Store) -> None:
-    assert store.add("n", 1) == 1
-    assert store.clone().add("n", 1) == 2
-    assert store.add("n", 0) == 2
-    assert store.add("m", 0) == 0
-
-
 def test_some_keys_are_read_at_once_whether_they_are_there_or_not(store: Store) -> None:
     store.set("a", b"1")
     store.set("b", b"")
@@ -172,7 +165,6 @@ def each_request(store: Store) -> list:
         lambda: store.exchange({"a": b"1"}, ["a"]),
         lambda: store.wait("b", 1),
         lambda: store.hear("b/c", 1),
-        lambda: store.add("n", 1),
         lambda: store.append("log", b"1"),
         lambda: store.entries("log", 0),
         lambda: store.wait_entry("log", 0, 1),

@@ -25,12 +25,6 @@ A, B = (Member.parse(name) for name in ("W0_0#0", "W0_1#0"))
 VIEW = View(3, (A, B))
 
 
-class Remembering(MemoryStore):
-    """A store whose connections end with it, as torch's."""
-
-    forgets = False
-
-
 @pytest.fixture
 def store() -> MemoryStore:
     return MemoryStore()
@@ -118,9 +112,7 @@ def test_what_lasts_is_put_back_unless_all_of_it_is_gone(store: MemoryStore, boa
         assert board.verdicts.opening() == opening
 
 
-def test_a_store_that_cannot_forget_has_lost_nothing_whatever_a_stranger_deletes() -> None:
-    store = Remembering()
-    board = Board(store, TOKEN)
+def test_a_store_has_lost_nothing_whatever_a_stranger_deletes(store: MemoryStore, board: Board) -> None:
     description = board.describe(Description({}, paper_job()))
     probe = StoreProbe(1.0)
     probe.require(board)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle.errors import UserError
-from recycle.placing.decision import OF_A_CLUSTER, Move, Outlook, decide, learnt_outlook
+from recycle.placing.decision import OF_A_CLUSTER, Move, Outlook, decide
 
 MOVE = Move(now=10.0, then=8.0, copied=6 * 10**9, busiest=3 * 10**9, bandwidth=1e9, pause=2.0)
 
@@ -50,12 +50,9 @@ def test_the_line_has_the_numbers():
     assert "no change of servers expected" in decide(MOVE, math.inf).line
 
 
-def test_no_gain_and_no_memory_are_said():
+def test_no_gain_is_said():
     slower = Move(8.0, 10.0, 1, 1, 1.0, 0.0)
     assert decide(slower, math.inf).line == "re-route on: no placement is faster (10 s instead of 8 s an iteration)"
-    tight = Move(10.0, 8.0, 10, 10, 1.0, 0.0, memory=9)
-    assert not decide(tight, math.inf).moves
-    assert decide(tight, math.inf).line.startswith("re-route on: 9 bytes are free on a server")
 
 
 def test_failures_and_repairs_compete_for_the_next_change():
@@ -64,15 +61,6 @@ def test_failures_and_repairs_compete_for_the_next_change():
     assert outlook.until_change(10, 2) == pytest.approx(20)
     assert Outlook(1000.0).until_change(10, 5) == pytest.approx(100)
     assert Outlook(math.inf).until_change(10, 0) == math.inf
-
-
-def test_a_history_teaches_what_it_has_seen():
-    settings = Outlook(1000.0, 50.0)
-    assert learnt_outlook(settings, 0.0, 0, 0, 0, 0) == settings
-    # 8 servers for 600 s with 4 failures; 0.5 dead on average with 3 repairs.
-    learnt = learnt_outlook(settings, 600.0, 8, 4, 0.5, 3)
-    assert (learnt.between_failures, learnt.to_repair) == (1200.0, 100.0)
-    assert learnt_outlook(settings, 600.0, 8, 4, 0.5, 0).to_repair == 50.0
 
 
 def test_an_outlook_is_a_clusters_or_two_means_or_none():

@@ -4,12 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.examples import placed_job
-from recycle.holding import costs_on, holders, own_layout, with_layout, with_own_layout
+from recycle.holding import holders, own_layout, with_layout, with_own_layout
 from recycle.job import Server
-from recycle.placement import PlacedPipeline
-from recycle.placing.forming import cut_by_speed, form
+from recycle.placing.forming import form
 from recycle.placing.returning import return_home
-from recycle.placing.spreading import with_speeds
 
 
 def filled_and_drained(_model):
@@ -51,30 +49,6 @@ def test_every_live_set_forms_pipelines_that_hold_the_model_or_is_too_small(case
         return
     found = require_sound(job, layout, live)
     assert sum(map(bool, found.crews)) >= least
-
-
-def longest(job):
-    """What the slowest server of each pipeline takes for a micro-batch."""
-    times = [[sum(stage.work for stage in costs_on(job, each).values()) for each in crew] for crew in job.crews]
-    return [max(each, default=0) for each in times]
-
-
-@given(deaths(), st.data())
-def test_a_cut_by_speed_is_of_the_same_pipelines_and_none_is_slower(case, data):
-    job, live = case
-    slow = data.draw(st.sampled_from(sorted(live)))
-    speed = data.draw(st.sampled_from([25, 50, 100]))
-    layout = list(own_layout(job))
-    pipeline = layout[slow.pipeline]
-    servers = with_speeds(pipeline.servers, {slow.stage: speed})
-    layout[slow.pipeline] = PlacedPipeline(pipeline.micro_batches, servers)
-    known = with_layout(job, tuple(layout))
-    formed = form(known, known, live, filled_and_drained)
-    if formed is None:
-        return
-    found = require_sound(job, cut_by_speed(known, known, formed), live)
-    assert [set(crew) for crew in found.crews] == [set(crew) for crew in with_layout(job, formed).crews]
-    assert all(map(int.__le__, longest(found), longest(with_layout(job, formed))))
 
 
 @given(deaths(least=2), st.data())

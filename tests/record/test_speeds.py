@@ -10,7 +10,7 @@ from recycle.job import Server
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.planned import timeline
-from recycle.record.speeds import LEAST, measured_speeds, shares_of, slow_servers
+from recycle.record.speeds import LEAST, measured_speeds, slow_servers
 
 
 def run_of(slow, iterations=LEAST):
@@ -55,15 +55,3 @@ def test_one_slow_iteration_and_jitter_make_no_slow_server(seed, server, iterati
 
 def test_too_few_iterations_say_nothing():
     assert slow_servers(run_of(50, LEAST - 1)) == ()
-
-
-def test_paces_are_compared_task_by_task():
-    slow, quick, other, alone = Server(0, 0), Server(1, 0), Server(2, 0), Server(0, 1)
-    paces = {
-        # Twice as long for all but one task, for which others were held up.
-        slow: {"0F": 2.0, "0I": 4.0, "0W": 1.0},
-        quick: {"0F": 1.0, "0I": 2.0, "0W": 1.0},
-        other: {"0F": 1.0, "0I": 2.0, "0W": 2.0},
-        alone: {"1F": 9.0},
-    }
-    assert shares_of(paces) == {slow: 0.5, quick: 1.0, other: 1.0}

@@ -1,4 +1,4 @@
-"""Layers of dead and slow servers move to others while training goes on, also across pipelines; no bit changes."""
+"""Layers of dead servers move to others while training goes on, also across pipelines; no bit changes."""
 
 import os
 import signal
@@ -18,7 +18,6 @@ from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.planner.moving import ChunkMover
 from recycle.runtime.checkpoint_folders import checkpoints
-from recycle.runtime.recover import pacing
 from recycle.runtime.step.checkpoint import read_stage
 from tests.survival.trained import MODEL, Trained, fault
 
@@ -64,7 +63,7 @@ def reference(shared_runs, short_text):
 def weighs(survivor):
     """Whether who leads weighs where layers are to be."""
     work = survivor._moving._work
-    return work is not None and work.goes_on
+    return work is not None and not work.done()
 
 
 def awaits_copies(survivor):
@@ -123,47 +122,3 @@ def test_a_death_in_the_middle_of_a_move_is_one_as_any_other(tmp_path, reference
     run.require_equal(reference)
     assert [len(each.servers) for each in run.views][:3] == [6, 5, 4], run.story
     assert "W0_0" not in run.views[-1].servers
-
-
-class Slowed(Moved):
-    """The same, where slow servers have fewer layers and micro-batches, or none."""
-
-    mover = ChunkMover(PLAN, OF_A_CLUSTER, by_speed=True)
-
-
-@pytest.fixture
-def clear_speeds(monkeypatch):
-    """Whatever else a machine does, W1_1 shows the same speed each time that it is slow, and all others show theirs."""
-    shares_of = pacing.shares_of
-
-    def clear(paces):
-        return {each: 0.1 if each == Server(1, 1) and share < 0.5 else 1.0 for each, share in shares_of(paces).items()}
-
-    monkeypatch.setattr(pacing, "shares_of", clear)
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("patient", "clear_speeds")
-def test_a_server_that_is_too_slow_to_help_gives_its_layers_away(tmp_path, reference, monkeypatch):
-    hold = HeldChunks.hold
-    given = tmp_path / "W1_1"
-
-    def told(chunks, wanted):
-        # Once: it holds none any more where the others' shares change again.
-        if wanted == () and not given.exists():
-            given.write_text(str(chunks.held))
-        hold(chunks, wanted)
-
-    monkeypatch.setattr(HeldChunks, "hold", told)
-    # So few iterations show how slow it is.
-    monkeypatch.setattr(pacing, "LEAST", 2)
-    # The run does not end before.
-    wait_between(AtMost(0.5, lambda survivor: survivor.step >= 8 and not given.exists()), monkeypatch.setattr)
-    run = Slowed(tmp_path / "run", fault(Kind.SLOW, "W1_1", 0, factor=5.0), iterations=18)
-    assert run.error == "", run.story
-    assert run.losses().items() <= reference.losses().items(), run.story
-    assert given.read_text() == "(2, 3)", run.story
-    assert all(len(each.servers) == len(JOB.servers()) for each in run.views)
-    left_out, *_ = run.texts("move")
-    assert left_out.startswith("W1_1 computes at 10% of its peers' speed; move layers, which gains")
-    assert "; W1_1 is too slow to help, and is left out" in left_out

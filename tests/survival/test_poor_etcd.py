@@ -1,13 +1,11 @@
 """Runs whose etcd answers and does not do its work, as it is full or has lost its data; or is far away."""
 
 import signal
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import pytest
 
-from harness.etcd import Etcd, etcd, missing
+from harness.etcd import etcd, missing
 from harness.far_away import far_away
 from harness.processes import send_signal
 from harness.started import TRAIN, count_iterations, losses, newest_view, small_run, wait_until
@@ -18,50 +16,48 @@ QUOTA = 1 << 24
 PATIENCE = 240.0
 
 
-class Trouble(NamedTuple):
-    """What becomes of etcd.
-
-    Attributes:
-        begin: has it come.
-        said: of its cause.
-        end: does what is said.
-    """
-
-    begin: Callable[[Etcd], None]
-    said: str
-    end: Callable[[Etcd], None]
-
-
-FULL = "a member is full, so it takes no writes; run etcdctl compact"
-TROUBLES = {
-    "full": Trouble(Etcd.fill, FULL, Etcd.make_room),
-    # All that is needed is written again.
-    "empty": Trouble(lambda served: served.members[0].start_anew(), "etcd came back without its data", lambda _: None),
-}
-
-
 def is_in_view(folder, epoch, servers):
     view = newest_view(folder)
     return view.epoch >= epoch and len(view.servers) == servers
 
 
-@pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES)
-def test_a_run_finds_out_before_it_needs_etcd_and_survives_deaths_again_afterwards(tmp_path, start, trouble):
+def require_unprotected(run, folder, cause):
+    """Training goes on, and there is a checkpoint where none was asked for."""
+    run.wait_for("no failure can be survived until it is back")
+    assert cause in run.output
+    wait_until(lambda: list(folder.glob("checkpoints/step-*")))
+    wait_until(lambda: all(b"the store is lost" in each.read_bytes() for each in recordings(folder)))
+    made = count_iterations(folder)
+    wait_until(lambda: count_iterations(folder) > made + 2)
+
+
+def recordings(folder):
+    return [folder / "events" / f"W{pipeline}_0.jsonl" for pipeline in range(2)]
+
+
+def test_a_run_whose_etcd_has_lost_its_data_goes_on_without_it_and_ends_in_good_order(tmp_path, start):
+    folder = tmp_path / "run"
+    with etcd() as served:
+        run = start([*TRAIN, *small_run(folder, 2, 1, 100_000, "--store", served.url)])
+        run.wait_for("iteration 5/")
+        served.members[0].start_anew()
+        require_unprotected(run, folder, "etcd came back without its data")
+        send_signal(run.process.pid, signal.SIGTERM)
+        assert run.ended() == 128 + signal.SIGTERM, run.output
+        assert "the store is back" not in run.output
+        steps = list(losses(folder))
+        assert steps == list(range(len(steps)))
+
+
+def test_a_run_finds_out_before_it_needs_etcd_and_survives_deaths_again_afterwards(tmp_path, start):
     folder = tmp_path / "run"
     with etcd(quotas=[QUOTA]) as served:
         run = start([*TRAIN, *small_run(folder, 2, 1, 100_000, "--store", served.url)])
         run.wait_for("iteration 5/")
-        trouble.begin(served)
-        run.wait_for("no failure can be survived until it is back")
-        assert trouble.said in run.output
-        # Training goes on, and there is a checkpoint where none was asked for.
-        wait_until(lambda: list(folder.glob("checkpoints/step-*")))
-        recordings = [folder / "events" / f"W{pipeline}_0.jsonl" for pipeline in range(2)]
-        wait_until(lambda: all(b"the store is lost" in each.read_bytes() for each in recordings))
-        made = count_iterations(folder)
-        wait_until(lambda: count_iterations(folder) > made + 2)
-        trouble.end(served)
-        wait_until(lambda: all(b"the store is back" in each.read_bytes() for each in recordings))
+        served.fill()
+        require_unprotected(run, folder, "a member is full, so it takes no writes; run etcdctl compact")
+        served.make_room()
+        wait_until(lambda: all(b"the store is back" in each.read_bytes() for each in recordings(folder)))
 
         send_signal(run.processes(r"^recycle: W1_0$")[0], signal.SIGKILL)
         # It is missed, and comes back in another life.

@@ -14,6 +14,4 @@ def planning_of(run: "Run") -> "Planning":
     from recycle.runtime.recover.plans import Planning
 
     make = plan_maker(run.plan.job, run.plan.mode)
-    return Planning(
-        make, None if run.outlook is None else ChunkMover(run.plan, run.outlook, by_speed=run.measured_speeds)
-    )
+    return Planning(make, None if run.outlook is None else ChunkMover(run.plan, run.outlook))

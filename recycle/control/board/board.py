@@ -12,14 +12,13 @@ from recycle.control.board import keys
 from recycle.control.board.failure_board import FailureBoard
 from recycle.control.board.heartbeat_board import BeatBoard
 from recycle.control.board.parts import BoardPart, EndBoard, LinkBoard, NoteBoard
-from recycle.control.membership.messages import Death, Description, JoinRequest, MoveOrder, Opening, Pace, Verdict
+from recycle.control.membership.messages import Death, Description, JoinRequest, MoveOrder, Opening, Verdict
 from recycle.control.membership.participant import Participant, participants_of
-from recycle.control.membership.view import Member, ServerRank, View
+from recycle.control.membership.view import Member, ServerRank
 from recycle.control.store.log import Log
 from recycle.control.store.sealed_store import STRANGE, SealedStore
 from recycle.control.store.store import Store
 from recycle.job import Server
-from recycle.plan.moves import Seen
 
 RESTORED = 5.0
 """Seconds until nobody restores any more what a stranger has taken away or written over."""
@@ -39,7 +38,6 @@ class Board:
         links: where members are, and between which of them no data comes through.
         joining: who asks to be admitted.
         plans: that were made for a view.
-        paces: how fast members are, and how often they fail.
         end: who has reached it.
         notes: that the first process made at the start.
     """
@@ -52,7 +50,6 @@ class Board:
         self.links = LinkBoard(sealed)
         self.joining = JoinBoard(sealed)
         self.plans = PlanBoard(sealed)
-        self.paces = PaceBoard(sealed)
         self.end = EndBoard(sealed)
         self.notes = NoteBoard(sealed)
 
@@ -78,11 +75,6 @@ class Board:
         looked = (*keys.LASTING, keys.WANTED)
         found = zip(looked, self._sealed.plain.exchange({keys.PROBE: b""}, looked), strict=True)
         return {key: value for key, value in found if value is not None and self._is_own(key, value)}
-
-    @property
-    def store_forgets(self) -> bool:
-        """Whether the store can lose what is in it, and answer as before."""
-        return self._sealed.plain.forgets
 
     def tell_again(self, lasting: Mapping[str, bytes]) -> None:
         """Write what a store has not got: it is a new one, or a stranger has taken it away.
@@ -378,30 +370,3 @@ class PlanBoard(BoardPart):
     def find(self, epoch: int, author: Member) -> bytes | None:
         """The plan that a member offered for an epoch."""
         return self._sealed.read(keys.plan(epoch, author), bytes)
-
-
-class PaceBoard(BoardPart):
-    """What is learnt of members: how fast they are in a view, and how often they have failed in the run."""
-
-    def tell(self, pace: Pace) -> None:
-        """Say it of one member, in place of what was said of it before."""
-        self._sealed.write(keys.pace(pace.epoch, Member.parse(pace.member)), pace)
-
-    def of_all(self, view: View) -> tuple[Pace, ...]:
-        """What was said last of each member of a view, without those of whom nothing was."""
-        return tuple(self._sealed.read_all({each: keys.pace(view.epoch, each) for each in view.members}, Pace).values())
-
-    def longest(self, seen: Seen) -> Seen:
-        """What a run has seen so far; whoever leads later knows it too, as who leads now does who has joined late.
-
-        Args:
-            seen: by who leads.
-
-        Returns:
-            What somebody has seen for longer who has led before, or else the same.
-        """
-        told = self._sealed.read(keys.SEEN, Seen)
-        if told is not None and told.seconds > seen.seconds:
-            return told
-        self._sealed.write(keys.SEEN, seen)
-        return seen

@@ -10,7 +10,7 @@ from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member
 from recycle.job import Server
 
-RUN, OPENING, VIEW, EPOCH, KEEPERS, TOLD, SEEN = "run", "opening", "view", "epoch", "keepers", "told", "seen"
+RUN, OPENING, VIEW, EPOCH, KEEPERS, TOLD = "run", "opening", "view", "epoch", "keepers", "told"
 COMPLAINTS = "complaints"
 
 PROBE = "probe"
@@ -22,7 +22,7 @@ _DIGITS = 18
 WANTED = "wanted"
 """A member that comes back misses a note; members put their notes back, and delete this."""
 
-LASTING = (RUN, OPENING, KEEPERS, SEEN)
+LASTING = (RUN, OPENING, KEEPERS)
 """What a run needs for as long as it goes on, and tells once or seldom."""
 
 
@@ -74,11 +74,6 @@ def requests(epoch: int) -> str:
 def move(epoch: int) -> str:
     """Who is to hold which chunks in the next epoch, as who leads wants it."""
     return f"epoch/{epoch}/move"
-
-
-def pace(epoch: int, member: Member) -> str:
-    """How long a member takes in an epoch for what it computes, as it said last."""
-    return f"epoch/{epoch}/pace/{member}"
 
 
 def plan(epoch: int, author: Member) -> str:

@@ -15,9 +15,5 @@ class StoreSilent(StoreLost):
     """Nothing has answered for as long as it was waited for; what answers and refuses is lost at once."""
 
 
-class StoreErased(StoreLost):
-    """The store answers, and what the run has written there is gone."""
-
-
 class ChannelLost(Exception):
     """The other side of a connection is gone, or is not of this run."""

@@ -302,25 +302,6 @@ class MoveOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layout: Layout
 
 
-class Pace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long a member takes for what it computes.
-
-    Attributes:
-        member: who says so.
-        epoch: of the view in which that was seen.
-        until: the iteration behind the last one that is in it.
-        seconds: for each op at a chunk, by its text such as 2F, in the median of some iterations.
-    """
-
-    member: MemberName
-    epoch: Number
-    until: Number
-    seconds: Annotated[Mapping[Annotated[str, msgspec.Meta(max_length=32)], float], msgspec.Meta(max_length=100_000)]
-
-    def __post_init__(self) -> None:
-        Member.parse(self.member)
-
-
 def complete_requests(requests: Iterable[JoinRequest], ranks: int) -> frozenset[Member]:
     """The members that are ready to be admitted: those all of whose ranks are.
 

@@ -6,6 +6,7 @@ So it only says where it is worth to look: no entry is stored over another one, 
 
 from collections.abc import Iterable, Sequence
 from itertools import count
+from typing import Protocol
 
 from recycle.control.store.store import Entries, Store
 
@@ -16,7 +17,14 @@ MOST = 1 << 20
 """Entries of a log: more than all members of a view tell, each again and again in a long wait."""
 
 
-def append(store: Store, log: str, entries: Sequence[bytes]) -> None:
+class Counting(Store, Protocol):
+    """A store that has counters."""
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a counter, which starts at 0; gives the sum."""
+
+
+def append(store: Counting, log: str, entries: Sequence[bytes]) -> None:
     """See Store."""
     # What is no number cannot be counted on.
     counts = _counted(store, log) is not None

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from recycle.control.membership.errors import StoreErased, StoreLost
+from recycle.control.membership.errors import StoreLost
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_gateway import KNOWN_HERE, PATIENCE, Gateway, Json
 from recycle.control.store.etcd_waits import EtcdWaits
@@ -33,8 +33,7 @@ class EtcdStore(Store):
 
     Where the cluster has the scope of a start of a run, nothing can be said, read or decided there once that start does
     not count any more: who was cut off while the others came to the end must not find an empty store, and go on alone.
-    The same holds where etcd has lost its data, and after that was written again: what a connection knew before, such
-    as the numbers of entries, is of no use then, so another one has to be made.
+    The same holds where etcd has lost its data.
 
     Requests may be carried out twice, where a member was lost before it could answer: so each is made such that this
     changes nothing.
@@ -46,14 +45,11 @@ class EtcdStore(Store):
         near: an address; etcd's member there is asked first.
 
     Raises:
-        StoreLost: nobody answers or lets this user in.
-        StoreErased: the start of the run does not count any more.
+        StoreLost: nobody answers or lets this user in, or the start of the run does not count any more.
 
     Attributes:
         identity: the number of the cluster that has answered.
     """
-
-    forgets = True
 
     def __init__(self, cluster: EtcdCluster, prefix: str = "", patience: float = PATIENCE, near: str = "") -> None:
         self._cluster = cluster
@@ -67,9 +63,8 @@ class EtcdStore(Store):
         self._mark = _text(cluster.mark.encode())
         found = self._gateway.call("kv/range", {"key": self._mark})
         self.identity: str = found["header"]["cluster_id"]
-        # Not its revision: etcd that has lost its data counts from the beginning.
-        self._begun = _value(found) or b""
-        self._open = {"key": self._mark, "result": "EQUAL", "target": "VALUE", "value": _text(self._begun)}
+        # What is there was created by a revision greater than 0.
+        self._open = {"key": self._mark, "result": "GREATER", "target": "CREATE", "create_revision": "0"}
         self._require_open(found)
 
     def set_many(self, values: Mapping[str, bytes]) -> None:
@@ -149,29 +144,6 @@ class EtcdStore(Store):
         span, name = self._below_key(key.rpartition("/")[0]), self._name(key)
         return _value(self._bells.wait(span, timeout, lambda each: each["key"] == name))
 
-    def add(self, key: str, amount: int) -> int:
-        """See Store; the amount is 0 or 1."""
-        assert amount in (0, 1), "etcd counts how often a key was set"
-        if not amount:
-            return _count(self._gateway.call("kv/range", {"key": self._name(key)}))
-        mark_key = f"{key}/{uuid.uuid4().hex}"
-        name, mark = self._name(key), self._name(mark_key)
-        # The mark keeps a request that is made again from counting again.
-        addition = {
-            "compare": [{"key": mark, "result": "EQUAL", "target": "CREATE", "create_revision": "0"}],
-            "success": [
-                *(self._put(each, b"") for each in (mark_key, key)),
-                {"request_range": {"key": name}},
-            ],
-            "failure": [{"request_range": {"key": mark}}],
-        }
-        told = self._change([{"request_txn": addition}])[0]["response_txn"]
-        found = told["responses"][-1]["response_range"]
-        if not told.get("succeeded"):
-            counted = found["kvs"][0]["create_revision"]
-            found = self._gateway.call("kv/range", {"key": name, "revision": counted})
-        return _count(found)
-
     def append(self, log: str, *entries: bytes) -> None:
         """See Store."""
         # All in one key, because every reader of the log has etcd look at all its keys. It is appended when it is set
@@ -229,15 +201,11 @@ class EtcdStore(Store):
         return list(answer["responses"])
 
     def _require_open(self, mark: Json) -> None:
-        if not self._cluster.scope:
-            return
-        if (begun := _value(mark)) is None:
-            raise StoreErased(
+        if self._cluster.scope and _value(mark) is None:
+            raise StoreLost(
                 f"{self._cluster} has no keys of run {self._cluster.run!r}: this start of it has ended, or etcd came "
                 "back without its data"
             )
-        if begun != self._begun:
-            raise StoreLost(f"{self._cluster}: the keys of run {self._cluster.run!r} were written again; connect again")
 
     def _reads(self, keys: Sequence[str], how: Mapping[str, object] = MappingProxyType({})) -> Json:
         """To read some keys, and whether the start of the run counts."""
@@ -288,23 +256,6 @@ class EtcdStore(Store):
         return _text(f"{self._prefix}{key}".encode())
 
 
-def begin_again(cluster: EtcdCluster) -> None:
-    """Have a start of a run count that etcd has lost with its data; nothing happens where it counts.
-
-    Only for who knows that all members of the run are there, and have found the same: see ``StoreLoss``.
-
-    Args:
-        cluster: with the scope of the start.
-
-    Raises:
-        StoreLost: nobody answers, or lets this user in.
-    """
-    name = _text(cluster.mark.encode())
-    none = {"key": name, "result": "EQUAL", "target": "CREATE", "create_revision": "0"}
-    put = {"request_put": {"key": name, "value": _text(uuid.uuid4().bytes)}}
-    Gateway(cluster).call("kv/txn", {"compare": [none], "success": [put]})
-
-
 def _text(value: bytes) -> str:
     """Bytes as the gateway takes them."""
     return b64encode(value).decode()
@@ -321,10 +272,6 @@ def _entries(found: Json) -> list[bytes]:
         return msgspec.msgpack.decode(stored, type=list[bytes])
     except msgspec.DecodeError:
         return [stored]
-
-
-def _count(found: Json) -> int:
-    return int(found["kvs"][0]["version"]) if "kvs" in found else 0
 
 
 def _batches(

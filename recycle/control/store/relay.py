@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 import msgspec
 
 from recycle.control.membership.doors import HostDoor, is_own
-from recycle.control.membership.errors import ControlError, StoreErased, StoreLost
+from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.store.relay_requests import HEAD, LARGEST, Answer, Request, Result
 from recycle.control.store.store import Store
 
@@ -243,7 +243,7 @@ class _Caller(asyncio.Protocol):
 
 
 def _lost(error: Exception) -> Answer:
-    return Answer(lost=str(error) or repr(error), erased=isinstance(error, StoreErased))
+    return Answer(lost=str(error) or repr(error))
 
 
 def _message(answer: Answer) -> bytes:

@@ -13,7 +13,7 @@ Text = Annotated[str, msgspec.Meta(max_length=1000)]
 Values = list[bytes | None]
 Result = None | bool | int | bytes | Values | Entries
 Method = Literal[
-    "set_many", "append", "get_many", "entries", "compare_set", "add", "delete", "clone", "wait", "hear", "wait_entry"
+    "set_many", "append", "get_many", "entries", "compare_set", "delete", "clone", "wait", "hear", "wait_entry"
 ]
 
 HEAD = 4
@@ -29,7 +29,7 @@ class Request(msgspec.Struct, frozen=True):
         method: which; ``clone`` asks whether there is a store in which this run may still decide.
         keys: or the log that it is called for.
         values: to be stored.
-        number: to be added, or after which entries are read.
+        number: after which entries are read.
         timeout: in seconds, of a method that waits; None for any other.
     """
 
@@ -70,13 +70,11 @@ class Answer(msgspec.Struct, frozen=True):
     Attributes:
         result: what the store has answered.
         lost: why there is no store; empty if there is one.
-        erased: whether there is one that has lost what the run has written.
         refusal: why the store has refused; empty if it has not.
     """
 
     result: Result = None
     lost: str = ""
-    erased: bool = False
     refusal: str = ""
 
 

@@ -10,7 +10,7 @@ from weakref import finalize
 import msgspec
 
 from recycle.control.membership.doors import HostDoor
-from recycle.control.membership.errors import ControlError, StoreErased, StoreLost
+from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.store.closing import close_with
 from recycle.control.store.relay_requests import HEAD, Answer, Request, Result, Values
 from recycle.control.store.store import Entries, Store
@@ -35,8 +35,6 @@ class RelayedStore(Store):
     Raises:
         StoreLost: there is no store.
     """
-
-    forgets = True
 
     def __init__(self, door: HostDoor, connect: Callable[[], Store]) -> None:
         self._door = door
@@ -67,10 +65,6 @@ class RelayedStore(Store):
     def hear(self, key: str, timeout: float) -> bytes | None:
         """See Store."""
         return cast("bytes | None", self._ask(Request("hear", (key,), timeout=timeout)))
-
-    def add(self, key: str, amount: int) -> int:
-        """See Store."""
-        return cast("int", self._ask(Request("add", (key,), number=amount)))
 
     def append(self, log: str, *entries: bytes) -> None:
         """See Store."""
@@ -103,7 +97,7 @@ class RelayedStore(Store):
             return request.ask(self._itself(), request.timeout)
         self._own = None
         if answer.lost:
-            raise (StoreErased if answer.erased else StoreLost)(answer.lost)
+            raise StoreLost(answer.lost)
         if answer.refusal:
             raise ControlError(answer.refusal)
         return answer.result

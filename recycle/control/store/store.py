@@ -24,12 +24,7 @@ class Store(Protocol):
     """One connection to the store. Every method raises StoreLost when the store does not answer any more.
 
     What a store cannot do in a better way is made of the rest.
-
-    Attributes:
-        forgets: whether the store can lose what is in it, and answer as before over the same connection.
     """
-
-    forgets: bool
 
     def set(self, key: str, value: bytes) -> None:
         """Store a value; once this returns, the store has it."""
@@ -99,9 +94,6 @@ class Store(Protocol):
             timeout: in seconds.
         """
         return self.wait(key, timeout)
-
-    def add(self, key: str, amount: int) -> int:
-        """Add 1 to a counter, which starts at 0, or 0 to look at it; gives the sum."""
 
     def append(self, log: str, *entries: bytes) -> None:
         """Add entries at the end of a log, which is empty at first; in one step where the store can."""

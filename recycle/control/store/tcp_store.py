@@ -76,14 +76,11 @@ class TorchStore(Store):
         prefix: of all keys, in a store that is not this run's alone.
 
     Attributes:
-        forgets: see Store; its connections end with it.
         torch_store: torch's own object.
 
     Raises:
         StoreLost: there is no store.
     """
-
-    forgets = False
 
     def __init__(self, host: str, port: int, patience: float = 10.0, prefix: str = "") -> None:
         self._address = host, port
@@ -149,7 +146,7 @@ class TorchStore(Store):
         return None
 
     def add(self, key: str, amount: int) -> int:
-        """See Store."""
+        """See ``counted_log``."""
         with self._reached():
             return self.torch_store.add(key, amount)
 

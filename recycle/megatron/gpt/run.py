@@ -59,7 +59,6 @@ class Run(msgspec.Struct, frozen=True):
         device: what servers compute on.
         nccl: whether NCCL carries the tensors of GPUs; otherwise they go through host memory.
         outlook: how long servers stay as they are, where chunks move between servers; None where they do not.
-        measured_speeds: whether they move also because servers have shown to be slow.
     """
 
     plan: Plan
@@ -81,7 +80,6 @@ class Run(msgspec.Struct, frozen=True):
     device: DeviceKind = "cpu"
     nccl: bool = False
     outlook: Outlook | None = None
-    measured_speeds: bool = False
 
     @property
     def goes_on(self) -> bool:

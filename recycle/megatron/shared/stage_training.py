@@ -194,7 +194,7 @@ class StageTraining:
         self._plan = plan
         live = live_holders(plan.job, frozenset(network.view.servers))
         models = [stage.model for stage in self._stages]
-        self._tie = tie = tie_of(models, network, live[0], live[-1]) if models else None
+        self._tie = tie = tie_of(models, network, live[0], live[-1])
         peers = chunk_peers(plan.job, network)
         last = peers_of_last(plan.job, peers)
 
@@ -207,8 +207,7 @@ class StageTraining:
 
         tokens = TokenTotal(network, live[-1], last and last.group, self._take_tokens) if self._per_token else None
         self.update.connect(network, peers, finish if together else None, tokens)
-        attend = None if self._stages else self.update.attend
-        self._worker = Worker(plan, self._stages, self.update, network, self.recorder, hooks, notices, attend=attend)
+        self._worker = Worker(plan, self._stages, self.update, network, self.recorder, hooks, notices)
 
     def tie_embeddings(self) -> None:
         """Where the last stage's head is the first stage's embedding, give it to both; before the first step."""

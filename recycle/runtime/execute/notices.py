@@ -31,27 +31,25 @@ class Notices(NamedTuple):
         admit: that somebody waits to be let in.
         unprotected: that the store cannot be used.
         unsaved: that a checkpoint which could not be written is to be tried again.
-        erased: that the store cannot be used because it has lost what the run had written.
-        leaving: that they were told to leave, by stage, or by chunk where pipelines are not alike; last, those that
-            hold nothing. Empty for nobody.
+        leaving: that they were told to leave, by stage, or by chunk where pipelines are not alike. Empty for
+            nobody.
     """
 
     admit: int = 0
     unprotected: int = 0
     unsaved: int = 0
-    erased: int = 0
     leaving: tuple[int, ...] = ()
 
     def encoded(self, units: int) -> torch.Tensor:
         """As it is summed over all servers of a job with so many stages, or chunks."""
-        leaving = self.leaving or (0,) * (units + 1)
-        return torch.tensor([self.admit, self.unprotected, self.unsaved, self.erased, *leaving], dtype=torch.int32)
+        leaving = self.leaving or (0,) * units
+        return torch.tensor([self.admit, self.unprotected, self.unsaved, *leaving], dtype=torch.int32)
 
     @classmethod
     def decoded(cls, tensor: torch.Tensor) -> Self:
         """The same again."""
-        admit, unprotected, unsaved, erased, *leaving = tensor.tolist()
-        return cls(admit, unprotected, unsaved, erased, tuple(leaving) if any(leaving) else ())
+        admit, unprotected, unsaved, *leaving = tensor.tolist()
+        return cls(admit, unprotected, unsaved, tuple(leaving) if any(leaving) else ())
 
 
 def interval(mean: float, long: float) -> int:

@@ -1,7 +1,7 @@
 """The worker: one server's part in a run, iteration by iteration."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -54,8 +54,6 @@ class Worker:
         hooks: what is told of every instruction.
         notices: what servers tell each other in every reduction, if they do.
         early_sums: the update, if it sums parts of a chunk's gradients before all of them are there; then all peers do.
-        attend: on a server that holds no chunk, and so reduces and steps nothing: takes part in what takes all servers
-            at the end of an iteration, and is at the next version. Or it says that this cannot be. None elsewhere.
 
     Raises:
         RunError: the plan cannot run on these stages.
@@ -71,12 +69,10 @@ class Worker:
         hooks: Sequence[Hooks] = (),
         notices: NoticeExchange | None = None,
         early_sums: EarlySums | None = None,
-        attend: Callable[[], Redo] | None = None,
     ) -> None:
         server = network.server
         job = plan.job
         self._early_sums = early_sums
-        self._attend = attend
         self._early = bool(early_sums) or not job.standard
         self._whole = self._program = Program(require_program(plan, server, stages), self._early, network.one_queue)
         self._micro_batches = job.micro_batches
@@ -170,12 +166,7 @@ class Worker:
         left = [stage.held() for stage in self._stages.values()]
         assert not any(map(any, left)), f"left after the iteration: {left}"
         redo = self._update.validate()
-        if redo is Redo.NOTHING and self._attend is not None:
-            # Servers keep step by what they send each other, and this one gets nothing: it waits for what all say.
-            if self._notices is not None:
-                self._notices.exchange()
-            redo = self._attend()
-        elif redo is Redo.NOTHING:
+        if redo is Redo.NOTHING:
             self._executor.run(program.update)
             redo = self._redo
         else:

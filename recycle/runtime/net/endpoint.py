@@ -9,7 +9,7 @@ from recycle.control.host.agent import HostAccess
 from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.membership.doors import HostDoor
 from recycle.control.store.etcd_cluster import EtcdCluster
-from recycle.control.store.etcd_store import EtcdStore, begin_again
+from recycle.control.store.etcd_store import EtcdStore
 from recycle.control.store.relay import run_relay
 from recycle.control.store.relay_requests import door_of
 from recycle.control.store.relayed_store import RelayedStore
@@ -74,15 +74,6 @@ class Endpoint(NamedTuple):
         if self.cluster is not None:
             return self._opener(self.cluster)()
         return self.connect()
-
-    def begin_again(self) -> None:
-        """Have this start of the run count in etcd that has lost its data; a store of the run's own asks for nothing.
-
-        Raises:
-            StoreLost: it does not answer.
-        """
-        if self.cluster is not None:
-            begin_again(self.cluster)
 
     def host_access(self, begin: Callable[[], None]) -> HostAccess | None:
         """How the agent is reached that speaks for this host; None where the run has one host, and a store of its own.

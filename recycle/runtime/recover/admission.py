@@ -4,11 +4,11 @@ import time
 from contextlib import suppress
 
 from recycle.control.membership.errors import StoreLost
-from recycle.control.membership.messages import MoveOrder, Verdict, complete_requests
+from recycle.control.membership.messages import Verdict, complete_requests
 from recycle.control.membership.view import SOLE, Member, ServerRank, View
 from recycle.job import Job
 from recycle.runtime.errors import ViewBroken
-from recycle.runtime.join.copying import Copying, has_copies
+from recycle.runtime.join.copying import Copying
 from recycle.runtime.join.following import Joining
 from recycle.runtime.join.serving import Serving
 from recycle.runtime.recover.alarm_watch import AlarmWatch
@@ -57,18 +57,6 @@ class Admission:
     def is_asked_for(self) -> bool:
         """Whether somebody is ready, so that all should pause to let it in."""
         return bool(complete_requests(self._alarm_watch.requests, self._ranks))
-
-    def order(self, order: MoveOrder) -> None:
-        """Have all members copy chunks, so that they can move.
-
-        Raises:
-            StoreLost: there is no store.
-        """
-        self._store.board.joining.order_move(order)
-
-    def has_copied(self, job: Job, order: MoveOrder, view: View) -> bool:
-        """Whether all have what they were to copy, or have given it up."""
-        return has_copies(job, order, view, self._alarm_watch.copied)
 
     def serve(self, view: View, job: Job) -> None:
         """Begin to serve who asks for it, and to copy what was ordered; between two iterations.

@@ -1,6 +1,7 @@
 """The plan of each view: from the first plan, a catalogue, or a planner that is put in from above and asked now."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
@@ -9,7 +10,7 @@ from recycle.control.membership.messages import CataloguePlan, ChosenPlan, First
 from recycle.control.membership.view import Member
 from recycle.errors import NoPlanError, UserError
 from recycle.holding import with_layout
-from recycle.job import DeadServers, Job, Server
+from recycle.job import DeadServers, Job
 from recycle.plan.catalogue import Catalogue, Found
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.moves import Mover
@@ -36,77 +37,20 @@ class Planning(NamedTuple):
     catalogue: Catalogue | None = None
 
 
-class Plans:
-    """Finds plans.
+class Plans(NamedTuple):
+    """Where plans come from.
 
-    Args:
+    Attributes:
         first: the plan that the run starts with.
         catalogue: plans made before the run; None for none.
         make: makes a plan in bounded time where there is none.
         mover: decides whether chunks move, and plans where they have; None where they do not.
-
-    Attributes:
-        mover: see above.
-        ready: a plan that was made already, for the next view.
     """
 
-    def __init__(self, first: Plan, catalogue: Catalogue | None, make: Maker, mover: Mover | None = None) -> None:
-        self.mover = mover
-        self.ready: Plan | None = None
-        self._first = first
-        self._catalogue = catalogue
-        self._make = make
-        self._found: Found | None = None
-
-    def choose(self, dead: DeadServers, author: Member, moved: Job | None = None) -> tuple[ChosenPlan, bytes]:
-        """Choose for all: where the plan for these dead servers is, and its text if that has to be published.
-
-        Args:
-            dead: the dead servers.
-            author: who chooses.
-            moved: what is trained, where chunks have moved.
-
-        Raises:
-            NoPlanError: there is none, and none can be made.
-        """
-        if moved is not None:
-            assert self.mover is not None, "nobody has moved anything"
-            if self.ready is not None and (self.ready.job, self.ready.dead) == (moved, dead):
-                return PublishedPlan(str(author)), encode_plan(self.ready)
-            return PublishedPlan(str(author)), encode_plan(self.mover.plan(moved, dead))
-        if dead == self._first.dead:
-            return FIRST, b""
-        if self._catalogue is not None:
-            try:
-                self._look_up(dead)
-            except NoPlanError:
-                pass
-            else:
-                return CataloguePlan(), b""
-        return PublishedPlan(str(author)), encode_plan(self._make(dead))
-
-    def find(self, chosen: ChosenPlan, dead: DeadServers, server: Server, text: bytes) -> Plan:
-        """The plan that was chosen, with the list of at least one server.
-
-        Args:
-            chosen: where it is.
-            dead: the dead servers.
-            server: whose list is needed.
-            text: what was published; empty where nothing was.
-        """
-        match chosen:
-            case FirstPlan():
-                return self._first
-            case CataloguePlan():
-                return self._look_up(dead).plan_of(server)
-            case PublishedPlan():
-                return decode_plan(text, str(chosen), server)
-
-    def _look_up(self, dead: DeadServers) -> Found:
-        assert self._catalogue is not None
-        if self._found is None or self._found.dead != dead:
-            self._found = self._catalogue.look_up(dead)
-        return self._found
+    first: Plan
+    catalogue: Catalogue | None
+    make: Maker
+    mover: Mover | None = None
 
 
 class ViewPlans:
@@ -117,13 +61,18 @@ class ViewPlans:
         job: what is trained.
         plans: where plans come from.
         store: where a plan that was made for a view is published.
+
+    Attributes:
+        ready: a plan that was made already, for the next view.
     """
 
     def __init__(self, member: Member, job: Job, plans: Plans, store: StoreConnection) -> None:
+        self.ready: Plan | None = None
         self._member = member
         self._job = job
         self._plans = plans
         self._store = store
+        self._found: Found | None = None
 
     def choose(self, verdict: Verdict) -> Verdict:
         """Complete a verdict before it is proposed: with the plan, or with the reason why there is none.
@@ -134,39 +83,59 @@ class ViewPlans:
         if verdict.stop:
             return verdict
         try:
-            moved = None if verdict.layout is None else with_layout(self._job, verdict.layout)
-            chosen, text = self._plans.choose(self._dead(verdict), self._member, moved)
-            if text:
-                self._store.board.plans.publish(verdict.epoch, self._member, text)
+            chosen, made = self._choose(verdict)
+            if made is not None:
+                self._store.board.plans.publish(verdict.epoch, self._member, encode_plan(made))
         except UserError as error:
             return msgspec.structs.replace(verdict, stop=str(error))
         return msgspec.structs.replace(verdict, plan=chosen)
 
-    def text(self, verdict: Verdict) -> bytes:
-        """The text of a verdict's plan, if it was published; empty where it was not.
+    def find(self, verdict: Verdict) -> Plan:
+        """The plan of a view, with this server's list at least.
+
+        Args:
+            verdict: that began the view.
 
         Raises:
             StoreLost: it cannot be read.
             ConnectionLost: it is gone, as the others are in a later view.
         """
         match verdict.plan:
+            case FirstPlan():
+                return self._plans.first
+            case CataloguePlan():
+                return self._look_up(self._dead(verdict)).plan_of(self._member.server)
             case PublishedPlan(author):
                 text = self._store.board.plans.find(verdict.epoch, Member.parse(author))
                 if text is None:
                     raise ConnectionLost(f"the plan of view {verdict.epoch} is gone")
-                return text
-            case _:
-                return b""
+                return decode_plan(text, str(verdict.plan), self._member.server)
+            case None:
+                raise AssertionError(f"the verdict of epoch {verdict.epoch} names no plan")
 
-    def find(self, verdict: Verdict, text: bytes) -> Plan:
-        """The plan of a view, with this server's list at least.
+    def _choose(self, verdict: Verdict) -> tuple[ChosenPlan, Plan | None]:
+        """Where the plan of a view is, and the plan itself if it has to be published."""
+        dead, plans, published = self._dead(verdict), self._plans, PublishedPlan(str(self._member))
+        if verdict.layout is not None:
+            moved = with_layout(self._job, verdict.layout)
+            if self.ready is not None and (self.ready.job, self.ready.dead) == (moved, dead):
+                return published, self.ready
+            assert plans.mover is not None, "nobody has moved anything"
+            return published, plans.mover.plan(moved, dead)
+        if dead == plans.first.dead:
+            return FIRST, None
+        if plans.catalogue is not None:
+            with suppress(NoPlanError):
+                self._look_up(dead)
+                return CataloguePlan(), None
+        return published, plans.make(dead)
 
-        Args:
-            verdict: that began the view.
-            text: of its plan.
-        """
-        assert verdict.plan is not None, f"the verdict of epoch {verdict.epoch} names no plan"
-        return self._plans.find(verdict.plan, self._dead(verdict), self._member.server, text)
+    def _look_up(self, dead: DeadServers) -> Found:
+        catalogue = self._plans.catalogue
+        assert catalogue is not None, "a plan was found in it"
+        if self._found is None or self._found.dead != dead:
+            self._found = catalogue.look_up(dead)
+        return self._found
 
     def _dead(self, verdict: Verdict) -> DeadServers:
         job = with_layout(self._job, verdict.layout)

@@ -16,7 +16,7 @@ from recycle.job import Server
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import NoAnswer, ViewBroken
 from recycle.runtime.execute.executor import Hooks
-from recycle.runtime.execute.notices import LONG, NoticeExchange
+from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import Network, NetworkOptions, TransportKind
 from recycle.runtime.net.own_ranks import OwnRanks
@@ -213,16 +213,13 @@ class Rebuilding:
         if unheard:
             return [Died(f"death/{death.member}", death) for death in unheard]
         try:
-            text = self._plans.text(verdict)
-            plan = self._plans.find(verdict, text)
+            plan = self._plans.find(verdict)
             holders = find_holders(verdict, plan.job, self._member.server)
             network = self._groups.build(view, plan.partners(self._member.server))
             reports.times.rebuilt = time.monotonic()
             mine = units_of(plan.job, self._member.server)
             self._holdings.restore(network, Restoration(verdict.step, verdict.restore, holders, mine))
-            # Who holds nothing keeps step by what is posted.
-            working = all(units_of(plan.job, each) for each in view.servers)
-            self._notices = NoticeExchange(network, len(units(plan.job)), LONG if working else 0.0)
+            self._notices = NoticeExchange(network, len(units(plan.job)))
             self._connection.connect(plan, network, self._hooks, self._notices)
             self._groups.settle()
         except ViewBroken as error:

@@ -103,11 +103,6 @@ class Recovery:
         """Whether the member trains without a store."""
         return self._machine.state is State.UNPROTECTED
 
-    @property
-    def is_first(self) -> bool:
-        """Whether the member is the first one of the view."""
-        return self._machine.me == self.view.members[0]
-
     def new_id(self) -> str:
         """For an event that is told once."""
         return next(self._ids)

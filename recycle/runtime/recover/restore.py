@@ -102,8 +102,8 @@ def restore_state(trainee: Trainee, member: Member, network: Network, restoratio
                 received, state = receive_state(network.link(sender.server), network.secret)
                 assert received == step, f"{sender} sent version {received} instead of {step}"
                 found |= state
-    if any(not each.get(member, True) for each in holders.values()) or not units:
-        # What it lacks may be nothing but the news. Any version is that of a server that holds nothing.
+    if any(not each.get(member, True) for each in holders.values()):
+        # What it lacks may be nothing but the news.
         versions.adopt(step, found)
 
 

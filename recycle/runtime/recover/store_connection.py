@@ -9,7 +9,7 @@ from torch.distributed import Store as Meeting
 from recycle.control.board import keys
 from recycle.control.board.board import Board
 from recycle.control.membership.durations import Durations
-from recycle.control.membership.errors import StoreErased, StoreLost
+from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Verdict
 from recycle.control.store.store import Store
 from recycle.runtime.net.endpoint import Endpoint
@@ -92,8 +92,7 @@ class StoreProbe:
         """Try, if it is time to.
 
         Raises:
-            StoreLost: the store takes nothing.
-            StoreErased: it has lost what the run has written.
+            StoreLost: the store takes nothing, or has lost what the run has written.
         """
         # The same moments for all workers of a host, so that their relay asks once for all of them.
         turn = int(time.monotonic() / self._every)
@@ -105,14 +104,10 @@ class StoreProbe:
         """Try now.
 
         Raises:
-            StoreLost: the store takes nothing.
-            StoreErased: it has lost what the run has written.
+            StoreLost: the store takes nothing, or has lost what the run has written.
         """
         found = board.probe()
         wanted = found.pop(keys.WANTED, None)
-        # A store that has lost its data has none of it. In one that cannot, a stranger has seen to that.
-        if keys.RUN in self.lasting and not found and board.store_forgets:
-            raise StoreErased("it came back without what the run had written there")
         if missing := {key: value for key, value in self.lasting.items() if key not in found}:
             board.tell_again(missing)
         self.lasting |= found

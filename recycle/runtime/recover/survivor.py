@@ -26,6 +26,7 @@ from recycle.record.reporting import Reporter
 from recycle.runtime.errors import NotFinite, ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import Notices
+from recycle.runtime.join.copying import has_copies
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.net.network import meet
 from recycle.runtime.recover.admission import Admission, AdmissionPause
@@ -34,7 +35,6 @@ from recycle.runtime.recover.gathering import Gathering
 from recycle.runtime.recover.holdings import Holdings
 from recycle.runtime.recover.link_watch import LinkWatch
 from recycle.runtime.recover.moving import Moving
-from recycle.runtime.recover.pacing import Pacing
 from recycle.runtime.recover.plans import Plans, ViewPlans
 from recycle.runtime.recover.rebuilding import Groups, Rebuilding
 from recycle.runtime.recover.recovery import Recovery
@@ -119,11 +119,8 @@ class Survivor:
             reports,
         )
         self._store_loss = StoreLoss(self._recovery, self._rebuilding, store, holdings, watch, reports)
-        self._moving = Moving(member, job, plans.mover, reports.tell_move, self._chunk_size, store)
-        by_speed = plans.mover is not None and plans.mover.by_speed
-        self._pacing = Pacing(member, store, trainee.connection.recorder) if by_speed else None
-        self._plans = plans
-        self._size = 0
+        self._moving = Moving(member, job, plans.mover, reports.tell_move, self._chunk_size)
+        self._plans = view_plans
         self._told_to_leave = ""
         self._heartbeat: Heartbeat | None = None
         self._left_in: list[tuple[Member, ...]] = []
@@ -251,9 +248,8 @@ class Survivor:
         self._spoiled.discard(self._recovery.step - 1)
         self._recovery.step += 1
         with suppress(StoreLost):
-            shares = {} if self._pacing is None else self._pacing.look(self._recovery.step)
-            if self._moving.look(shares) and (order := self._order) is not None:
-                self._admission.order(order)
+            if self._moving.look() and (order := self._order) is not None:
+                self._store.board.joining.order_move(order)
 
     def exchange_notices(self, *, unsaved: bool = False) -> Notices:
         """Between two iterations: look after the store, and say what all should know.
@@ -266,11 +262,9 @@ class Survivor:
         """
         notices = self._rebuilding.notices
         self._store_loss.look()
-        self._store_loss.begin_again(notices.heard)
         self._told_to_leave = self._told_to_leave or self._alarm_watch.told_to_end
         asks = self._admission.is_asked_for or self._wish is not None
-        lost, erased = int(self._recovery.is_unprotected), int(self._store_loss.is_erased)
-        notices.say = Notices(int(asks), lost, int(unsaved), erased, self._leaving)
+        notices.say = Notices(int(asks), int(self._recovery.is_unprotected), int(unsaved), self._leaving)
         return notices.heard
 
     def tell_to_leave(self, cause: str) -> None:
@@ -361,8 +355,6 @@ class Survivor:
             # Whom the end of the last view has kept from leaving need not wait for the second post of this one.
             self._rebuilding.notices.say = Notices(leaving=self._leaving)
             self._moving.begin(verdict, plan)
-            if self._pacing is not None:
-                self._pacing.begin(verdict)
 
     def _look_around(self, board: Board) -> None:
         """While there is no alarm, from the thread that waits for one."""
@@ -377,13 +369,13 @@ class Survivor:
             return ()
         job = self._recovery.job
         mine = units_of(job, self._member.server)
-        return (*(int(unit in mine) for unit in units(job)), int(not mine))
+        return tuple(int(unit in mine) for unit in units(job))
 
     @property
     def _held(self) -> tuple[int, ...]:
         """What all servers of the view hold, as notices say it."""
         job, held = self._recovery.job, [units_of(self._recovery.job, each) for each in self._recovery.view.servers]
-        return (*(sum(unit in mine for mine in held) for unit in units(job)), sum(not mine for mine in held))
+        return tuple(sum(unit in mine for mine in held) for unit in units(job))
 
     @property
     def _order(self) -> MoveOrder | None:
@@ -395,17 +387,16 @@ class Survivor:
     def _wish(self) -> Layout | None:
         """Who is to hold what in the next view, if this member leads, and everybody has got its copies."""
         recovery, order = self._recovery, self._order
-        if order is None or not self._admission.has_copied(recovery.job, order, recovery.view):
+        if order is None or not has_copies(recovery.job, order, recovery.view, self._alarm_watch.copied):
             return None
         return order.layout
 
     def _chunk_size(self) -> int:
-        """Bytes of a chunk with its optimizer's state: the mean of those here, or of those that were here last."""
+        """Bytes of a chunk with its optimizer's state: the mean of those here."""
         chunks = self._trainee.chunks
         assert chunks is not None, "nothing moves where servers hold alike"
         sizes = [sum(each.nbytes for each in chunks.part(chunk).values()) for chunk in chunks.held]
-        self._size = sum(sizes) // len(sizes) if sizes else self._size
-        return self._size
+        return sum(sizes) // len(sizes)
 
     def _judge(self, error: NotFinite) -> None:
         """A value that is not finite may have come from a broken machine; if it comes again, it is the training's."""

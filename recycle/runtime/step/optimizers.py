@@ -76,8 +76,7 @@ def make_optimizer(
     for parameter in parameters:
         (vectors if parameter.dim() == 1 else matrices).append(parameter)
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    # A server may hold nothing.
-    filled = [group for group in groups if group["params"]] or groups
+    filled = [group for group in groups if group["params"]]
     return AdamW(filled, rate) if kind == "adamw" else CountingSGD(filled, rate, momentum)
 
 

@@ -202,13 +202,13 @@ class TorchUpdate:
         if self._validation is None and not all(self.sums.are_finite(self._place(chunk)) for chunk in chunks):
             raise NotFinite(f"the gradient of stage {' and '.join(map(str, chunks))} is not finite")
 
-    def step(self, chunk: int | None, *, last: bool) -> Redo:
-        """See StageUpdate; where there is no chunk, all of none is stepped.
+    def step(self, chunk: int, *, last: bool) -> Redo:
+        """See StageUpdate.
 
         Raises:
             ViewBroken: a peer is gone that has shards which only it was to step.
         """
-        which = EVERYTHING if chunk is None or not self._apart else self._place(chunk)
+        which = self._place(chunk) if self._apart else EVERYTHING
         if not last:
             if self._apart:
                 self._make(which)
@@ -223,12 +223,6 @@ class TorchUpdate:
             self._repeat()
             return Redo.THIS
         return Redo.NOTHING
-
-    def attend(self) -> Redo:
-        """Take part in what takes all servers, where this one holds no chunk. Or it says that this cannot be."""
-        self._start_reducing()
-        self._finish_reducing()
-        return self.step(None, last=True)
 
     def validate(self) -> Redo:
         """Find out whether the last step was right; if not, make it so, and forget all gradients since."""

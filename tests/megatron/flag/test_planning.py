@@ -1,9 +1,13 @@
 """Where a Megatron job's plans come from: put in from above, or a catalogue, which says so."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from harness.examples import QUICK, paper_job
-from recycle.control.membership.messages import CataloguePlan, PublishedPlan
+from harness.memory_store import MemoryStore
+from recycle.control.board.board import Board
+from recycle.control.membership.messages import CataloguePlan, PublishedPlan, Verdict
 from recycle.control.membership.view import Member
 from recycle.errors import NoPlanError, UserError
 from recycle.job import Server
@@ -12,11 +16,22 @@ from recycle.megatron.flag.command.planning import Shape, Source
 from recycle.plan.mode import Mode
 from recycle.planner.catalogue import make_catalogue
 from recycle.planner.source import megatron_plan
-from recycle.runtime.recover.plans import FIRST, Plans
+from recycle.runtime.recover.plans import FIRST, Plans, ViewPlans
 
 SHAPE = Shape(2, 2, 3)
 JOB = paper_job(pipelines=2, stages=2, micro_batches=3)
 AUTHOR = Member(Server(0, 0), 0)
+
+
+def view_plans(first, plans):
+    """What a member does about plans that come from a source."""
+    store = SimpleNamespace(board=Board(MemoryStore(), "token"))
+    return ViewPlans(AUTHOR, JOB, Plans(first, plans.catalogue, plans.make), store)
+
+
+def around_dead(dead):
+    """The verdict of a view without some servers."""
+    return Verdict(1, tuple(str(Member(each, 0)) for each in JOB.servers() if each not in dead), 0)
 
 
 def never(*_):
@@ -47,31 +62,32 @@ def test_without_a_catalogue_what_is_put_in_makes_the_plans():
     mode = Mode(optimizer="global")
     assert asked == [((), mode, 0.2), ((Server(1, 0),), mode, 0.2)]
     assert whole.provenance.planner == "1F1B"
-    choice, text = Plans(whole, plans.catalogue, plans.make).choose(around.dead, AUTHOR)
-    assert choice == PublishedPlan(str(AUTHOR))
-    assert text
+    found = view_plans(whole, plans)
+    verdict = found.choose(around_dead(around.dead))
+    assert verdict.plan == PublishedPlan(str(AUTHOR))
+    assert found.find(verdict).dead == around.dead
 
 
 def test_the_plans_of_a_catalogue_are_said_to_be_its_own_and_none_is_made(catalogue):
     first = source(catalogue).plan(())
     plans = source(catalogue, make=never)
     dead = JOB.dead_servers([Server(0, 1)])
-    found = Plans(first, plans.catalogue, plans.make)
-    assert found.choose(first.dead, AUTHOR) == (FIRST, b"")
-    assert found.choose(dead, AUTHOR) == (CataloguePlan(), b"")
-    live = Server(1, 1)
-    assert found.find(CataloguePlan(), dead, live, b"").programs[live] == plans.plan(dead).programs[live]
+    found = view_plans(first, plans)
+    assert found.choose(around_dead(first.dead)).plan == FIRST
+    verdict = found.choose(around_dead(dead))
+    assert verdict.plan == CataloguePlan()
+    assert found.find(verdict).programs[AUTHOR.server] == plans.plan(dead).programs[AUTHOR.server]
 
 
 def test_what_a_catalogue_has_no_plan_for_is_an_error_before_a_run_and_is_made_while_it_goes_on(catalogue):
     plans = source(catalogue)
-    dead = JOB.dead_servers([Server(0, 0), Server(1, 1)])
+    dead = JOB.dead_servers([Server(0, 1), Server(1, 0)])
     with pytest.raises(NoPlanError, match="no plan for failure counts"):
         plans.plan(dead)
-    found = Plans(plans.plan(()), plans.catalogue, plans.make)
-    choice, text = found.choose(dead, AUTHOR)
-    assert choice == PublishedPlan(str(AUTHOR))
-    assert found.find(choice, dead, Server(1, 0), text).dead == dead
+    found = view_plans(plans.plan(()), plans)
+    verdict = found.choose(around_dead(dead))
+    assert verdict.plan == PublishedPlan(str(AUTHOR))
+    assert found.find(verdict).dead == dead
 
 
 def test_virtual_stages_are_placed_as_megatron_places_them():

@@ -269,13 +269,13 @@ def test_a_plan_that_is_made_for_a_view_is_found_by_another_member():
     verdict = mine.choose(NEXT)
     assert verdict.plan == PublishedPlan(str(FIRST_MEMBER))
     assert str(verdict.plan) == "made now by W0_0#0"
-    found = theirs.find(verdict, theirs.text(verdict))
+    found = theirs.find(verdict)
     assert found.programs[SECOND.server] == made[0].programs[SECOND.server]
     assert len(made) == 1
     assert mine.choose(Verdict(1, NAMES, 5)).plan == FIRST
     # Who comes late to a view finds that the others have done with it.
     with pytest.raises(ViewBroken, match="the plan of view 2 is gone"):
-        theirs.text(msgspec.structs.replace(verdict, epoch=2))
+        theirs.find(msgspec.structs.replace(verdict, epoch=2))
 
 
 @pytest.mark.parametrize("error", [NoPlanError, PlanningFailed])
@@ -334,8 +334,8 @@ def test_a_value_that_is_not_finite_ends_the_run_only_if_its_iteration_was_not_r
     """It is known with the next one; and all may go back to a checkpoint before it."""
     survivor = Survivor.__new__(Survivor)
     recovery = SimpleNamespace(step=4, stop="", view=MagicMock())
-    others = {"_moving": SimpleNamespace(look=lambda _: False), "_reports": MagicMock(), "_trainee": MagicMock()}
-    vars(survivor).update(others, _recovery=recovery, _spoiled=set(), _pacing=None)
+    others = {"_moving": SimpleNamespace(look=lambda: False), "_reports": MagicMock(), "_trainee": MagicMock()}
+    vars(survivor).update(others, _recovery=recovery, _spoiled=set())
     survivor._judge(NotFinite("a norm is NaN"))
     for _ in range(made):
         survivor.advance()

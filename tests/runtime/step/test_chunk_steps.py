@@ -9,7 +9,6 @@ import torch
 from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost, NotFinite
-from recycle.runtime.execute.stage import Redo
 from recycle.runtime.net.network import Alone
 from recycle.runtime.net.peers import ChunkPeers
 from recycle.runtime.step.main_parameters import MainParameters
@@ -167,16 +166,6 @@ def test_a_death_between_two_steps_takes_the_first_one_back():
         disturbed.groups[CHUNKS[1]].gone = False
         disturbed.train(step)
         assert same(disturbed.state(), quiet.state())
-
-
-def test_who_holds_no_chunk_counts_the_versions_of_the_others():
-    bystander = Trained(chunks=()).update
-    for step in range(3):
-        assert bystander.versions.newest == step
-        assert bystander.validate() is Redo.NOTHING
-        assert bystander.attend() is Redo.NOTHING
-    bystander.undo()
-    assert bystander.versions.newest == bystander.versions.oldest == 2
 
 
 def test_what_is_not_finite_is_not_stepped_and_named():

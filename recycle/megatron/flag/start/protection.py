@@ -126,7 +126,7 @@ class Protection(NamedTuple):
         if self.meeting is None:
             return []
         directory = None if self.keeping is None else self.keeping.directory
-        kept = directory is not None and directory.survival(1) == 1
+        kept = directory is not None and directory.survived > 0
         found = risks(
             self.meeting.hosts,
             [(server.stage,) for server in self.by_rank],

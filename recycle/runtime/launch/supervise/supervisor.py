@@ -182,7 +182,7 @@ class Supervisor:
         where = self._setting.host, endpoint.port, watch, self._token, endpoint.prefix, self._setting.cluster
         JoinFile(*where).write(self._setting.folder / JOIN_FILE)
         if meeting is not None:
-            kept = (directory := self._keeper.directory) is not None and directory.survival(1) == 1
+            kept = (directory := self._keeper.directory) is not None and directory.survived > 0
             held = [units_of(self._setting.job, each) for each in self._setting.servers]
             for text in risks(meeting.hosts, held, self._setting.ranks, etcd=meeting.cluster is not None, kept=kept):
                 self._news.remark(text)
