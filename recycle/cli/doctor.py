@@ -61,7 +61,7 @@ def command(
     Reports whether it runs, what is refused and what to change, which words neither Megatron nor the script knows, and
     what of it has not run on a GPU. Then whether the job survives the death of a process and the loss of a host, and
     the plan. The last part is what the loss of a server, and of a host, would cost: by re-routing, without its
-    pipelines, with layers moved, and by a restart.
+    pipelines, and by a restart.
 
     Without a catalogue (--recycle-catalogue), F, I and W are taken to be equally long. Beside a word that is not known
     no plan is shown, as it may be a size of the job. Exits with status 1 if something
@@ -146,7 +146,6 @@ def plan_fields(line: CommandLine, whole: Plan, asked: Plan, costs: "FailureCost
         "memory": [whole.job.capacity(place) for place in range(whole.job.depth)],
         "failures": [each._asdict() for each in costs.rerouted],
         "without_pipeline": costs.without_pipeline,
-        "layers_moved": costs.layers_moved,
         "restart": costs.restart._asdict(),
         "host": costs.host._asdict() | {"rerouted": [each._asdict() for each in costs.host.rerouted]},
     }
@@ -217,13 +216,6 @@ def report_costs(diagnosis: Diagnosis, whole: Plan, costs: "FailureCosts") -> No
         console.print(
             f"           after the loss of a host, {theirs} left out: {without_text(pipelines, host.pipelines)}"
         )
-    if costs.layers_moved is not None:
-        console.print(
-            f"           its layers moved to the rest of its pipeline: {cost_text(costs.layers_moved)}; recycle train "
-            "--move-layers on does so, and Megatron does not"
-        )
-    if host.layers_moved is not None:
-        console.print(f"           after the loss of a host, layers moved likewise: {cost_text(host.layers_moved)}")
     console.print(f"           {restart_text(costs.restart)}")
     if line.flags.catalogue is None:
         console.print(
