@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from recycle.megatron.flag.command.command_line import RAMP_UP, CommandLine
-from recycle.megatron.flag.command.flags import STORE, owns_steps
+from recycle.megatron.flag.command.flags import STORE
 from recycle.megatron.flag.command.on_cpu import ON_CPU, settings_for_cpu
 from recycle.megatron.flag.command.option_table import Unread, find_unread
 from recycle.megatron.flag.command.refusals import Refusal, not_kept, not_own, refusals, unsplit
@@ -103,7 +103,7 @@ def diagnose(
         launcher: the words before it.
     """
     refused = list(refusals(line.setting))
-    if owns_steps(line.flags):
+    if line.flags.owns_steps:
         refused += not_own(line.setting, line.flags.exact)
     elif line.flags.redundancy is not None:
         refused += not_kept(line.setting)

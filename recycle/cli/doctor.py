@@ -22,7 +22,6 @@ from recycle.cli.options import Verb
 from recycle.cli.parameters import Count
 from recycle.job import Job, Server
 from recycle.megatron.flag.command.command_line import CommandLine, read_command_line
-from recycle.megatron.flag.command.flags import owns_steps
 from recycle.megatron.flag.command.option_table import LEFT_OUT, choose_release
 from recycle.megatron.flag.command.planning import Source
 from recycle.megatron.flag.command.refusals import Refusal, read_only
@@ -304,7 +303,7 @@ def memory_text(line: CommandLine, job: Job) -> str:
         parts[0] += f", where 1F1B holds {first} on the first stage and 1 on the last"
     if line.setting("use_distributed_optimizer"):
         parts.append("two shards of the optimizer's state in place of one")
-    if owns_steps(line.flags):
+    if line.flags.owns_steps:
         parts.append("the state before the last step")
     return "; ".join(parts)
 

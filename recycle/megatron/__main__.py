@@ -62,6 +62,7 @@ def main(arguments: list[str]) -> int:
     if release is not None:
         require_listed(release)
     rest, left_out = leave_out(rest)
+    words, _ = leave_out(others)
     for option in left_out:
         say_once(f"{option} is left out: {LEFT_OUT[option]}")
     # Torch warns whenever a wait for an alarm is over, which happens twice a second; it reads this when it is imported.
@@ -77,21 +78,21 @@ def main(arguments: list[str]) -> int:
         run_script(script, others)
         return 0
     protection.gather()
-    for warning in protection.risks(shards=SHARDS in rest):
+    for warning in protection.risks(shards=SHARDS in words):
         say_once(warning)
     if protection.hosted is not None:
         os.environ.update(protection.hosted.variables())
-    if ASYNC_SAVE in rest:
+    if ASYNC_SAVE in words:
         # A rank that dies while training goes on would take its part of the checkpoint along.
         say_once(f"{ASYNC_SAVE} is left out: checkpoints are written before training goes on")
-        rest = [each for each in rest if each != ASYNC_SAVE]
+        words = [each for each in words if each != ASYNC_SAVE]
     rank = int(os.environ["RANK"])
-    if rank == 0 and HALF in rest and WIDE_SUMS not in rest:
+    if rank == 0 and HALF in words and WIDE_SUMS not in words:
         say_once(
             f"{HALF}: after a death peers sum more micro-batches in two bytes, and may skip a step for an overflow "
             f"that there would not have been; {WIDE_SUMS} prevents that"
         )
-    status = protection.serve(rank, lambda given: run_script(script, rest, given), flags.restarts, asks)
+    status = protection.serve(rank, lambda given: run_script(script, words, given), asks)
     # Nothing is left to be done here, and what Python takes apart at its end keeps a busy host waiting for seconds.
     sys.stdout.flush()
     sys.stderr.flush()

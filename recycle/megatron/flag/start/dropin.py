@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from recycle.control.membership.view import Member
 from recycle.control.store.tcp_store import TorchStore
 from recycle.errors import UserError
-from recycle.megatron.flag.command.flags import REFUSED, owns_steps, read_flags
+from recycle.megatron.flag.command.flags import REFUSED, Flags
 from recycle.megatron.flag.command.planning import Make, Shape, Source
 from recycle.megatron.flag.command.refusals import not_kept, not_own, refusals, unsplit
 from recycle.megatron.flag.command.server_ranks import ServerRanks
@@ -32,7 +32,7 @@ from recycle.megatron.flag.run.recording import Recording, begin_recordings
 from recycle.megatron.flag.run.restarted_rank import RestartedRank
 from recycle.megatron.flag.run.schedule import PlanSchedule, ThisRank
 from recycle.megatron.flag.start.protection import Protection
-from recycle.megatron.flag.start.releases import leave_out_of_step_calls, parse_flags
+from recycle.megatron.flag.start.releases import leave_out_of_step_calls
 from recycle.megatron.flag.state.saving import save_by_the_living
 from recycle.megatron.flag.state.training_code import TrainingCode
 from recycle.megatron.flag.steps.shard_optimizers import keep_what_optimizers_are_made_of
@@ -73,10 +73,12 @@ class DropIn:
         self._arguments = arguments
         notes = notes_of(protection)
         # Once: a catalogue stays open.
-        source = cache(partial(plan_source, arguments, make))
-        self._plan = plan = share_plan(notes, arguments, source, protection.meeting.epoch if protection.meeting else 0)
+        source = cache(partial(plan_source, arguments, protection.flags, make))
+        least = protection.meeting.epoch if protection.meeting else 0
+        self._plan = plan = share_plan(notes, arguments, protection.flags, source, least)
         self._here = here = ThisRank.find(layout_of(arguments))
-        server, flags = here.server, read_flags(arguments)
+        server, self._flags = here.server, protection.flags
+        flags = self._flags
         epoch = int(notes.read("epoch"))
         self._recording = Recording.open(flags.record, plan, epoch, Member(server, protection.life), here.rank)
         self._data = ScriptData(server.pipeline, lambda: int(arguments.consumed_train_samples))
@@ -96,12 +98,12 @@ class DropIn:
             recording=self._recording,
             layout=here.layout,
             transport=transport_of(arguments.distributed_backend),
-            moments=moments_of(arguments),
+            moments=moments_of(arguments, flags),
             notes=notes.known,
             dead=flags.dead,
             means=arguments.sft,
         )
-        make_steps = self._make_stage_steps if owns_steps(flags) else self._make_vote
+        make_steps = self._make_stage_steps if flags.owns_steps else self._make_vote
         self._execution = ProtectedExecution(training, server, protection, groups, make_steps)
         self._schedule = PlanSchedule(
             plan,
@@ -132,7 +134,7 @@ class DropIn:
             ranks[:] = range(arguments.world_size) if arguments.rank in ranks else [-1]
         save = save_by_the_living(training.save_checkpoint, self._execution, self._arguments, self._ending.note_save)
         replace(training, "save_checkpoint", save)
-        if owns_steps(read_flags(self._arguments)):
+        if self._flags.owns_steps:
             self._take_over_steps(training)
 
     def leave(self) -> None:
@@ -191,14 +193,13 @@ class DropIn:
         self, execution: ProtectedExecution, stages: Sequence[MegatronStage], version: int
     ) -> StageSteps:
         (stage,) = stages
-        staggered = self._plan.mode.optimizer == "staggered"
-        return StageSteps(execution, stage, version, stepping_of(self._arguments, self._code, staggered))
+        return StageSteps(execution, stage, version, stepping_of(self._arguments, self._flags, self._code))
 
     def _make_vote(self, execution: ProtectedExecution, stages: Sequence[MegatronStage], version: int) -> Vote:
         from megatron.training import training
 
         arguments, optimizer = self._arguments, self._code.optimizer
-        repeats = read_flags(arguments).redundancy is not None
+        repeats = self._flags.redundancy is not None
         # Keepers' copies, and a norm of all parameters, are taken right after the step.
         overlaps = arguments.overlap_param_gather and not (repeats or arguments.log_params_norm)
         vote = Vote(execution, stages, version, optimizer, repeats=repeats, overlaps=overlaps)
@@ -240,7 +241,6 @@ def switch_on(make: Make, protection: Protection) -> Callable[[], None]:
         leaving.callback(drop_in.leave)
         return result
 
-    parse_flags()
     replace(training, "initialize_megatron", initialize_megatron)
     return leaving.close
 
@@ -279,12 +279,13 @@ def notes_of(protection: Protection) -> Notes:
     return Notes(protection.endpoint.board().notes, say, returns=protection.life > 0)
 
 
-def share_plan(notes: Notes, arguments: Any, source: Callable[[], Source], least: int) -> Plan:
+def share_plan(notes: Notes, arguments: Any, flags: Flags, source: Callable[[], Source], least: int) -> Plan:
     """Choose a plan and the number of the first view on the first rank, for all of them.
 
     Args:
         notes: what the first rank tells.
         arguments: Megatron's.
+        flags: recycle's.
         source: where plans come from; it raises UserError if nothing there can be used.
         least: the number that the first view has at least.
 
@@ -293,8 +294,8 @@ def share_plan(notes: Notes, arguments: Any, source: Callable[[], Source], least
     """
     if arguments.rank == 0 and not notes.returns:
         try:
-            plan = choose_plan(arguments, source)
-            epoch = max(least, begin_recordings(read_flags(arguments).record, plan))
+            plan = choose_plan(arguments, flags, source)
+            epoch = max(least, begin_recordings(flags.record, plan))
         except UserError as error:
             notes.tell("plan", b"")
             raise RunError(str(error)) from error
@@ -307,19 +308,18 @@ def share_plan(notes: Notes, arguments: Any, source: Callable[[], Source], least
     return decode_plan(content, "the first rank's plan")
 
 
-def choose_plan(arguments: Any, source: Callable[[], Source]) -> Plan:
+def choose_plan(arguments: Any, flags: Flags, source: Callable[[], Source]) -> Plan:
     """The plan of all servers, with which training begins by some arguments of Megatron's.
 
     Raises:
-        UserError: a setting prevents it, there is none, or the dead among the arguments are none of its servers.
+        UserError: a setting prevents it, there is none, or the dead among the flags are none of its servers.
     """
-    flags = read_flags(arguments)
 
     def settings(name: str) -> Any:
         return getattr(arguments, name, None)
 
-    own = not_own(settings, flags.exact) if owns_steps(flags) else ()
-    kept = () if flags.redundancy is None or owns_steps(flags) else not_kept(settings)
+    own = not_own(settings, flags.exact) if flags.owns_steps else ()
+    kept = () if flags.redundancy is None or flags.owns_steps else not_kept(settings)
     for problem in chain(refusals(settings, lacks_nccl()), own, kept):
         raise RunError(str(problem))
     found = source()
@@ -327,7 +327,7 @@ def choose_plan(arguments: Any, source: Callable[[], Source]) -> Plan:
     return found.plan(())
 
 
-def stepping_of(arguments: Any, code: TrainingCode, staggered: bool) -> Stepping:
+def stepping_of(arguments: Any, flags: Flags, code: TrainingCode) -> Stepping:
     """How stages step, by Megatron's arguments."""
 
     def looks(iterations: int) -> bool:
@@ -340,18 +340,18 @@ def stepping_of(arguments: Any, code: TrainingCode, staggered: bool) -> Stepping
 
     return Stepping(
         code.optimizer,
-        staggered,
+        flags.staggered,
         arguments.clip_grad or math.inf,
-        read_flags(arguments).exact,
+        flags.exact,
         looks,
         bool(arguments.check_for_nan_in_loss_and_grad),
-        repeats=read_flags(arguments).redundancy is not None,
+        repeats=flags.redundancy is not None,
     )
 
 
-def moments_of(arguments: Any) -> int | None:
+def moments_of(arguments: Any, flags: Flags) -> int | None:
     """How many the optimizer has of each parameter, where the state is kept in memory; None where it is not."""
-    if read_flags(arguments).redundancy is None:
+    if flags.redundancy is None:
         return None
     return 2 if arguments.optimizer == "adam" else int(arguments.sgd_momentum > 0)
 
@@ -361,7 +361,7 @@ def layout_of(arguments: Any) -> ServerRanks:
     return ServerRanks.of(lambda name: getattr(arguments, name, None))
 
 
-def plan_source(arguments: Any, make: Make) -> Source:
+def plan_source(arguments: Any, flags: Flags, make: Make) -> Source:
     """Where plans come from that some arguments of Megatron's ask for.
 
     Raises:
@@ -372,4 +372,4 @@ def plan_source(arguments: Any, make: Make) -> Source:
     virtual = arguments.virtual_pipeline_model_parallel_size or 1
     shape = Shape(pipelines, arguments.pipeline_model_parallel_size, micro_batches, virtual)
     fused = [str(each) for each in unsplit(lambda name: getattr(arguments, name, None))] + cannot_delay(arguments)
-    return Source(read_flags(arguments), shape, fused, make)
+    return Source(flags, shape, fused, make)

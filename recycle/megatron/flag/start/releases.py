@@ -1,28 +1,9 @@
 """What is replaced in another place in each release of Megatron, or in some releases only; the table says which."""
 
-from functools import wraps
-from typing import Any
-
-from recycle.megatron.flag.command.flags import add_flags
 from recycle.megatron.shared.patching import replace
 from recycle.megatron.shared.release import module_with
 
-PARSER, LENGTHS, NORMS = "parse_args", "consume_seqlen_stats_in_iteration", "MegatronOptimizer.has_grad_norm_group"
-
-
-def parse_flags() -> None:
-    """Have Megatron parse recycle's flags, whether its training code does that or the script before."""
-    parser = module_with(PARSER)
-    parse = parser.parse_args
-
-    @wraps(parse)
-    def parse_args(extra_args_provider: Any = None, *positional: Any, **keywords: Any) -> Any:
-        def add(given: Any) -> Any:
-            return add_flags(given if extra_args_provider is None else extra_args_provider(given))
-
-        return parse(add, *positional, **keywords)
-
-    replace(parser, PARSER, parse_args)
+LENGTHS, NORMS = "consume_seqlen_stats_in_iteration", "MegatronOptimizer.has_grad_norm_group"
 
 
 def leave_out_of_step_calls() -> None:
