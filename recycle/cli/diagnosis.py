@@ -10,7 +10,7 @@ from recycle.megatron.flag.command.command_line import RAMP_UP, CommandLine
 from recycle.megatron.flag.command.flags import STORE
 from recycle.megatron.flag.command.on_cpu import ON_CPU, settings_for_cpu
 from recycle.megatron.flag.command.option_table import Unread, find_unread
-from recycle.megatron.flag.command.refusals import Refusal, not_kept, not_own, refusals, unsplit
+from recycle.megatron.flag.command.refusals import Refusal, refused, unsplit
 from recycle.megatron.flag.command.server_ranks import (
     PIPELINES_LAST,
     hosts_of,
@@ -102,12 +102,6 @@ def diagnose(
         script: that is trained with; its options count if it can be read.
         launcher: the words before it.
     """
-    refused = list(refusals(line.setting))
-    if line.flags.owns_steps:
-        refused += not_own(line.setting, line.flags.exact)
-    elif line.flags.redundancy is not None:
-        refused += not_kept(line.setting)
-    refused += unfit(line.setting)
     unread = list(find_unread(line.arguments, release))
     ignored = [each for each in unread if each.word == RAMP_UP]
     if ignored:
@@ -119,7 +113,7 @@ def diagnose(
     exposed, torn = _lost_with_a_host(line, line.pipelines_last, per_host)
     return Diagnosis(
         line,
-        refused,
+        [*refused(line.setting, line.flags), *unfit(line.setting)],
         list(unsplit(line.setting)),
         [*unknown_to_torchrun(launcher), *(each for each in unread if each.word != RAMP_UP)],
         ignored,
@@ -162,12 +156,12 @@ def works(line: CommandLine) -> Iterator[str]:
         yield f"gradient clipping at {settings.clip_grad:g}"
     if line.growth:
         yield f"batches that grow from {line.growth[0]} to {line.growth[-1]} micro-batches per pipeline"
-    if line.flags.staggered:
+    if line.flags.stagger:
         yield "stages that step on their own"
     if line.flags.exact:
         yield "exact sums of gradients"
-    if line.flags.redundancy is not None:
-        yield f"the state in memory, {line.flags.redundancy}"
+    if line.flags.keep_in_memory is not None:
+        yield f"the state in memory, {line.flags.keep_in_memory}"
     if settings.hidden_dropout or settings.attention_dropout:
         yield "dropout, with other random numbers than stock: the same whatever is dead"
 

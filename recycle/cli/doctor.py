@@ -327,7 +327,7 @@ def untried_on_gpus(line: CommandLine, ranks_per_host: int) -> Iterator[str]:
         yield "virtual stages"
     if line.setting("use_distributed_optimizer"):
         yield "the distributed optimizer"
-    if line.flags.redundancy is not None:
+    if line.flags.keep_in_memory is not None:
         yield "the state in memory"
-    if line.flags.staggered or line.flags.exact:
+    if line.flags.stagger or line.flags.exact:
         yield "stages that are stepped by recycle"

@@ -53,7 +53,7 @@ class CommandLine(NamedTuple):
 
         Shards that hosts keep in memory come back, if another host than the lost one has them.
         """
-        kept = self.flags.redundancy
+        kept = self.flags.keep_in_memory
         return bool(self.setting("use_distributed_optimizer")) and (kept is None or kept.spare == 0)
 
     def option(self, name: str) -> str:

@@ -26,109 +26,100 @@ REFUSED = UserError.exit_status
 
 
 class Flags(NamedTuple):
-    """The values of recycle's flags.
+    """The values of recycle's flags, by their names on the command line.
 
     Attributes:
-        schedule: recycle's, where pipelines follow a plan; otherwise everything is Megatron's own.
+        pipeline_schedule: recycle's, where pipelines follow a plan; otherwise everything is Megatron's own.
         catalogue: plans made ahead of time; without one, a plan is made when training starts.
         dead: servers that leave before the first iteration; their micro-batches go to their peers.
         budget: seconds for making a plan.
-        staggered: whether each stage steps on its own; otherwise Megatron's optimizer steps all of them together.
+        stagger: whether each stage steps on its own; otherwise Megatron's optimizer steps all of them together.
         exact: whether sums of gradients have the same bits whichever servers live.
         store: where servers agree on which servers live in etcd; None for the store with which they were started.
         restarts: how often within an hour the server of a crashed worker is started again.
         record: the folder in which the run is recorded; None if it is not.
-        redundancy: how the state is kept in the memory of hosts; None if it is not.
-        resumes: whether training goes on from what is left there of a start whose servers are all dead.
+        keep_in_memory: how the state is kept in the memory of hosts; None if it is not.
+        resume: whether training goes on from what is left there of a start whose servers are all dead.
         token_file: with the secret that all hosts share; None where the environment or the host has it.
-        trusts_network: whether several hosts may do without one.
+        trust_network: whether several hosts may do without one.
     """
 
-    schedule: str
+    pipeline_schedule: str
     catalogue: Path | None
     dead: tuple[Server, ...]
     budget: float
-    staggered: bool = False
-    exact: bool = False
-    store: str | None = None
-    restarts: int = RESTARTS
-    record: Path | None = None
-    redundancy: Redundancy | None = None
-    resumes: bool = False
-    token_file: Path | None = None
-    trusts_network: bool = False
+    stagger: bool
+    exact: bool
+    store: str | None
+    restarts: int
+    record: Path | None
+    keep_in_memory: Redundancy | None
+    resume: bool
+    token_file: Path | None
+    trust_network: bool
 
     @property
     def on(self) -> bool:
         """Whether pipelines follow a plan."""
-        return self.schedule == RECYCLE
+        return self.pipeline_schedule == RECYCLE
 
     @property
     def owns_steps(self) -> bool:
         """Whether stages are stepped by recycle, and not by Megatron's training code."""
-        return self.staggered or self.exact
+        return self.stagger or self.exact
 
 
 def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add recycle's flags to a parser, which then gives what ``Flags`` has, by its names."""
+    """Add recycle's flags to a parser."""
     add = parser.add_argument
     add(
         "--pipeline-schedule",
-        dest="schedule",
         choices=[STOCK, RECYCLE],
         default=STOCK,
         help="stock: Megatron's own schedules. recycle: pipelines follow a plan that routes around dead servers.",
     )
-    add("--recycle-catalogue", dest="catalogue", type=Path, help="Plans made with recycle catalogue.")
+    add("--recycle-catalogue", type=Path, help="Plans made with recycle catalogue.")
     add(
         DEAD,
-        dest="dead",
         type=_typed(_servers),
         default=(),
         help="Servers that leave before the first iteration; their peers do their work: W1_2,W0_3.",
     )
     add(
         "--recycle-budget",
-        dest="budget",
         type=_typed(parse_duration),
         default="5s",
         help="Time for making a plan: 500ms, 5s, 1m.",
     )
     add(
         "--recycle-stagger",
-        dest="staggered",
         action="store_true",
         help="Each stage steps on its own, without waiting for the norm of the others.",
     )
     add(
         "--recycle-exact",
-        dest="exact",
         action="store_true",
         help="Failures change no bit of what is trained; costs time and memory.",
     )
     add(
         STORE,
-        dest="store",
         help="Where servers agree on the live ones, so that any host may be lost: etcd://HOST:PORT,HOST:PORT,.... "
         f"{VARIABLE} in the environment says the same, and no list of processes shows it.",
     )
     add(
         "--recycle-restarts",
-        dest="restarts",
         type=_typed(parse_whole),
         default=RESTARTS,
         help="How often within an hour the server of a crashed worker is started again.",
     )
     add(
         RECORD,
-        dest="record",
         type=Path,
         metavar="FOLDER",
         help="Where servers write what they do, for recycle watch and show; on several hosts they share it.",
     )
     add(
         KEEP,
-        dest="redundancy",
         type=_typed(Redundancy.parse),
         default=OFF,
         metavar="copies=N|parity=K+M|off",
@@ -137,13 +128,11 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     )
     add(
         RESUME,
-        dest="resumes",
         action="store_true",
         help=f"Where all servers died: go on from the state in the memory of hosts, with the same {RECORD}.",
     )
     add(
         TOKEN,
-        dest="token_file",
         type=Path,
         metavar="FILE",
         help="With the secret of a run on several hosts, the same on all; "
@@ -151,7 +140,6 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     )
     add(
         TRUST,
-        dest="trusts_network",
         action="store_true",
         help="Several hosts without a secret: what reaches one of them can read the state, write files, end the run.",
     )
@@ -182,11 +170,11 @@ def find_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     values, rest = parse_known(add_flags(parser), arguments)
-    flags = Flags(**vars(values))
+    flags = Flags(**{name.removeprefix("recycle_"): value for name, value in vars(values).items()})
     flags = flags._replace(store=flags.store or os.environ.get(VARIABLE))
     if flags.store:
         EtcdCluster.parse(flags.store)
-    if flags.resumes and (flags.redundancy is None or flags.record is None):
+    if flags.resume and (flags.keep_in_memory is None or flags.record is None):
         raise UserError(f"{RESUME}: it takes the {KEEP} and the {RECORD} of the start that it goes on from")
     return flags, rest
 

@@ -7,6 +7,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from recycle.megatron.flag.command.flags import Flags
+
 Settings = Callable[[str], Any]
 """A setting's value by its name in Megatron's arguments or configuration; None where there is no such setting."""
 
@@ -338,6 +340,22 @@ def ruled_settings() -> Collection[str]:
     return dict.fromkeys(name for rule in chain(of_any, of_some) for name in rule.names)
 
 
+def refused(settings: Settings, flags: Flags, lacks_nccl: str = "") -> Iterator[Refusal]:
+    """What has to be changed before a job can run by a plan; nothing if all is well.
+
+    Args:
+        settings: Megatron's.
+        flags: recycle's.
+        lacks_nccl: why NCCL cannot carry anything; empty if it can.
+    """
+    yield from refusals(settings, lacks_nccl)
+    if flags.owns_steps:
+        yield from not_own(settings, flags.exact)
+    elif flags.keep_in_memory is not None:
+        # The state cannot be kept where steps are Megatron's own.
+        yield from _broken(NOT_KEPT, settings)
+
+
 def not_own(settings: Settings, exact: bool) -> Iterator[Refusal]:
     """Why stages cannot be stepped by recycle, staggered or with exact sums; nothing if they can.
 
@@ -348,15 +366,6 @@ def not_own(settings: Settings, exact: bool) -> Iterator[Refusal]:
     yield from _broken(NOT_OWN, settings)
     if exact and settings("save") is not None:
         yield from _broken(EXACT_CHECKPOINTS, settings)
-
-
-def not_kept(settings: Settings) -> Iterator[Refusal]:
-    """Why the state cannot be kept in memory where steps are Megatron's; nothing if it can.
-
-    Args:
-        settings: Megatron's.
-    """
-    yield from _broken(NOT_KEPT, settings)
 
 
 def refusals(settings: Settings, lacks_nccl: str = "") -> Iterator[Refusal]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import cache, partial, wraps
-from itertools import chain
 from typing import Any
 
 from torch.distributed import HashStore, Store
@@ -18,7 +17,7 @@ from recycle.control.store.tcp_store import TorchStore
 from recycle.errors import UserError
 from recycle.megatron.flag.command.flags import REFUSED, Flags
 from recycle.megatron.flag.command.planning import Make, Shape, Source
-from recycle.megatron.flag.command.refusals import not_kept, not_own, refusals, unsplit
+from recycle.megatron.flag.command.refusals import refused, unsplit
 from recycle.megatron.flag.command.server_ranks import ServerRanks
 from recycle.megatron.flag.data.other_data import OtherData
 from recycle.megatron.flag.data.script_data import ScriptData
@@ -199,7 +198,7 @@ class DropIn:
         from megatron.training import training
 
         arguments, optimizer = self._arguments, self._code.optimizer
-        repeats = self._flags.redundancy is not None
+        repeats = self._flags.keep_in_memory is not None
         # Keepers' copies, and a norm of all parameters, are taken right after the step.
         overlaps = arguments.overlap_param_gather and not (repeats or arguments.log_params_norm)
         vote = Vote(execution, stages, version, optimizer, repeats=repeats, overlaps=overlaps)
@@ -314,13 +313,7 @@ def choose_plan(arguments: Any, flags: Flags, source: Callable[[], Source]) -> P
     Raises:
         UserError: a setting prevents it, there is none, or the dead among the flags are none of its servers.
     """
-
-    def settings(name: str) -> Any:
-        return getattr(arguments, name, None)
-
-    own = not_own(settings, flags.exact) if flags.owns_steps else ()
-    kept = () if flags.redundancy is None or flags.owns_steps else not_kept(settings)
-    for problem in chain(refusals(settings, lacks_nccl()), own, kept):
+    for problem in refused(lambda name: getattr(arguments, name, None), flags, lacks_nccl()):
         raise RunError(str(problem))
     found = source()
     found.job.dead_servers(flags.dead).require_peers()
@@ -340,18 +333,18 @@ def stepping_of(arguments: Any, flags: Flags, code: TrainingCode) -> Stepping:
 
     return Stepping(
         code.optimizer,
-        flags.staggered,
+        flags.stagger,
         arguments.clip_grad or math.inf,
         flags.exact,
         looks,
         bool(arguments.check_for_nan_in_loss_and_grad),
-        repeats=flags.redundancy is not None,
+        repeats=flags.keep_in_memory is not None,
     )
 
 
 def moments_of(arguments: Any, flags: Flags) -> int | None:
     """How many the optimizer has of each parameter, where the state is kept in memory; None where it is not."""
-    if flags.redundancy is None:
+    if flags.keep_in_memory is None:
         return None
     return 2 if arguments.optimizer == "adam" else int(arguments.sgd_momentum > 0)
 

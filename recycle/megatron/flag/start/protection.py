@@ -89,7 +89,7 @@ class Protection(NamedTuple):
     @property
     def resumes(self) -> bool:
         """Whether training goes on from what an earlier start has left in memory, with this life among the first."""
-        return self.flags.resumes and self.life == 0
+        return self.flags.resume and self.life == 0
 
     def place(self, rank: int) -> tuple[Server, ServerRank]:
         """Which server a rank belongs to, and which of its ranks it is."""
@@ -273,7 +273,7 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
             if start.rank > 0:
                 keys.enter_context(held(flags.record, begins=False))
                 hosted = None if start.served else HostedStore(start, say)
-            redundancy = flags.redundancy
+            redundancy = flags.keep_in_memory
             keeping = None if redundancy is None else KeeperPart(flags, redundancy, meeting, endpoint.token, words)
         servers, ranks = servers_of(line.shape, line.pipelines_last), line.server_ranks
         remedy = spread_over_hosts(line.shape, ranks, line.pipelines_last)
@@ -300,7 +300,7 @@ def held(folder: Path | None, *, begins: bool) -> AbstractContextManager[None]:
 def _secret(flags: Flags, start: Start, environment: Mapping[str, str]) -> str:
     """What the user gives, or all processes of one host find there; empty if the user trusts all on their network."""
     secret = given_secret(flags.token_file, environment) or (secret_of_host() if start.is_on_one_host else "")
-    if secret or flags.trusts_network:
+    if secret or flags.trust_network:
         return secret
     raise RunError(
         f"several hosts need a secret that no stranger has: give all the same file with {TOKEN} or {TOKEN_FILE}, as "
