@@ -22,7 +22,7 @@ from recycle.megatron.flag.state.rejoin_state import RejoinState
 from recycle.megatron.flag.state.saving import SAVE
 from recycle.megatron.flag.state.training_code import TrainingCode
 from recycle.megatron.flag.steps.gradients import SameParameters
-from recycle.megatron.flag.steps.loss_table import LossTable, StageLosses
+from recycle.megatron.flag.steps.loss_table import LossTable
 from recycle.megatron.flag.steps.steps import Steps
 from recycle.megatron.flag.world.call_results import tell_all
 from recycle.megatron.flag.world.collectives import Collectives, hand_over, several
@@ -91,13 +91,12 @@ class ProtectedExecution:
 
     Args:
         training: what is trained.
-        server: which server this is.
-        protection: what it needs to survive the death of others.
+        protection: what this server needs to survive the death of others.
         groups: all process groups of this rank.
         make_steps: from this, the stages, and the number of iterations that are done.
 
     Attributes:
-        server: see above.
+        server: which this is.
         job: for its shape.
         recorder: what was executed.
         same_parameters: those of them with which it sums gradients.
@@ -108,13 +107,11 @@ class ProtectedExecution:
     def __init__(
         self,
         training: ProtectedTraining,
-        server: Server,
         protection: Protection,
         groups: Sequence[ReplaceableGroup],
         make_steps: Callable[["ProtectedExecution", Sequence[MegatronStage], int], Steps],
     ) -> None:
-        place, self._rank = protection.place(torch.distributed.get_rank())
-        assert place == server, f"this rank is one of {server}, not of {place}"
+        server, self._rank = protection.place(torch.distributed.get_rank())
         self.server = server
         self.job: Job = training.plan.job
         self.recorder = Recorder(server, clock=DeviceClock())
@@ -338,9 +335,10 @@ class ProtectedExecution:
         assert self._network is not None
         return self._network
 
-    def stage_losses(self, network: Network) -> StageLosses | None:
+    @property
+    def losses(self) -> LossTable | None:
         """What was reported here, which peers exchange; None on a server that is not of the last stage."""
-        return StageLosses(self._losses, self._stages[-1], network) if self._is_last else None
+        return self._losses if self._is_last else None
 
     def share_losses(self, network: Network) -> None:
         """Put what was reported here together with what was reported elsewhere; all servers come here.

@@ -3,13 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-import torch
-from megatron.core import parallel_state
 from megatron.core.utils import get_model_config
 
-from recycle.control.membership.view import ServerRank
 from recycle.job import Server
-from recycle.megatron.flag.command.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.flag.data.script_data import ScriptData
 from recycle.megatron.flag.device.requirements import each_of, iterator_of, require_micro_batches, require_supported
 from recycle.megatron.flag.run.protected import ProtectedExecution
@@ -134,35 +130,3 @@ class PlanSchedule:
             )
             for chunk, model in zip(job.chunks[self._server.stage], models, strict=True)
         ]
-
-
-class ThisRank(NamedTuple):
-    """Where this rank is, by Megatron's groups.
-
-    Attributes:
-        server: to which it belongs.
-        rank: which of the server's it is.
-        layout: how the ranks of a server divide its work.
-    """
-
-    server: Server
-    rank: ServerRank
-    layout: ServerRanks
-
-    @property
-    def pipeline(self) -> int:
-        """In which of the pipelines through its server it is."""
-        return self.layout.pipeline(self.rank.number)
-
-    @classmethod
-    def find(cls, layout: ServerRanks = ONE_RANK) -> Self:
-        """This rank.
-
-        Args:
-            layout: how the ranks of a server divide its work.
-        """
-        _, rank = layout.place(torch.distributed.get_rank())
-        home, pipeline = divmod(parallel_state.get_data_parallel_rank(), layout.pipelines)
-        here = cls(Server(home, parallel_state.get_pipeline_model_parallel_rank()), rank, layout)
-        assert pipeline == here.pipeline, f"{rank} is in pipeline {pipeline} of its server"
-        return here

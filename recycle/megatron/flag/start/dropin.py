@@ -9,12 +9,14 @@ from datetime import timedelta
 from functools import cache, partial, wraps
 from typing import Any
 
+from megatron.core import parallel_state
 from torch.distributed import HashStore, Store
 from torch.utils.data import DataLoader
 
 from recycle.control.membership.view import Member
 from recycle.control.store.tcp_store import TorchStore
 from recycle.errors import UserError
+from recycle.job import Server
 from recycle.megatron.flag.command.flags import REFUSED, Flags
 from recycle.megatron.flag.command.planning import Make, Shape, Source
 from recycle.megatron.flag.command.refusals import refused, unsplit
@@ -29,7 +31,7 @@ from recycle.megatron.flag.run.notes import PATIENCE, Notes
 from recycle.megatron.flag.run.protected import ProtectedExecution, ProtectedTraining
 from recycle.megatron.flag.run.recording import Recording, begin_recordings
 from recycle.megatron.flag.run.restarted_rank import RestartedRank
-from recycle.megatron.flag.run.schedule import PlanSchedule, ThisRank
+from recycle.megatron.flag.run.schedule import PlanSchedule
 from recycle.megatron.flag.start.protection import Protection
 from recycle.megatron.flag.start.releases import leave_out_of_step_calls
 from recycle.megatron.flag.state.saving import save_by_the_living
@@ -75,11 +77,14 @@ class DropIn:
         source = cache(partial(plan_source, arguments, protection.flags, make))
         least = protection.meeting.epoch if protection.meeting else 0
         self._plan = plan = share_plan(notes, arguments, protection.flags, source, least)
-        self._here = here = ThisRank.find(layout_of(arguments))
-        server, self._flags = here.server, protection.flags
-        flags = self._flags
+        self._flags = flags = protection.flags
+        server, rank = protection.place(arguments.rank)
+        self._layout = layout = layout_of(arguments)
+        # Pipelines through one server have the same micro-batches in the plan, and dropout of their own.
+        self._pipeline = pipeline = layout.pipeline(rank.number)
+        require_place(server, pipeline, layout)
         epoch = int(notes.read("epoch"))
-        self._recording = Recording.open(flags.record, plan, epoch, Member(server, protection.life), here.rank)
+        self._recording = Recording.open(flags.record, plan, epoch, Member(server, protection.life), rank)
         self._data = ScriptData(server.pipeline, lambda: int(arguments.consumed_train_samples))
         self._ending = Ending(arguments)
         self._code = TrainingCode(arguments, self._data, num_floating_point_operations)
@@ -95,7 +100,7 @@ class DropIn:
             ending=self._ending,
             epoch=epoch,
             recording=self._recording,
-            layout=here.layout,
+            layout=layout,
             transport=transport_of(arguments.distributed_backend),
             moments=moments_of(arguments, flags),
             notes=notes.known,
@@ -103,14 +108,13 @@ class DropIn:
             means=arguments.sft,
         )
         make_steps = self._make_stage_steps if flags.owns_steps else self._make_vote
-        self._execution = ProtectedExecution(training, server, protection, groups, make_steps)
+        self._execution = ProtectedExecution(training, protection, groups, make_steps)
         self._schedule = PlanSchedule(
             plan,
             server,
             self._data,
             steps=lambda: int(arguments.curr_iteration),
-            # Pipelines through one server have the same micro-batches in the plan, and dropout of their own.
-            seed=arguments.seed + here.pipeline,
+            seed=arguments.seed + pipeline,
             execution=self._execution,
         )
 
@@ -169,7 +173,7 @@ class DropIn:
         replace(training, "build_train_valid_test_data_iterators", build_train_valid_test_data_iterators)
 
     def _other_data(self, loader: DataLoader[Any], first: int) -> OtherData:
-        through, mine = self._here.layout.pipelines, self._here.pipeline
+        through, mine = self._layout.pipelines, self._pipeline
         return OtherData(
             loader,
             self._plan.job.pipelines * through,
@@ -352,6 +356,19 @@ def moments_of(arguments: Any, flags: Flags) -> int | None:
 def layout_of(arguments: Any) -> ServerRanks:
     """How the ranks of a server divide its work, by Megatron's arguments."""
     return ServerRanks.of(lambda name: getattr(arguments, name, None))
+
+
+def require_place(server: Server, pipeline: int, layout: ServerRanks) -> None:
+    """Check that this rank is where Megatron's groups have it.
+
+    Args:
+        server: to which it belongs by the command line.
+        pipeline: which of those through its server it is in.
+        layout: how the ranks of a server divide its work.
+    """
+    number = parallel_state.get_data_parallel_rank()
+    found = number, parallel_state.get_pipeline_model_parallel_rank()
+    assert found == (server.pipeline * layout.pipelines + pipeline, server.stage), f"{server} is at {found}"
 
 
 def plan_source(arguments: Any, flags: Flags, make: Make) -> Source:

@@ -16,17 +16,15 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
-from recycle.job import Job, Server
-from recycle.megatron.flag.state.saving import Living
-from recycle.megatron.flag.steps.gradients import SameParameters, sum_over
+from recycle.megatron.flag.run.protected import ProtectedExecution
+from recycle.megatron.flag.steps.gradients import sum_over
 from recycle.megatron.flag.steps.parameter_gathers import ParameterGathers
 from recycle.megatron.flag.steps.shard_optimizers import ROUND, ShardOptimizers, find_distributed
-from recycle.megatron.flag.world.collectives import Collectives
 from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.keep.layout import below
@@ -40,29 +38,6 @@ STEP, NORM = "step", "norm"
 VALUE = "value/"
 SHARDING = "distrib_optim_sharding_type"
 """How Megatron's metadata call the way in which a distributed optimizer is written."""
-
-
-class Connected(Living, Protocol):
-    """What can be done together with whichever servers live, over a network.
-
-    Attributes:
-        server: which this is.
-        job: for its shape.
-        collectives: what all servers do together.
-        same_parameters: the ranks of the server that have the same.
-    """
-
-    server: Server
-    job: Job
-    collectives: Collectives
-    same_parameters: SameParameters
-
-    @property
-    def network(self) -> Network:
-        """Of the present view."""
-
-    def recover(self, error: ViewBroken) -> None:
-        """Enter the next view, and get as far there as the training code believes that this server is."""
 
 
 class ShardedOptimizer:
@@ -81,7 +56,7 @@ class ShardedOptimizer:
 
     layers: ClassVar[Sequence[int]] = ()
 
-    def __init__(self, execution: Connected, model: Any, optimizer: Any, *, overlaps: bool) -> None:
+    def __init__(self, execution: ProtectedExecution, model: Any, optimizer: Any, *, overlaps: bool) -> None:
         self.count = execution.job.pipelines
         self._execution = execution
         self._model = model

@@ -91,9 +91,8 @@ class Vote:
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """See Steps."""
         execution, self._begins = self._execution, True
-        losses = execution.stage_losses(network)
         shares = None if self.shards is None else self.shards.shares(network)
-        update = LiveGradients(self._stages, network, plan.job, execution.same_parameters, losses, shares)
+        update = LiveGradients(self._stages, network, plan.job, execution.same_parameters, execution.losses, shares)
         if self.shards is not None:
             self.shards.connect(network)
         recorder, early = execution.recorder, update.early_sums
