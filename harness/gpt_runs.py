@@ -20,8 +20,7 @@ from harness.examples import paper_job
 from harness.ranks import results_of
 from recycle.control.membership.view import ServerRank, View
 from recycle.job import Job, Server
-from recycle.megatron.flag.data.other_data import OtherData
-from recycle.megatron.flag.data.script_data import ScriptData
+from recycle.megatron.flag.data.script_data import OtherData, ScriptData
 from recycle.megatron.flag.run.protected import ProtectedExecution
 from recycle.megatron.flag.run.schedule import PlanSchedule
 from recycle.megatron.flag.steps.gradients import LiveGradients

@@ -27,7 +27,7 @@ from recycle.megatron.flag.command.command_line import read_command_line
 from recycle.megatron.flag.command.option_table import LEFT_OUT, options_of
 from recycle.megatron.flag.command.refusals import read_only
 from recycle.megatron.gpt.model import transformer_config
-from recycle.megatron.shared.hooks import RELEASES
+from recycle.megatron.shared.release import RELEASES
 from recycle.runtime.model_keys import ModelKeys
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,7 +10,7 @@ import torch
 from harness.examples import QUICK, paper_job
 from recycle.megatron.flag.command.option_table import megatron_parser
 from recycle.megatron.flag.command.refusals import refusals, unsplit
-from recycle.megatron.flag.device.requirements import require_supported
+from recycle.megatron.flag.run.schedule import require_supported
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.runtime.errors import RunError

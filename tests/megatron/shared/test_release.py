@@ -10,8 +10,8 @@ from megatron import core
 
 from harness.flag_runs import missing, needs_training
 from recycle.megatron.flag.command.option_table import known_releases
-from recycle.megatron.shared.hooks import RELEASES
 from recycle.megatron.shared.release import (
+    RELEASES,
     find_release,
     module_with,
     parameters_of,

@@ -26,9 +26,8 @@ from recycle.megatron.flag.steps.loss_table import LossTable
 from recycle.megatron.flag.steps.steps import Steps
 from recycle.megatron.flag.world.call_results import tell_all
 from recycle.megatron.flag.world.collectives import Collectives, hand_over, several
-from recycle.megatron.flag.world.live_world import only_the_living
 from recycle.megatron.flag.world.progress import IterationProgress
-from recycle.megatron.flag.world.roles import Roles
+from recycle.megatron.flag.world.roles import Roles, only_the_living
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan

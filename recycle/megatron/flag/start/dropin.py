@@ -21,11 +21,9 @@ from recycle.megatron.flag.command.flags import REFUSED, Flags
 from recycle.megatron.flag.command.planning import Make, Shape, Source
 from recycle.megatron.flag.command.refusals import refused, unsplit
 from recycle.megatron.flag.command.server_ranks import ServerRanks
-from recycle.megatron.flag.data.other_data import OtherData
-from recycle.megatron.flag.data.script_data import ScriptData
-from recycle.megatron.flag.device.accelerator import keep_groups_on_host, lacks_nccl, transport_of
+from recycle.megatron.flag.data.script_data import OtherData, ScriptData
+from recycle.megatron.flag.device.accelerator import cannot_delay, keep_groups_on_host, lacks_nccl, transport_of
 from recycle.megatron.flag.device.torch_optimizers import take_torch_optimizers
-from recycle.megatron.flag.device.transformer_engine import cannot_delay
 from recycle.megatron.flag.run.ending import Ending
 from recycle.megatron.flag.run.notes import PATIENCE, Notes
 from recycle.megatron.flag.run.protected import ProtectedExecution, ProtectedTraining
@@ -38,8 +36,7 @@ from recycle.megatron.flag.state.saving import save_by_the_living
 from recycle.megatron.flag.state.training_code import TrainingCode
 from recycle.megatron.flag.steps.shard_optimizers import keep_what_optimizers_are_made_of
 from recycle.megatron.flag.steps.stage_steps import StageSteps, Stepping
-from recycle.megatron.flag.steps.step_outcome import StepOutcome, as_told
-from recycle.megatron.flag.steps.vote import Vote
+from recycle.megatron.flag.steps.vote import StepOutcome, Vote, as_told
 from recycle.megatron.flag.world.stub_groups import make_stub_groups, meet_own_ranks
 from recycle.megatron.shared.patching import replace
 from recycle.megatron.shared.rank_collectives import RankCollectives
