@@ -114,7 +114,7 @@ def failure_costs(line: CommandLine, ranks_per_host: int, source: Source, whole:
         rerouted.append(FailureCost(stage, plan.period, whole.period / plan.period, plan.throughput))
     every = line.setting("save_interval") if line.setting("save") is not None else None
     restart = Restart(
-        None if every is None else every / 2,
+        every / 2 if every else None,
         min(each.varuna_restart for each in MEASURED),
         max(each.varuna_restart for each in MEASURED),
     )
