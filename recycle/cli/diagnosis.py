@@ -1,6 +1,6 @@
 """What ``recycle doctor`` finds out about a Megatron job: whether it runs, and which deaths it survives."""
 
-import ast
+import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -190,41 +190,21 @@ def survival(diagnosis: Diagnosis) -> str:
     return text if line.flags.store is not None else f"{text} but for the first host, {_HAS_STORE}"
 
 
-def added_options(script: Path) -> frozenset[str]:
-    """The options that are named in a script, beside it, or in what it imports from there.
-
-    What cannot be read, or is no Python, adds none.
-    """
+def added_options(script: Path) -> set[str]:
+    """The options that are named in a script, beside it, or in what it imports from there; none in what has no text."""
     folder = script.parent
     files = {script, *(folder.glob("*.py") if script.is_file() else ())}
-    files |= {path for module in _imported(script) for path in _files_of(folder, module)}
-    return frozenset(option for path in files for option in _options(path))
+    for module in re.findall(r"^\s*(?:from|import)\s+([\w.]+)", _text(script), re.MULTILINE):
+        place = folder.joinpath(*module.split("."))
+        files |= {place.with_suffix(".py"), place / "__init__.py"}
+    return {option for path in files for option in re.findall(r"""["'](--[^"']+)["']""", _text(path))}
 
 
-def _options(path: Path) -> Iterator[str]:
-    for node in ast.walk(_parsed(path)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("--"):
-            yield node.value
-
-
-def _imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(_parsed(path)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-        elif isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
-
-
-def _files_of(folder: Path, module: str) -> tuple[Path, Path]:
-    place = folder.joinpath(*module.split("."))
-    return place.with_suffix(".py"), place / "__init__.py"
-
-
-def _parsed(path: Path) -> ast.Module:
+def _text(path: Path) -> str:
     try:
-        return ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return ast.Module([], [])
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def split_at_script(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
