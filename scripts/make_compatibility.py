@@ -432,11 +432,6 @@ def option(name: str) -> str:
     return next(iter(options_of(name)), "")
 
 
-def option_names() -> set[str]:
-    """The settings that any rule is about, by their names in Megatron."""
-    return {*refusals.ruled_settings(), *(name for name, _, _ in refusals.AS_ANOTHER)}
-
-
 def values_text(values: tuple[Any, ...]) -> str:
     """Which values of a setting are accepted, in words."""
     if not values or values == ([],) or values[0] is False:
