@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from recycle.errors import UserError
+from recycle.megatron.flag.command.option_table import VIRTUAL
 from recycle.megatron.flag.command.refusals import Advice, Refusal, Settings
 from recycle.wording import plural
 
@@ -26,11 +27,6 @@ AT_LEAST_ONE = (
 )
 """Settings that are none, or above zero."""
 
-VIRTUAL = (
-    "num_layers_per_virtual_pipeline_stage",
-    "num_virtual_stages_per_pipeline_rank",
-    "pipeline_model_parallel_layout",
-)
 ENDS = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
 COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 
@@ -62,6 +58,8 @@ def unfit(of: Settings) -> Iterator[Refusal]:
     yield from _heads(of)
     yield from _sequences(of)
     yield from _experts(of)
+    if of("rampup_batch_size") is not None and of("train_iters") is not None:
+        yield _refuse(of, "rampup_batch_size", "Megatron counts samples where batches grow", "give --train-samples")
 
 
 def _refuse(of: Settings, name: str, reason: str, remedy: str) -> Refusal:

@@ -11,7 +11,7 @@ import torch
 from recycle.control.host.agent import STOPPED
 from recycle.control.membership.messages import Opening
 from recycle.control.membership.view import Member, View
-from recycle.job import Job, Server
+from recycle.job import Job
 from recycle.megatron.flag.command.flags import DEAD
 from recycle.megatron.flag.command.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.flag.run.ending import Ending
@@ -65,7 +65,6 @@ class ProtectedTraining(NamedTuple):
         transport: what carries the tensors of its stages.
         moments: how many the optimizer has of each parameter, where the state is kept in memory; None where it is not.
         notes: what the first rank has told all others, by name.
-        dead: servers that leave before the first iteration.
         means: whether evaluations take the mean of each server's losses.
     """
 
@@ -81,7 +80,6 @@ class ProtectedTraining(NamedTuple):
     transport: TransportKind = "gloo"
     moments: int | None = None
     notes: Mapping[str, bytes] = MappingProxyType({})
-    dead: Sequence[Server] = ()
     means: bool = False
 
 
@@ -207,7 +205,7 @@ class ProtectedExecution:
         if not self._protection.life:
             # One after the other, so that each shard keeps a holder. Others may have let one go before this server was
             # in a view with it.
-            for server in (each for each in training.dead if each in self.network.view.servers):
+            for server in (each for each in self._protection.flags.dead if each in self.network.view.servers):
                 self._pause(partial(self._survivor.go_on_without, server, DEAD))
         self.collectives.advance(steps.versions.newest)
         training.code.begin()

@@ -113,7 +113,7 @@ class PlanSchedule:
         job = self._plan.job
         models = each_of(call.model)
         config = get_model_config(models[0])
-        require_supported(models, config, self._plan)
+        require_supported(models, config)
         take_overlaps_over(models)
         parts = config.tensor_model_parallel_size if config.sequence_parallel else 1
         parts *= config.context_parallel_size
@@ -132,13 +132,12 @@ class PlanSchedule:
         ]
 
 
-def require_supported(models: Sequence[Any], config: Any, plan: Plan) -> None:
+def require_supported(models: Sequence[Any], config: Any) -> None:
     """Refuse a set-up that a plan cannot run.
 
     Args:
         models: the chunks of this rank as Megatron's training code passes them, wrapped in DDP or not.
         config: its configuration.
-        plan: what is to be run.
 
     Raises:
         RunError: a setting has to be changed; the message says which and how.
@@ -150,16 +149,6 @@ def require_supported(models: Sequence[Any], config: Any, plan: Plan) -> None:
 
     for problem in refusals(setting):
         raise RunError(str(problem))
-    if config.pipeline_model_parallel_size != plan.job.depth:
-        raise RunError(
-            f"pipeline_model_parallel_size is {config.pipeline_model_parallel_size}, and the plan has "
-            f"{plan.job.depth} stages: make a plan for this job"
-        )
-    held = len(plan.job.stages) // plan.job.depth
-    if len(models) != held:
-        raise RunError(
-            f"model: it comes in {len(models)} chunks, and the plan has {held} per server: plan for this job"
-        )
 
 
 def require_micro_batches(number: int, plan: Plan, forward_only: bool) -> None:

@@ -31,7 +31,6 @@ from recycle.megatron.flag.run.recording import Recording, begin_recordings
 from recycle.megatron.flag.run.restarted_rank import RestartedRank
 from recycle.megatron.flag.run.schedule import PlanSchedule
 from recycle.megatron.flag.start.protection import Protection
-from recycle.megatron.flag.start.releases import leave_out_of_step_calls
 from recycle.megatron.flag.state.saving import save_by_the_living
 from recycle.megatron.flag.state.training_code import TrainingCode
 from recycle.megatron.flag.steps.shard_optimizers import keep_what_optimizers_are_made_of
@@ -40,7 +39,7 @@ from recycle.megatron.flag.steps.vote import StepOutcome, Vote, as_told
 from recycle.megatron.flag.world.stub_groups import make_stub_groups, meet_own_ranks
 from recycle.megatron.shared.patching import replace
 from recycle.megatron.shared.rank_collectives import RankCollectives
-from recycle.megatron.shared.release import require_known_release
+from recycle.megatron.shared.release import module_with, require_known_release
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.plan import Plan
@@ -50,6 +49,9 @@ from recycle.runtime.net.meeting_store import MeetingStore
 from recycle.runtime.net.process_groups import ReplaceableGroup, make_replaceable_groups
 from recycle.runtime.recover.plans import Plans
 from recycle.saying import say
+
+LENGTHS, NORMS = "consume_seqlen_stats_in_iteration", "MegatronOptimizer.has_grad_norm_group"
+"""Functions that some releases have; the table says where."""
 
 
 class DropIn:
@@ -101,7 +103,6 @@ class DropIn:
             transport=transport_of(arguments.distributed_backend),
             moments=moments_of(arguments, flags),
             notes=notes.known,
-            dead=flags.dead,
             means=arguments.sft,
         )
         make_steps = self._make_stage_steps if flags.owns_steps else self._make_vote
@@ -380,3 +381,16 @@ def plan_source(arguments: Any, flags: Flags, make: Make) -> Source:
     shape = Shape(pipelines, arguments.pipeline_model_parallel_size, micro_batches, virtual)
     fused = [str(each) for each in unsplit(lambda name: getattr(arguments, name, None))] + cannot_delay(arguments)
     return Source(flags, shape, fused, make)
+
+
+def leave_out_of_step_calls() -> None:
+    """Leave out calls of all ranks to which some would not come, in the releases that make them."""
+    training = module_with(LENGTHS)
+    if training is not None:
+        # Lengths of packed sequences are counted where they are computed: on other servers than Megatron believes, or
+        # on none. Without them, the throughput that is printed counts what sequences are filled up with.
+        replace(training, LENGTHS, lambda: (None, None))
+    optimizers = module_with(NORMS)
+    if optimizers is not None:
+        # Asked once by each rank: one that comes back would ask alone. Only multi-token prediction has such a group.
+        replace(optimizers.MegatronOptimizer, "has_grad_norm_group", lambda *_: False)

@@ -5,7 +5,7 @@ Where such a rank is dead, its first live peer plays it: the rank of that server
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 
 import torch
@@ -16,7 +16,6 @@ from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.megatron.flag.world.collectives import Collectives, hand_over, several
 from recycle.megatron.shared.patching import replace
-from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.net.process_groups import ReplaceableGroup, numbered_without
 
 
@@ -165,9 +164,7 @@ def only_the_living(
     try:
         with numbered_without(dead, shrunk):
             for group in across:
-                whose = group.servers, several(group.numbers)
-                gather = partial(collectives.gather_alive, *whose)
-                hand_over(group, Carrier(gather, partial(collectives.reduce_alive, *whose)))
+                hand_over(group, collectives.carrier_alive(group.servers, several(group.numbers)))
             yield
     finally:
         # Torch's own numbers are back, which calls go by.
