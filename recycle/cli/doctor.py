@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from recycle.cli.console import make_console, print_json, progress_line
 from recycle.cli.diagnosis import (
@@ -143,10 +144,7 @@ def plan_fields(line: CommandLine, whole: Plan, asked: Plan, costs: "FailureCost
         "of_before": whole.period / asked.period,
         "throughput": asked.throughput,
         "memory": [whole.job.capacity(place) for place in range(whole.job.depth)],
-        "failures": [each._asdict() for each in costs.rerouted],
-        "without_pipeline": costs.without_pipeline,
-        "restart": costs.restart._asdict(),
-        "host": costs.host._asdict() | {"rerouted": [each._asdict() for each in costs.host.rerouted]},
+        **msgspec.to_builtins(costs),
     }
 
 
@@ -197,13 +195,13 @@ def report_costs(diagnosis: Diagnosis, whole: Plan, costs: "FailureCosts") -> No
     from rich.table import Table
 
     console, line, job = make_console(), diagnosis.line, whole.job
-    if not costs.rerouted:
+    if not costs.failures:
         console.print("failures   every server is the only one of its stage: nothing can take over; use more pipelines")
         console.print(f"instead    {restart_text(costs.restart)}")
         return
     pipelines, servers = line.shape.pipelines, line.shape.pipelines * line.shape.stages
     table = Table("one server dead in stage", "period", "throughput, of before", "cost")
-    for each in costs.rerouted:
+    for each in costs.failures:
         table.add_row(str(each.stage), job.time_text(each.period), f"{each.of_before:.1%}", cost_text(each.of_before))
     console.print(table)
     console.print(f"           {1 / servers:.1%} of the servers are dead then")

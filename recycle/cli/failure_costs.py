@@ -1,7 +1,8 @@
 """What a dead server and a lost host cost a Megatron job, by re-routing and by what could be done instead."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from recycle.errors import NoPlanError
 from recycle.job import DeadServers, Server
@@ -12,7 +13,7 @@ from recycle.plan.plan import Plan
 from recycle.study.constants import MEASURED
 
 
-class FailureCost(NamedTuple):
+class FailureCost(msgspec.Struct, frozen=True):
     """What re-routing around one dead server costs.
 
     Attributes:
@@ -28,7 +29,7 @@ class FailureCost(NamedTuple):
     throughput: float
 
 
-class Restart(NamedTuple):
+class Restart(msgspec.Struct, frozen=True):
     """What a start from a checkpoint costs at each failure, before training goes on.
 
     Attributes:
@@ -42,7 +43,7 @@ class Restart(NamedTuple):
     most: float
 
 
-class HostCost(NamedTuple):
+class HostCost(msgspec.Struct, frozen=True):
     """What re-routing costs around the servers of one host.
 
     Attributes:
@@ -60,7 +61,7 @@ class HostCost(NamedTuple):
     throughput: float
 
 
-class HostCosts(NamedTuple):
+class HostCosts(msgspec.Struct, frozen=True):
     """What the loss of one host costs.
 
     Attributes:
@@ -82,17 +83,17 @@ class HostCosts(NamedTuple):
     without_pipelines: float | None = None
 
 
-class FailureCosts(NamedTuple):
+class FailureCosts(msgspec.Struct, frozen=True):
     """What a dead server, and a lost host, cost.
 
     Attributes:
-        rerouted: by re-routing, for each stage; empty where a stage has one server.
+        failures: by re-routing, for each stage; empty where a stage has one server.
         without_pipeline: the throughput without its pipeline, against that before, with a smaller batch.
         restart: what a start from a checkpoint costs.
         host: what the loss of a host costs.
     """
 
-    rerouted: tuple[FailureCost, ...]
+    failures: tuple[FailureCost, ...]
     without_pipeline: float
     restart: Restart
     host: HostCosts
@@ -108,10 +109,10 @@ def failure_costs(line: CommandLine, ranks_per_host: int, source: Source, whole:
         whole: the plan in which all servers are alive.
     """
     pipelines, stages = line.shape.pipelines, line.shape.stages
-    rerouted: list[FailureCost] = []
+    failures: list[FailureCost] = []
     for stage in range(stages if pipelines > 1 else 0):
         plan = source.plan([Server(0, stage)])
-        rerouted.append(FailureCost(stage, plan.period, whole.period / plan.period, plan.throughput))
+        failures.append(FailureCost(stage, plan.period, whole.period / plan.period, plan.throughput))
     every = line.setting("save_interval") if line.setting("save") is not None else None
     restart = Restart(
         every / 2 if every else None,
@@ -121,7 +122,7 @@ def failure_costs(line: CommandLine, ranks_per_host: int, source: Source, whole:
     servers = servers_of(line.shape, line.pipelines_last)
     hosts = hosts_of(servers, line.server_ranks.size, ranks_per_host)
     host = _host_costs(hosts, source, whole, loses_shards=line.loses_shards)
-    return FailureCosts(tuple(rerouted), (pipelines - 1) / pipelines, restart, host)
+    return FailureCosts(tuple(failures), (pipelines - 1) / pipelines, restart, host)
 
 
 def _host_costs(hosts: Sequence[frozenset[Server]], source: Source, whole: Plan, *, loses_shards: bool) -> HostCosts:
@@ -148,7 +149,7 @@ def _host_costs(hosts: Sequence[frozenset[Server]], source: Source, whole: Plan,
             plans.append((alike[0], source.plan(alike[0])))
         except NoPlanError:
             unplanned += len(alike)
-    costs = costs._replace(fatal=fatal, torn=torn, unplanned=unplanned)
+    costs = msgspec.structs.replace(costs, fatal=fatal, torn=torn, unplanned=unplanned)
     if not plans:
         return costs
     rerouted = tuple(
@@ -163,7 +164,8 @@ def _host_costs(hosts: Sequence[frozenset[Server]], source: Source, whole: Plan,
     )
     dead, _ = max(plans, key=lambda each: each[1].period)
     theirs = len({server.pipeline for server in dead})
-    return costs._replace(
+    return msgspec.structs.replace(
+        costs,
         rerouted=rerouted,
         pipelines=theirs,
         without_pipelines=1 - theirs / pipelines,
