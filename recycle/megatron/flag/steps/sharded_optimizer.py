@@ -110,8 +110,11 @@ class ParameterGathers:
         due = [each for each in self._under_way if not own.isdisjoint(each.parameters)]
         if due:
             self._under_way = [each for each in self._under_way if own.isdisjoint(each.parameters)]
-            with self._bearing():
-                self._ahead += [each for each in due if not each.end.precede()]
+            self._precede(due)
+
+    def _precede(self, due: Sequence[Gather]) -> None:
+        with self._bearing():
+            self._ahead += [each for each in due if not each.end.precede()]
 
     @contextmanager
     def _bearing(self) -> Iterator[None]:
