@@ -17,7 +17,7 @@ from recycle.megatron.flag.command.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.flag.run.ending import Ending
 from recycle.megatron.flag.run.recording import Recording
 from recycle.megatron.flag.start.protection import DURATIONS, Protection
-from recycle.megatron.flag.state.keeping import KeptVersions, announce, make_keeping
+from recycle.megatron.flag.state.keeping import KeptVersions, announce, read_directory
 from recycle.megatron.flag.state.rejoin_state import RejoinState
 from recycle.megatron.flag.state.saving import SAVE
 from recycle.megatron.flag.state.training_code import TrainingCode
@@ -38,6 +38,7 @@ from recycle.runtime.device import DeviceClock
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
+from recycle.runtime.launch.meet.keepers import KeeperFinder
 from recycle.runtime.launch.process.said_once import is_first_to_say
 from recycle.runtime.net.network import Network, TransportKind, meet
 from recycle.runtime.net.process_groups import ReplaceableGroup
@@ -158,9 +159,9 @@ class ProtectedExecution:
         reporters: list[Reporter] = [each for each in speakers if each is not None and self._rank.is_first]
         reporter, kept = Reporters(*reporters), None
         if training.moments is not None:
+            finder = KeeperFinder(read_directory(endpoint), endpoint, self.server, reporter)
             versions = KeptVersions(steps, rejoin_state)
-            where = self.server, self._rank, self.job.depth
-            kept = make_keeping(versions, *where, lambda: self.network.view, endpoint, reporter)
+            kept = finder.keeping(versions, self._rank, self.job.depth, lambda: self.network.view)
         trainee = Trainee(
             rejoin_state,
             self,
