@@ -19,13 +19,11 @@ from megatron.core.utils import get_attr_wrapped_model
 from harness.examples import paper_job
 from harness.local import LocalProcess
 from harness.ranks import results_of
-from recycle.control.membership.view import View
+from recycle.control.membership.view import ServerRank, View
 from recycle.job import Job, Server
-from recycle.megatron.flag.command.server_ranks import ServerRanks
-from recycle.megatron.flag.data.other_data import OtherData
-from recycle.megatron.flag.data.script_data import ScriptData
+from recycle.megatron.flag.data.script_data import OtherData, ScriptData
 from recycle.megatron.flag.run.protected import ProtectedExecution
-from recycle.megatron.flag.run.schedule import PlanSchedule, ThisRank
+from recycle.megatron.flag.run.schedule import PlanSchedule
 from recycle.megatron.flag.steps.gradients import LiveGradients
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
@@ -181,10 +179,10 @@ class AnyPart(NamedTuple):
 class LiveExecution:
     """In the place of ProtectedExecution: executes a plan whose dead servers take part in nothing; no other dies."""
 
-    def __init__(self, plan: Plan, here: ThisRank, store: dist.Store) -> None:
+    def __init__(self, plan: Plan, server: Server, rank: ServerRank, store: dist.Store) -> None:
         self.plan = plan
-        self.server = here.server
-        self.network = connect(store, View.of(plan), here.server, rank=here.rank)
+        self.server = server
+        self.network = connect(store, View.of(plan), server, rank=rank)
 
     def begin(self, stages: Sequence[MegatronStage]) -> None:
         (self.stage,) = stages
@@ -220,13 +218,12 @@ def train_by_stock(
 
     def body(member: LocalProcess) -> Result | None:
         run_on_cpu()
-        server = servers[member.rank // tensor_parallel]
+        place, rank = divmod(member.rank, tensor_parallel)
+        server = servers[place]
         store = member.store()
         world = dist.PrefixStore("world", store)
         dist.init_process_group("gloo", store=world, rank=member.rank, world_size=member.count)
         parallel_state.initialize_model_parallel(tensor_parallel, job.depth)
-        here = ThisRank.find(ServerRanks(tensor_parallel, 1, tensor_parallel))
-        assert here.server == server
         model_parallel_cuda_manual_seed(0)
         transformer = transformer_config(options, job.depth, tensor_model_parallel_size=tensor_parallel, **config)
         groups = ProcessGroupCollection.use_mpu_process_groups()
@@ -243,7 +240,9 @@ def train_by_stock(
         forward_backward = get_forward_backward_func()
         script_data = ScriptData(server.pipeline, lambda: 0)
         if plan is not None:
-            execution = cast("ProtectedExecution", LiveExecution(plan, here, store))
+            execution = cast(
+                "ProtectedExecution", LiveExecution(plan, server, ServerRank(rank, tensor_parallel), store)
+            )
             forward_backward = PlanSchedule(plan, server, script_data, count().__next__, 0, execution)
         main = FullPrecision(model)
         losses: dict[str, float] = {}

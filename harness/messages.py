@@ -35,7 +35,6 @@ OF_SETTINGS = (
     "/flags.py",
     "/gpt/device.py",
     "/model_keys.py",
-    "/hooks.py",
     "/on_cpu.py",
     "/option_table.py",
     "/redundancy.py",

@@ -144,7 +144,7 @@ def flags() -> Iterator[str]:
     yield "```text\ntorchrun --nproc-per-node 8 -m recycle.megatron [--on-cpu] SCRIPT ARGUMENT...\n```"
     yield (
         "`--on-cpu` comes before the script. It sets what stock Megatron needs without CUDA, and says what it has set. "
-        "The other flags stand among the script's arguments, and Megatron prints and keeps them with all others."
+        "The other flags stand among the script's arguments, which the script gets without them."
     )
     actions = add_flags(argparse.ArgumentParser(add_help=False))._actions  # noqa: SLF001 - argparse lists them nowhere else
     lines = ["| flag | default | meaning |", "| --- | --- | --- |"]

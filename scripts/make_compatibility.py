@@ -27,7 +27,7 @@ from recycle.megatron.flag.command.command_line import read_command_line
 from recycle.megatron.flag.command.option_table import LEFT_OUT, options_of
 from recycle.megatron.flag.command.refusals import read_only
 from recycle.megatron.gpt.model import transformer_config
-from recycle.megatron.shared.hooks import RELEASES
+from recycle.megatron.shared.release import RELEASES
 from recycle.runtime.model_keys import ModelKeys
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -430,11 +430,6 @@ def accepted() -> Iterator[str]:
 def option(name: str) -> str:
     """What a setting is called on the command line; empty if Megatron has no option for it."""
     return next(iter(options_of(name)), "")
-
-
-def option_names() -> set[str]:
-    """The settings that any rule is about, by their names in Megatron."""
-    return {*refusals.ruled_settings(), *(name for name, _, _ in refusals.AS_ANOTHER)}
 
 
 def values_text(values: tuple[Any, ...]) -> str:

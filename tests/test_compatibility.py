@@ -6,9 +6,9 @@ from argparse import ArgumentParser
 import pytest
 
 from harness.paths import ROOT
-from harness.plan_options import plan_options
+from harness.plan_options import plan_options, ruled_settings
 from recycle.megatron.flag.command.flags import add_flags
-from scripts.make_compatibility import BESIDE, JOB, PAGE, ROWS, judged, make_page, option, option_names
+from scripts.make_compatibility import BESIDE, JOB, PAGE, ROWS, judged, make_page, option
 
 SIZES = {"--eval-interval", "--clip-grad", "--decoder-seq-length"}
 FOUND = set(re.findall(r"--[a-z0-9][\w-]*", PAGE.read_text()))
@@ -25,7 +25,7 @@ def test_every_option_that_a_plan_depends_on_is_on_the_page():
 
 
 def test_every_setting_that_a_rule_is_about_is_on_the_page():
-    missing = [name for name in option_names() if option(name) and option(name) not in FOUND]
+    missing = [name for name in ruled_settings() if option(name) and option(name) not in FOUND]
     assert missing == []
 
 

@@ -284,11 +284,6 @@ def test_a_small_file_is_read_with_little_memory(tmp_path):
     assert (done.stdout, done.stderr) == (path.read_text(), "")
 
 
-def test_the_cost_of_many_layers_is_left_out_by_the_doctor(run):
-    status, out, _ = run("doctor", *JOB, "--num-layers", "800000000", "--recycle-budget", "50ms")
-    assert (status, "layers moved" in out) == (0, False)
-
-
 def test_without_a_job_the_remedy_is_said(refused):
     assert "give a job file, or at least --pipelines" in refused("plan")
 

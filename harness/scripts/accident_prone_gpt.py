@@ -32,8 +32,8 @@ from megatron.training import checkpointing
 
 from recycle.megatron.flag.steps import sharded_optimizer
 from recycle.megatron.flag.steps.gradients import LiveGradients
-from recycle.megatron.flag.steps.parameter_gathers import ParameterGathers
 from recycle.megatron.flag.steps.redone import Reruns
+from recycle.megatron.flag.steps.sharded_optimizer import ParameterGathers
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.net.nccl.network import OrderedNetwork

@@ -8,10 +8,12 @@ import sys
 
 from recycle.job import Server
 from recycle.megatron.__main__ import run_script
+from recycle.megatron.flag.command.flags import find_flags
 from recycle.megatron.flag.start.protection import Protection
 from recycle.runtime.net.endpoint import Endpoint
 
 host = os.environ["MASTER_ADDR"]
 servers = tuple(Server(pipeline, 0) for pipeline in range(int(os.environ["WORLD_SIZE"])))
 endpoint = Endpoint(host, int(os.environ["MASTER_PORT"]), "token", host, "members")
-run_script(sys.argv[1], sys.argv[2:], Protection(servers, endpoint))
+flags, words = find_flags(sys.argv[2:])
+run_script(sys.argv[1], words, Protection(servers, endpoint, flags))

@@ -28,7 +28,7 @@ def await_alarm(execution: Any) -> None:
 @wraps(connect)
 def late_connect(execution: Any, *arguments: Any) -> None:
     connect(execution, *arguments)
-    if IS_LATE and execution.epoch == 0 and execution._training.dead:
+    if IS_LATE and execution.epoch == 0 and execution._protection.flags.dead:
         await_alarm(execution)
 
 

@@ -1,16 +1,16 @@
 """What ``recycle doctor`` finds out about a Megatron job: whether it runs, and which deaths it survives."""
 
-import ast
+import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from recycle.megatron.flag.command.command_line import RAMP_UP, CommandLine
-from recycle.megatron.flag.command.flags import STORE, owns_steps
+from recycle.megatron.flag.command.flags import STORE
 from recycle.megatron.flag.command.on_cpu import ON_CPU, settings_for_cpu
 from recycle.megatron.flag.command.option_table import Unread, find_unread
-from recycle.megatron.flag.command.refusals import Refusal, not_kept, not_own, refusals, unsplit
+from recycle.megatron.flag.command.refusals import Refusal, refused, unsplit
 from recycle.megatron.flag.command.server_ranks import (
     PIPELINES_LAST,
     hosts_of,
@@ -102,12 +102,6 @@ def diagnose(
         script: that is trained with; its options count if it can be read.
         launcher: the words before it.
     """
-    refused = list(refusals(line.setting))
-    if owns_steps(line.flags):
-        refused += not_own(line.setting, line.flags.exact)
-    elif line.flags.redundancy is not None:
-        refused += not_kept(line.setting)
-    refused += unfit(line.setting)
     unread = list(find_unread(line.arguments, release))
     ignored = [each for each in unread if each.word == RAMP_UP]
     if ignored:
@@ -119,7 +113,7 @@ def diagnose(
     exposed, torn = _lost_with_a_host(line, line.pipelines_last, per_host)
     return Diagnosis(
         line,
-        refused,
+        [*refused(line.setting, line.flags), *unfit(line.setting)],
         list(unsplit(line.setting)),
         [*unknown_to_torchrun(launcher), *(each for each in unread if each.word != RAMP_UP)],
         ignored,
@@ -162,12 +156,12 @@ def works(line: CommandLine) -> Iterator[str]:
         yield f"gradient clipping at {settings.clip_grad:g}"
     if line.growth:
         yield f"batches that grow from {line.growth[0]} to {line.growth[-1]} micro-batches per pipeline"
-    if line.flags.staggered:
+    if line.flags.stagger:
         yield "stages that step on their own"
     if line.flags.exact:
         yield "exact sums of gradients"
-    if line.flags.redundancy is not None:
-        yield f"the state in memory, {line.flags.redundancy}"
+    if line.flags.keep_in_memory is not None:
+        yield f"the state in memory, {line.flags.keep_in_memory}"
     if settings.hidden_dropout or settings.attention_dropout:
         yield "dropout, with other random numbers than stock: the same whatever is dead"
 
@@ -196,41 +190,21 @@ def survival(diagnosis: Diagnosis) -> str:
     return text if line.flags.store is not None else f"{text} but for the first host, {_HAS_STORE}"
 
 
-def added_options(script: Path) -> frozenset[str]:
-    """The options that are named in a script, beside it, or in what it imports from there.
-
-    What cannot be read, or is no Python, adds none.
-    """
+def added_options(script: Path) -> set[str]:
+    """The options that are named in a script, beside it, or in what it imports from there; none in what has no text."""
     folder = script.parent
     files = {script, *(folder.glob("*.py") if script.is_file() else ())}
-    files |= {path for module in _imported(script) for path in _files_of(folder, module)}
-    return frozenset(option for path in files for option in _options(path))
+    for module in re.findall(r"^\s*(?:from|import)\s+([\w.]+)", _text(script), re.MULTILINE):
+        place = folder.joinpath(*module.split("."))
+        files |= {place.with_suffix(".py"), place / "__init__.py"}
+    return {option for path in files for option in re.findall(r"""["'](--[^"']+)["']""", _text(path))}
 
 
-def _options(path: Path) -> Iterator[str]:
-    for node in ast.walk(_parsed(path)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("--"):
-            yield node.value
-
-
-def _imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(_parsed(path)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-        elif isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
-
-
-def _files_of(folder: Path, module: str) -> tuple[Path, Path]:
-    place = folder.joinpath(*module.split("."))
-    return place.with_suffix(".py"), place / "__init__.py"
-
-
-def _parsed(path: Path) -> ast.Module:
+def _text(path: Path) -> str:
     try:
-        return ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return ast.Module([], [])
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def split_at_script(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from recycle.cli.console import make_console, print_json, progress_line
 from recycle.cli.diagnosis import (
@@ -22,7 +23,6 @@ from recycle.cli.options import Verb
 from recycle.cli.parameters import Count
 from recycle.job import Job, Server
 from recycle.megatron.flag.command.command_line import CommandLine, read_command_line
-from recycle.megatron.flag.command.flags import owns_steps
 from recycle.megatron.flag.command.option_table import LEFT_OUT, choose_release
 from recycle.megatron.flag.command.planning import Source
 from recycle.megatron.flag.command.refusals import Refusal, read_only
@@ -61,7 +61,7 @@ def command(
     Reports whether it runs, what is refused and what to change, which words neither Megatron nor the script knows, and
     what of it has not run on a GPU. Then whether the job survives the death of a process and the loss of a host, and
     the plan. The last part is what the loss of a server, and of a host, would cost: by re-routing, without its
-    pipelines, with layers moved, and by a restart.
+    pipelines, and by a restart.
 
     Without a catalogue (--recycle-catalogue), F, I and W are taken to be equally long. Beside a word that is not known
     no plan is shown, as it may be a size of the job. Exits with status 1 if something
@@ -144,11 +144,7 @@ def plan_fields(line: CommandLine, whole: Plan, asked: Plan, costs: "FailureCost
         "of_before": whole.period / asked.period,
         "throughput": asked.throughput,
         "memory": [whole.job.capacity(place) for place in range(whole.job.depth)],
-        "failures": [each._asdict() for each in costs.rerouted],
-        "without_pipeline": costs.without_pipeline,
-        "layers_moved": costs.layers_moved,
-        "restart": costs.restart._asdict(),
-        "host": costs.host._asdict() | {"rerouted": [each._asdict() for each in costs.host.rerouted]},
+        **msgspec.to_builtins(costs),
     }
 
 
@@ -199,13 +195,13 @@ def report_costs(diagnosis: Diagnosis, whole: Plan, costs: "FailureCosts") -> No
     from rich.table import Table
 
     console, line, job = make_console(), diagnosis.line, whole.job
-    if not costs.rerouted:
+    if not costs.failures:
         console.print("failures   every server is the only one of its stage: nothing can take over; use more pipelines")
         console.print(f"instead    {restart_text(costs.restart)}")
         return
     pipelines, servers = line.shape.pipelines, line.shape.pipelines * line.shape.stages
     table = Table("one server dead in stage", "period", "throughput, of before", "cost")
-    for each in costs.rerouted:
+    for each in costs.failures:
         table.add_row(str(each.stage), job.time_text(each.period), f"{each.of_before:.1%}", cost_text(each.of_before))
     console.print(table)
     console.print(f"           {1 / servers:.1%} of the servers are dead then")
@@ -217,13 +213,6 @@ def report_costs(diagnosis: Diagnosis, whole: Plan, costs: "FailureCosts") -> No
         console.print(
             f"           after the loss of a host, {theirs} left out: {without_text(pipelines, host.pipelines)}"
         )
-    if costs.layers_moved is not None:
-        console.print(
-            f"           its layers moved to the rest of its pipeline: {cost_text(costs.layers_moved)}; recycle train "
-            "--move-layers on does so, and Megatron does not"
-        )
-    if host.layers_moved is not None:
-        console.print(f"           after the loss of a host, layers moved likewise: {cost_text(host.layers_moved)}")
     console.print(f"           {restart_text(costs.restart)}")
     if line.flags.catalogue is None:
         console.print(
@@ -312,7 +301,7 @@ def memory_text(line: CommandLine, job: Job) -> str:
         parts[0] += f", where 1F1B holds {first} on the first stage and 1 on the last"
     if line.setting("use_distributed_optimizer"):
         parts.append("two shards of the optimizer's state in place of one")
-    if owns_steps(line.flags):
+    if line.flags.owns_steps:
         parts.append("the state before the last step")
     return "; ".join(parts)
 
@@ -336,7 +325,7 @@ def untried_on_gpus(line: CommandLine, ranks_per_host: int) -> Iterator[str]:
         yield "virtual stages"
     if line.setting("use_distributed_optimizer"):
         yield "the distributed optimizer"
-    if line.flags.redundancy is not None:
+    if line.flags.keep_in_memory is not None:
         yield "the state in memory"
-    if line.flags.staggered or line.flags.exact:
+    if line.flags.stagger or line.flags.exact:
         yield "stages that are stepped by recycle"

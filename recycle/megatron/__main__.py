@@ -17,9 +17,8 @@ from recycle.megatron.flag.command.flags import find_flags
 from recycle.megatron.flag.command.on_cpu import ON_CPU, require_without_cuda, settings_for_cpu
 from recycle.megatron.flag.command.option_table import LEFT_OUT, leave_out
 from recycle.megatron.flag.device.data_helpers import require_data_helpers, use_data_helpers
-from recycle.megatron.shared.hooks import RELEASES
 from recycle.megatron.shared.missing import stand_in_for_python
-from recycle.megatron.shared.release import find_release, require_listed
+from recycle.megatron.shared.release import RELEASES, find_release, require_listed
 from recycle.runtime.net.gloo.threads import let_go
 from recycle.saying import say
 
@@ -62,6 +61,7 @@ def main(arguments: list[str]) -> int:
     if release is not None:
         require_listed(release)
     rest, left_out = leave_out(rest)
+    words, _ = leave_out(others)
     for option in left_out:
         say_once(f"{option} is left out: {LEFT_OUT[option]}")
     # Torch warns whenever a wait for an alarm is over, which happens twice a second; it reads this when it is imported.
@@ -77,21 +77,21 @@ def main(arguments: list[str]) -> int:
         run_script(script, others)
         return 0
     protection.gather()
-    for warning in protection.risks(shards=SHARDS in rest):
+    for warning in protection.risks(shards=SHARDS in words):
         say_once(warning)
     if protection.hosted is not None:
         os.environ.update(protection.hosted.variables())
-    if ASYNC_SAVE in rest:
+    if ASYNC_SAVE in words:
         # A rank that dies while training goes on would take its part of the checkpoint along.
         say_once(f"{ASYNC_SAVE} is left out: checkpoints are written before training goes on")
-        rest = [each for each in rest if each != ASYNC_SAVE]
+        words = [each for each in words if each != ASYNC_SAVE]
     rank = int(os.environ["RANK"])
-    if rank == 0 and HALF in rest and WIDE_SUMS not in rest:
+    if rank == 0 and HALF in words and WIDE_SUMS not in words:
         say_once(
             f"{HALF}: after a death peers sum more micro-batches in two bytes, and may skip a step for an overflow "
             f"that there would not have been; {WIDE_SUMS} prevents that"
         )
-    status = protection.serve(rank, lambda given: run_script(script, rest, given), flags.restarts, asks)
+    status = protection.serve(rank, lambda given: run_script(script, words, given), asks)
     # Nothing is left to be done here, and what Python takes apart at its end keeps a busy host waiting for seconds.
     sys.stdout.flush()
     sys.stderr.flush()

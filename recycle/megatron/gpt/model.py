@@ -10,7 +10,6 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from recycle.megatron.shared.norms import take_parts_of_sequences
-from recycle.megatron.shared.weight_queue import offer_hooks
 from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.model_keys import ModelKeys
@@ -87,5 +86,4 @@ def build_stage(options: ModelOptions, config: Any, stage: int, depth: int, grou
             position_embedding_type="learned_absolute",
             pg_collection=groups,
         )
-    offer_hooks(model)
     return model if options.precision is torch.float32 else Float16Module(config, model)

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import typing_extensions
 
-from recycle.megatron.shared.hooks import RELEASES
+from recycle.megatron.shared.release import RELEASES
 
 KERNELS = (
     "megatron.core.transformer.custom_layers.batch_invariant_kernels",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from recycle.megatron.shared.hooks import RELEASES
+from recycle.megatron.shared.release import RELEASES
 from recycle.runtime.errors import RunError
 
 

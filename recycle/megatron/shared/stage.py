@@ -11,7 +11,7 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.utils import get_model_config
 
 from recycle.megatron.shared.delayed_weights import Delayed, DelayedModules, add_up_always
-from recycle.megatron.shared.weight_queue import Owed, add_weight_gradients, has_hooks, queued_weight_gradients
+from recycle.megatron.shared.weight_queue import Owed, add_weight_gradients, queued_weight_gradients
 from recycle.megatron.shared.world import Place
 from recycle.runtime.device import numbers
 from recycle.runtime.execute.seeds import seed_of, seeded
@@ -112,7 +112,6 @@ class MegatronStage:
         self._contexts: dict[MicroBatch, ChunkContext] = {}
         self._owed: dict[MicroBatch, OwedWeights] = {}
         self._delayed = DelayedModules(model)
-        self._hooked = has_hooks(model)
         add_up_always(model)
         self._results: dict[MicroBatch, Any] = {}
         # Of which iteration the parameters have seen a micro-batch.
@@ -175,11 +174,7 @@ class MegatronStage:
         self._delayed.compute(owed.delayed)
 
     def backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
-        """A backward pass; its two halves one after the other where hooks add weight gradients."""
-        if self._hooked:
-            gradient = self.input_gradient(micro_batch, received)
-            self.weight_gradient(micro_batch)
-            return gradient
+        """A whole backward pass."""
         with self._delayed.at_once(), self._telling():
             return self._backward(micro_batch, received)
 

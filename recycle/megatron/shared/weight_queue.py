@@ -10,7 +10,7 @@ then each rank holds its part only, and nobody who waits for the input gradient 
 carry out the same list, and so meet there in the same order.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -20,9 +20,6 @@ from megatron.core.tensor_parallel import layers
 from recycle.megatron.shared.patching import replace
 
 Function = layers.LinearWithGradAccumulationAndAsyncCommunication
-SPLIT = (layers.ColumnParallelLinear, layers.RowParallelLinear)
-HOOKS = "weight_gradient_hooks"
-"""The attribute of a weight with what is called when its gradient was computed."""
 WHOLE = ("gradient_accumulation_fusion", "grad_output_buffer")
 """Settings with which weight gradients are computed at once."""
 
@@ -70,8 +67,6 @@ def queued_weight_gradients() -> Iterator[list[Owed]]:
 def add_weight_gradients(queue: list[Owed]) -> None:
     """Compute what is owed, and add it to ``main_grad`` where Megatron keeps one, to ``grad`` otherwise.
 
-    Those that have hooks are left in ``grad``, and added by them.
-
     Args:
         queue: what is owed.
     """
@@ -80,37 +75,10 @@ def add_weight_gradients(queue: list[Owed]) -> None:
             gradient = grad_output.t().matmul(source if sharing is None else _gathered(source, sharing))
             main = getattr(weight, "main_grad", None)
             target = weight.grad if main is None else main
-            hooks = getattr(weight, HOOKS, ())
-            if target is None or hooks:
+            if target is None:
                 weight.grad = gradient
             else:
                 target.add_(gradient)
-            for hook in hooks:
-                hook()
-
-
-def offer_hooks(model: torch.nn.Module) -> None:
-    """Have the layers that are split here take hooks by the names that those of Transformer Engine's have for theirs.
-
-    With ``delay_wgrad_compute``, Megatron's DDP expects nothing of the backward pass for a weight that says
-    ``skip_backward_post_hook``. It has itself called by the layer when the weight's gradient is in ``grad``, adds that
-    up, and with ``overlap_grad_reduce`` reduces its bucket as soon as that is complete.
-
-    Args:
-        model: that is not in DDP yet.
-    """
-    for each in model.modules():
-        weight = getattr(each, "weight", None)
-        if isinstance(each, SPLIT) and weight is not None and not each.gradient_accumulation_fusion:
-            hooks: list[Callable[[], None]] = []
-            setattr(weight, HOOKS, hooks)
-            weight.skip_backward_post_hook = True
-            each.register_wgrad_accumulation_and_reduce_hooks = hooks.append
-
-
-def has_hooks(model: torch.nn.Module) -> bool:
-    """Whether weight gradients have to be left, for the sake of hooks."""
-    return any(getattr(each, HOOKS, ()) for each in model.parameters())
 
 
 def _backward(ctx: Any, grad_output: torch.Tensor) -> Any:

@@ -32,12 +32,14 @@ NEEDS_NOTHING = {
     "inprocess_monitor_thread_interval": "of an option that is refused",
     "inprocess_progress_watchdog_interval": "of an option that is refused",
     "kv_lora_rank": "a size of a layer",
+    "log_memory_interval": "each rank says how much memory it has taken itself",
     "manual_gc_interval": "each process collects its own garbage",
     "max_seqlen_per_dp_cp_rank": "of hybrid context parallelism, which is refused",
     "non_persistent_save_interval": "saved as any checkpoint",
     "offset_sampling_seed_by_dp_rank": "of inference",
     "q_lora_rank": "a size of a layer",
     "save_params_interval": "the first live peer writes them",
+    "save_retain_interval": "older checkpoints are removed within a save",
     "train_sync_interval": "each rank waits for its own GPU",
 }
 """By setting."""

@@ -40,7 +40,7 @@ def test_flags_are_read_and_taken_from_what_the_script_gets():
         (["--pipeline-schedule", "fast"], "--pipeline-schedule: invalid choice: 'fast'"),
         (["--recycle-dead", "1_2"], "--recycle-dead: server '1_2'"),
         (["--recycle-budget", "5x"], "--recycle-budget: '5x' is no duration"),
-        (["--recycle-keep-in-memory", "copies=0"], "--recycle-keep-in-memory copies=0: give off, copies=N"),
+        (["--recycle-keep-in-memory", "copies=0"], "--recycle-keep-in-memory: copies=0: give off, copies=N"),
         (["--recycle-resume", "--recycle-record", "runs/7"], "--recycle-resume: it takes the --recycle-keep-in-memory"),
         (["--recycle-resume", "--recycle-keep-in-memory", "copies=1"], "and the --recycle-record of the start"),
     ],
@@ -104,19 +104,6 @@ for owner, names in zip(owners, before):
 
 def arguments(**changes):
     values = {
-        "pipeline_schedule": "recycle",
-        "recycle_catalogue": None,
-        "recycle_dead": "",
-        "recycle_budget": "100ms",
-        "recycle_stagger": False,
-        "recycle_exact": False,
-        "recycle_store": None,
-        "recycle_restarts": 3,
-        "recycle_record": None,
-        "recycle_keep_in_memory": "off",
-        "recycle_resume": False,
-        "recycle_token_file": None,
-        "recycle_trust_network": False,
         "data_parallel_size": 3,
         "pipeline_model_parallel_size": 4,
         "virtual_pipeline_model_parallel_size": None,
@@ -129,20 +116,24 @@ def arguments(**changes):
     return SimpleNamespace(**values | changes)
 
 
-def source(arguments):
+def flags_of(*words):
+    return find_flags(["--pipeline-schedule", "recycle", "--recycle-budget", "100ms", *map(str, words)])[0]
+
+
+def source(arguments, *words):
     from recycle.megatron.flag.start.dropin import plan_source
 
-    return plan_source(arguments, megatron_plan)
+    return plan_source(arguments, flags_of(*words), megatron_plan)
 
 
-def chosen(arguments):
+def chosen(arguments, *words):
     from recycle.megatron.flag.start.dropin import choose_plan
 
-    return choose_plan(arguments, lambda: source(arguments))
+    return choose_plan(arguments, flags_of(*words), lambda: source(arguments, *words))
 
 
 def test_without_failures_the_plan_is_megatrons_own_order():
-    plan = chosen(arguments(recycle_dead="W1_2"))
+    plan = chosen(arguments(), "--recycle-dead", "W1_2")
     assert (plan.job.pipelines, plan.job.depth, plan.job.micro_batches) == (3, 4, 6)
     assert (plan.mode.backward, plan.mode.optimizer, len(plan.dead)) == ("fused", "global", 0)
     for stage in range(4):
@@ -161,14 +152,14 @@ def test_failures_are_planned_around_with_a_split_backward_pass_where_it_works()
 
 
 def test_a_staggered_job_has_staggered_plans_and_no_others(tmp_path):
-    plan = chosen(arguments(recycle_stagger=True))
+    plan = chosen(arguments(), "--recycle-stagger")
     assert (plan.mode.backward, plan.mode.optimizer) == ("fused", "staggered")
     path = tmp_path / "plans.zip"
     make_catalogue(path, paper_job(pipelines=2, stages=2, micro_batches=4), Mode(), 1, QUICK, "lowered", print)
     job = {"data_parallel_size": 2, "pipeline_model_parallel_size": 2, "global_batch_size": 16}
-    chosen(arguments(**job, recycle_stagger=True, recycle_catalogue=path))
+    chosen(arguments(**job), "--recycle-stagger", "--recycle-catalogue", path)
     with pytest.raises(UserError, match=r"its plans are for a staggered optimizer, .* add --recycle-stagger"):
-        chosen(arguments(**job, recycle_catalogue=path))
+        chosen(arguments(**job), "--recycle-catalogue", path)
 
 
 def test_what_cannot_be_planned_is_refused_before_training_starts():
@@ -177,10 +168,10 @@ def test_what_cannot_be_planned_is_refused_before_training_starts():
     with pytest.raises(UserError, match=r"num_distributed_optimizer_instances is 2: .* leave it out"):
         chosen(arguments(**sharded, num_distributed_optimizer_instances=2))
     with pytest.raises(UserError, match=r"use_distributed_optimizer is on: .* turn it off"):
-        chosen(arguments(**sharded, recycle_stagger=True))
+        chosen(arguments(**sharded), "--recycle-stagger")
     with pytest.raises(UserError, match=r"fp16 is on: .* use --bf16"):
-        chosen(arguments(recycle_stagger=True, fp16=True))
+        chosen(arguments(fp16=True), "--recycle-stagger")
     with pytest.raises(UserError, match="its last server is W2_3"):
-        chosen(arguments(recycle_dead="W5_0"))
+        chosen(arguments(), "--recycle-dead", "W5_0")
     with pytest.raises(UserError, match="stage 1 has no live server"):
-        chosen(arguments(recycle_dead="W0_1,W1_1,W2_1"))
+        chosen(arguments(), "--recycle-dead", "W0_1,W1_1,W2_1")

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from harness.ranks import results_of
-from recycle.megatron.flag.world.live_world import only_the_living
+from recycle.megatron.flag.world.roles import only_the_living
 from recycle.runtime.net.network import meet
 from tests.megatron.flag.test_group_collectives import RANKS, Process
 

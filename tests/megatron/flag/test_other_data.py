@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from harness.flag_runs import needs_training
-from recycle.megatron.flag.data.other_data import LateLoader, OtherData
+from recycle.megatron.flag.data.script_data import LateLoader, OtherData
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute.stage import MicroBatch
 

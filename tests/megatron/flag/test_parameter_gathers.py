@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from recycle.job import Server
-from recycle.megatron.flag.steps.parameter_gathers import ParameterGathers
+from recycle.megatron.flag.steps.sharded_optimizer import ParameterGathers
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.net.network import Share, Transfer
 from recycle.runtime.net.stop_line import NO_LINE, StopLine

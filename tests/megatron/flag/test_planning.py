@@ -11,7 +11,7 @@ from recycle.control.membership.messages import CataloguePlan, PublishedPlan, Ve
 from recycle.control.membership.view import Member
 from recycle.errors import NoPlanError, UserError
 from recycle.job import Server
-from recycle.megatron.flag.command.flags import Flags
+from recycle.megatron.flag.command.flags import find_flags
 from recycle.megatron.flag.command.planning import Shape, Source
 from recycle.plan.mode import Mode
 from recycle.planner.catalogue import make_catalogue
@@ -46,7 +46,9 @@ def catalogue(tmp_path_factory):
 
 
 def source(path=None, make=megatron_plan, shape=SHAPE):
-    return Source(Flags(on=True, catalogue=path, dead=(), budget=0.2), shape, [], make)
+    words = () if path is None else ("--recycle-catalogue", str(path))
+    flags, _ = find_flags([*words, "--recycle-budget", "0.2s"])
+    return Source(flags, shape, [], make)
 
 
 def test_without_a_catalogue_what_is_put_in_makes_the_plans():

@@ -331,7 +331,8 @@ class Rank:
         def serve() -> None:
             # What other tests have left to be done at the end of this process is not to be done at that of the rank.
             atexit._clear()
-            os._exit(Protection(servers, endpoint).serve(1, work, restarts, asks))
+            flags, _ = find_flags(["--recycle-restarts", str(restarts)])
+            os._exit(Protection(servers, endpoint, flags).serve(1, work, asks))
 
         self.process = CONTEXT.Process(target=serve)
         self.process.start()
@@ -647,7 +648,8 @@ def joined(address: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> Protect
     monkeypatch.setenv("MASTER_ADDR", host)
     monkeypatch.setenv("MASTER_PORT", str(port))
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", secrets.token_hex(4))
-    return Protection((Server(0, 0),), Endpoint(host, port, "token", prefix=secrets.token_hex(4)))
+    endpoint = Endpoint(host, port, "token", prefix=secrets.token_hex(4))
+    return Protection((Server(0, 0),), endpoint, find_flags([])[0])
 
 
 def test_what_groups_meet_by_at_the_start_is_sealed(joined: Protection) -> None:

@@ -7,16 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from harness.examples import QUICK, paper_job
 from recycle.megatron.flag.command.option_table import megatron_parser
 from recycle.megatron.flag.command.refusals import refusals, unsplit
-from recycle.megatron.flag.device.requirements import require_supported
-from recycle.plan.mode import Mode
-from recycle.planner.make import make_plan
+from recycle.megatron.flag.run.schedule import require_supported
 from recycle.runtime.errors import RunError
 
-JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
-PLAN = make_plan(JOB, [], Mode(), QUICK)
 GOOD = {
     "virtual_pipeline_model_parallel_size": None,
     "pipeline_model_parallel_size": 2,
@@ -29,18 +24,15 @@ GOOD = {
 
 def refuse(message, **changes):
     with pytest.raises(RunError, match=message):
-        require_supported([torch.nn.Linear(2, 2)], SimpleNamespace(**GOOD | changes), PLAN)
+        require_supported([torch.nn.Linear(2, 2)], SimpleNamespace(**GOOD | changes))
 
 
 def test_what_works_is_let_through():
-    require_supported([torch.nn.Linear(2, 2)], SimpleNamespace(**GOOD), PLAN)
-    require_supported([torch.nn.Linear(2, 2)], SimpleNamespace(**GOOD | {"sequence_parallel": True}), PLAN)
+    require_supported([torch.nn.Linear(2, 2)], SimpleNamespace(**GOOD))
+    require_supported([torch.nn.Linear(2, 2)], SimpleNamespace(**GOOD | {"sequence_parallel": True}))
 
 
 def test_what_does_not_is_named_with_what_to_change():
-    with pytest.raises(RunError, match="it comes in 2 chunks, and the plan has 1 per server"):
-        require_supported([torch.nn.Linear(2, 2)] * 2, SimpleNamespace(**GOOD), PLAN)
-    refuse("pipeline_model_parallel_size is 4, and the plan has 2 stages", pipeline_model_parallel_size=4)
     local = {"context_parallel_size": 2, "transformer_impl": "local"}
     refuse("transformer_impl is local: context parallelism .* use --transformer-impl transformer_engine", **local)
     refuse("defer_embedding_wgrad_compute is on: .* turn it off", defer_embedding_wgrad_compute=True)

@@ -67,7 +67,7 @@ KINDS = {
     | {"--pipeline-model-parallel-size": (1, 2, 2, 4), "--pipeline-model-parallel-layout": LAYOUTS}
     | {"--num-virtual-stages-per-pipeline-rank": (*[None] * 12, 2)},
     "heads": TENSOR
-    | {"--num-attention-heads": (2, 3, 4, 6), "--hidden-size": (12, 16, 24), "--kv-channels": (None, 8)}
+    | {"--num-attention-heads": (2, 3, 4, 6), "--hidden-size": (12, 24), "--kv-channels": (None, 8)}
     | {"--group-query-attention": (None, ""), "--num-query-groups": (None, 1, 2, 3, 4)},
     "widths": TENSOR
     | {"--ffn-hidden-size": (None, None, 12, 15, 32), "--swiglu": (None, "")}
@@ -77,17 +77,13 @@ KINDS = {
         "--sequence-parallel": (None, ""),
         "--seq-length": (6, 7, 8, 9),
     }
-    | {"--context-parallel-size": (1, 2), "--max-position-embeddings": (6, 8, 9), "--decoder-seq-length": (None, 8)},
+    | {"--context-parallel-size": (1, 2), "--max-position-embeddings": (9,), "--decoder-seq-length": (None, 8)},
     "experts": {"--num-experts": (None, 0, 4, 6, 8), "--expert-model-parallel-size": (1, 1, 2, 4)}
     | {"--tensor-model-parallel-size": (1, 2), "--sequence-parallel": (None, "", "")}
     | {"--expert-tensor-parallel-size": (None, 1, 2), "--moe-ffn-hidden-size": (None, None, 15, 16)}
     | {"--ffn-hidden-size": (None, None, 15)},
-    "groups of experts": {"--num-experts": (None, 4, 6, 8)}
-    | {"--moe-router-num-groups": (None, 2, 2, 3), "--moe-router-group-topk": (None, 1, 1, 3)},
     "batches": {"--micro-batch-size": (0, 1, 1, 2), "--global-batch-size": (None, 0, 12, 24, 24)}
     | {"--pipeline-model-parallel-size": (1, 2, 4), "--tensor-model-parallel-size": (1, 2)},
-    "intervals": {"--save": (None, "x"), "--save-interval": (None, 0, 2, 2), "--save-retain-interval": (None, 2, 3)}
-    | {"--log-interval": (None, 3), "--log-memory-interval": (None, 6, 100), "--min-lr": (None, 0.001, 0.001, 0.1)},
 }
 """Options, and the values that they have: none where the option is not given, an empty one for a switch."""
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle.megatron.flag.steps import step_outcome
-from recycle.megatron.flag.steps.step_outcome import StepOutcome, as_told
+from recycle.megatron.flag.steps.vote import StepOutcome, as_told
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from megatron import core
 
 from harness.flag_runs import missing, needs_training
 from recycle.megatron.flag.command.option_table import known_releases
-from recycle.megatron.shared.hooks import RELEASES
 from recycle.megatron.shared.release import (
+    RELEASES,
     find_release,
     module_with,
     parameters_of,
@@ -110,12 +110,11 @@ def test_every_release_has_what_is_looked_for_in_one_place(release, monkeypatch)
     hooks = {(each.module, each.name) for each in RELEASES[release].hooks}
     assert len(hooks) == len(RELEASES[release].hooks)
     names = [name for _, name in hooks]
-    assert names.count("parse_args") == 1
     # What experts report is in a dictionary, or in what took its place.
     assert ("get_moe_metrics_tracker" in names) != ("get_moe_layer_wise_logging_tracker" in names)
 
 
 @needs_training
 def test_a_function_is_found_where_this_release_has_it():
-    assert module_with("parse_args").parse_args
+    assert module_with("initialize_megatron").initialize_megatron
     assert module_with("no_such_function") is None

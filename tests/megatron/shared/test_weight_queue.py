@@ -3,11 +3,6 @@
 import msgspec
 import pytest
 import torch
-import torch.distributed as dist
-from megatron.core import parallel_state
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-from megatron.core.process_groups_config import ProcessGroupCollection
-from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from harness.gpt_runs import OPTIONS, text
 from harness.local import launch
@@ -147,66 +142,3 @@ def test_what_cannot_be_split_is_computed_at_once(monkeypatch):
             assert torch.equal(one, other)
 
     launch(1, body)
-
-
-def test_megatrons_ddp_reduces_split_layers_bucket_by_bucket_as_their_gradients_come():
-    options = msgspec.structs.replace(OPTIONS, layers=2)
-    data = text(options)
-
-    def build(groups, **settings):
-        config = transformer_config(options, 1)
-        settings = DistributedDataParallelConfig(overlap_grad_reduce=bool(settings), **settings)
-        model = DistributedDataParallel(config, settings, build_stage(options, config, 0, 1, groups))
-        return model, MegatronStage(model, Place(0, 1), SHAPE, 2, forward_step, data)
-
-    def body(member):
-        run_on_cpu()
-        store = dist.PrefixStore("world", member.store())
-        dist.init_process_group("gloo", store=store, rank=member.rank, world_size=member.count)
-        parallel_state.initialize_model_parallel(1, 1)
-        model_parallel_cuda_manual_seed(0)
-        groups = ProcessGroupCollection.use_mpu_process_groups()
-        stock, at_once = build(groups)
-        model, split = build(groups, delay_wgrad_compute=True, bucket_size=4000)
-        assert len(model.bucket_groups) > 2
-        begun = []
-        for each in model.parameters():
-            # Behind the hook by which DDP hears of this weight.
-            getattr(each, weight_queue.HOOKS, []).append(
-                lambda: begun.append(sum(each.grad_reduce_handle is not None for each in model.bucket_groups))
-            )
-        for turn in range(3):
-            first, last = (MicroBatch(turn, member.rank, number) for number in range(2))
-            stock.zero_grad_buffer()
-            for each in (first, last):
-                at_once.forward(each, None)
-                at_once.backward(each, None)
-            stock.finish_grad_sync()
-
-            model.zero_grad_buffer()
-            for each in (first, last):
-                split.forward(each, None)
-            with model.no_sync():
-                split.input_gradient(first, None)
-            if turn == 2:
-                with model.no_sync():
-                    split.weight_gradient(first)
-                begun.clear()
-                split.backward(last, None)
-            else:
-                split.input_gradient(last, None)
-                with model.no_sync():
-                    split.weight_gradient(first)
-                begun.clear()
-                split.weight_gradient(last)
-            # In its first iteration it counts how often it is told of each gradient.
-            if turn:
-                assert begun == sorted(begun)
-                assert begun[0] < begun[len(begun) - 2] <= begun[-1] == len(model.bucket_groups)
-            model.finish_grad_sync()
-            for one, other in zip(stock.parameters(), model.parameters(), strict=True):
-                assert torch.equal(one.main_grad, other.main_grad)
-                assert one.main_grad.any()
-        dist.destroy_process_group()
-
-    launch(2, body)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from recycle.errors import UserError
 from recycle.megatron.flag.command.exit_signal import exit_signal
-from recycle.megatron.flag.command.flags import Flags, find_flags
+from recycle.megatron.flag.command.flags import Flags, find_flags, parse_known
 from recycle.megatron.flag.command.option_table import leave_out, megatron_parser, option_named, options_of
 from recycle.megatron.flag.command.planning import Shape
 from recycle.megatron.flag.command.server_ranks import PIPELINES_LAST, ServerRanks
@@ -53,7 +53,7 @@ class CommandLine(NamedTuple):
 
         Shards that hosts keep in memory come back, if another host than the lost one has them.
         """
-        kept = self.flags.redundancy
+        kept = self.flags.keep_in_memory
         return bool(self.setting("use_distributed_optimizer")) and (kept is None or kept.spare == 0)
 
     def option(self, name: str) -> str:
@@ -92,18 +92,14 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
     # Where no script is named, all words are its arguments.
     script = next((place for place, word in enumerate(rest) if word.endswith(".py")), -1)
     arguments = tuple(rest[script + 1 :])
-    try:
-        settings, rest = megatron_parser().parse_known_args(rest)
-        launch, _ = _torchrun_parser().parse_known_args(rest)
-    except argparse.ArgumentError as error:
-        raise UserError(str(error)) from error
+    settings, _ = parse_known(_parser(), rest)
     require_sizes(settings)
     if settings.use_mp_args_from_checkpoint_args:
         raise UserError(
             "--use-mp-args-from-checkpoint-args: the number of stages is not on the command line; give it there, and "
             "use --use-checkpoint-args alone"
         )
-    total = ranks if ranks is not None else _torchrun_ranks(launch)
+    total = ranks if ranks is not None else _torchrun_ranks(settings)
     pipelines_last = PIPELINES_LAST in arguments
     if isinstance(settings.moe_router_load_balancing_type, list):
         settings.moe_router_load_balancing_type = " ".join(settings.moe_router_load_balancing_type)
@@ -115,7 +111,7 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
     micro_batches = _micro_batches(settings, servers * server_ranks.pipelines)
     virtual = settings.virtual_pipeline_model_parallel_size or 1
     shape = Shape(servers, settings.pipeline_model_parallel_size, micro_batches, virtual)
-    per_host = launch.nproc_per_node
+    per_host = settings.nproc_per_node
     return CommandLine(
         settings,
         flags,
@@ -130,8 +126,9 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
     )
 
 
-def _torchrun_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+def _parser() -> argparse.ArgumentParser:
+    """Of Megatron's options, and of torchrun's by which it is known how many ranks there are."""
+    parser = megatron_parser()
     parser.add_argument("--nnodes", default="1")
     parser.add_argument("--nproc-per-node", "--nproc_per_node")
     return parser

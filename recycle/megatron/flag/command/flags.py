@@ -2,8 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +16,6 @@ from recycle.runtime.launch.meet.secret import TOKEN_FILE
 from recycle.runtime.launch.process.restarts import RESTARTS
 from recycle.state.redundancy import OFF, Redundancy
 
-SCHEDULE = "pipeline_schedule"
 STOCK, RECYCLE = "stock", "recycle"
 KEEP, RESUME, RECORD, DEAD = "--recycle-keep-in-memory", "--recycle-resume", "--recycle-record", "--recycle-dead"
 STORE = "--recycle-store"
@@ -28,101 +26,119 @@ REFUSED = UserError.exit_status
 
 
 class Flags(NamedTuple):
-    """The values of recycle's flags.
+    """The values of recycle's flags, by their names on the command line.
 
     Attributes:
-        on: whether pipelines follow a plan; otherwise everything is Megatron's own.
+        pipeline_schedule: recycle's, where pipelines follow a plan; otherwise everything is Megatron's own.
         catalogue: plans made ahead of time; without one, a plan is made when training starts.
         dead: servers that leave before the first iteration; their micro-batches go to their peers.
         budget: seconds for making a plan.
-        staggered: whether each stage steps on its own; otherwise Megatron's optimizer steps all of them together.
+        stagger: whether each stage steps on its own; otherwise Megatron's optimizer steps all of them together.
         exact: whether sums of gradients have the same bits whichever servers live.
         store: where servers agree on which servers live in etcd; None for the store with which they were started.
         restarts: how often within an hour the server of a crashed worker is started again.
         record: the folder in which the run is recorded; None if it is not.
-        redundancy: how the state is kept in the memory of hosts; None if it is not.
-        resumes: whether training goes on from what is left there of a start whose servers are all dead.
+        keep_in_memory: how the state is kept in the memory of hosts; None if it is not.
+        resume: whether training goes on from what is left there of a start whose servers are all dead.
         token_file: with the secret that all hosts share; None where the environment or the host has it.
-        trusts_network: whether several hosts may do without one.
+        trust_network: whether several hosts may do without one.
     """
 
-    on: bool
+    pipeline_schedule: str
     catalogue: Path | None
     dead: tuple[Server, ...]
     budget: float
-    staggered: bool = False
-    exact: bool = False
-    store: str | None = None
-    restarts: int = RESTARTS
-    record: Path | None = None
-    redundancy: Redundancy | None = None
-    resumes: bool = False
-    token_file: Path | None = None
-    trusts_network: bool = False
+    stagger: bool
+    exact: bool
+    store: str | None
+    restarts: int
+    record: Path | None
+    keep_in_memory: Redundancy | None
+    resume: bool
+    token_file: Path | None
+    trust_network: bool
 
+    @property
+    def on(self) -> bool:
+        """Whether pipelines follow a plan."""
+        return self.pipeline_schedule == RECYCLE
 
-def owns_steps(flags: Flags) -> bool:
-    """Whether stages are stepped by recycle, and not by Megatron's training code."""
-    return flags.staggered or flags.exact
+    @property
+    def owns_steps(self) -> bool:
+        """Whether stages are stepped by recycle, and not by Megatron's training code."""
+        return self.stagger or self.exact
 
 
 def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add recycle's flags to a parser, as Megatron's ``extra_args_provider`` does."""
-    group = parser.add_argument_group(title="recycle")
-    group.add_argument(
+    """Add recycle's flags to a parser."""
+    add = parser.add_argument
+    add(
         "--pipeline-schedule",
         choices=[STOCK, RECYCLE],
         default=STOCK,
         help="stock: Megatron's own schedules. recycle: pipelines follow a plan that routes around dead servers.",
     )
-    group.add_argument("--recycle-catalogue", help="Plans made with recycle catalogue.")
-    group.add_argument(
-        DEAD, default="", help="Servers that leave before the first iteration; their peers do their work: W1_2,W0_3."
+    add("--recycle-catalogue", type=Path, help="Plans made with recycle catalogue.")
+    add(
+        DEAD,
+        type=_typed(_servers),
+        default=(),
+        help="Servers that leave before the first iteration; their peers do their work: W1_2,W0_3.",
     )
-    group.add_argument("--recycle-budget", default="5s", help="Time for making a plan: 500ms, 5s, 1m.")
-    group.add_argument(
+    add(
+        "--recycle-budget",
+        type=_typed(parse_duration),
+        default="5s",
+        help="Time for making a plan: 500ms, 5s, 1m.",
+    )
+    add(
         "--recycle-stagger",
         action="store_true",
         help="Each stage steps on its own, without waiting for the norm of the others.",
     )
-    group.add_argument(
-        "--recycle-exact", action="store_true", help="Failures change no bit of what is trained; costs time and memory."
+    add(
+        "--recycle-exact",
+        action="store_true",
+        help="Failures change no bit of what is trained; costs time and memory.",
     )
-    group.add_argument(
+    add(
         STORE,
         help="Where servers agree on the live ones, so that any host may be lost: etcd://HOST:PORT,HOST:PORT,.... "
-        f"{VARIABLE} in the environment says the same, and is not printed with Megatron's arguments.",
+        f"{VARIABLE} in the environment says the same, and no list of processes shows it.",
     )
-    group.add_argument(
+    add(
         "--recycle-restarts",
-        type=_times,
+        type=_typed(parse_whole),
         default=RESTARTS,
         help="How often within an hour the server of a crashed worker is started again.",
     )
-    group.add_argument(
+    add(
         RECORD,
+        type=Path,
         metavar="FOLDER",
         help="Where servers write what they do, for recycle watch and show; on several hosts they share it.",
     )
-    group.add_argument(
+    add(
         KEEP,
+        type=_typed(Redundancy.parse),
         default=OFF,
         metavar="copies=N|parity=K+M|off",
         help="Each iteration's state in the memory of N hosts, so that it outlives all servers of a stage; or in "
         "pieces on K+M hosts, of which any K are enough.",
     )
-    group.add_argument(
+    add(
         RESUME,
         action="store_true",
         help=f"Where all servers died: go on from the state in the memory of hosts, with the same {RECORD}.",
     )
-    group.add_argument(
+    add(
         TOKEN,
+        type=Path,
         metavar="FILE",
         help="With the secret of a run on several hosts, the same on all; "
         f"{TOKEN_FILE} in the environment names it as well, or {TOKEN_VARIABLE} is the secret.",
     )
-    group.add_argument(
+    add(
         TRUST,
         action="store_true",
         help="Several hosts without a secret: what reaches one of them can read the state, write files, end the run.",
@@ -130,47 +146,20 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
-def _times(text: str) -> int:
-    try:
-        return parse_whole(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text}: give a number from 0, in the digits 0 to 9") from error
+def _typed(parse: Callable[[str], object]) -> Callable[[str], object]:
+    """A reader of values, whose words about a wrong one argparse says of the option."""
+
+    def typed(text: str) -> object:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return typed
 
 
-@contextmanager
-def _naming(option: str) -> Iterator[None]:
-    """Within the block, what is wrong is said of an option."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{option} {error}") from error
-
-
-def read_flags(values: argparse.Namespace) -> Flags:
-    """The flags among parsed arguments.
-
-    Raises:
-        UserError: one has no usable value.
-    """
-    with _naming(f"{DEAD}:"):
-        dead = tuple(Server.parse(name.strip()) for name in values.recycle_dead.split(",") if name.strip())
-    with _naming("--recycle-budget:"):
-        budget = parse_duration(values.recycle_budget)
-    with _naming(KEEP):
-        redundancy = Redundancy.parse(values.recycle_keep_in_memory)
-    paths = values.recycle_catalogue, values.recycle_record, values.recycle_token_file
-    catalogue, record, token_file = (None if each is None else Path(each) for each in paths)
-    on = getattr(values, SCHEDULE) == RECYCLE
-    store = values.recycle_store or os.environ.get(VARIABLE)
-    if store:
-        EtcdCluster.parse(store)
-    resumes, restarts, trusts = values.recycle_resume, values.recycle_restarts, values.recycle_trust_network
-    if resumes and (redundancy is None or record is None):
-        raise UserError(f"{RESUME}: it takes the {KEEP} and the {RECORD} of the start that it goes on from")
-    own_steps = values.recycle_stagger, values.recycle_exact
-    return Flags(
-        on, catalogue, dead, budget, *own_steps, store, restarts, record, redundancy, resumes, token_file, trusts
-    )
+def _servers(text: str) -> tuple[Server, ...]:
+    return tuple(Server.parse(name.strip()) for name in text.split(",") if name.strip())
 
 
 def find_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
@@ -180,8 +169,23 @@ def find_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
         UserError: one has no usable value.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    values, rest = parse_known(add_flags(parser), arguments)
+    flags = Flags(**{name.removeprefix("recycle_"): value for name, value in vars(values).items()})
+    flags = flags._replace(store=flags.store or os.environ.get(VARIABLE))
+    if flags.store:
+        EtcdCluster.parse(flags.store)
+    if flags.resume and (flags.keep_in_memory is None or flags.record is None):
+        raise UserError(f"{RESUME}: it takes the {KEEP} and the {RECORD} of the start that it goes on from")
+    return flags, rest
+
+
+def parse_known(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The values of a parser's options on a command line, and what else is on it.
+
+    Raises:
+        UserError: one has no usable value.
+    """
     try:
-        values, rest = add_flags(parser).parse_known_args(arguments)
+        return parser.parse_known_args(words)
     except argparse.ArgumentError as error:
-        raise UserError(str(error)) from error
-    return read_flags(values), rest
+        raise UserError(f"{error.argument_name}: {error.message}") from error

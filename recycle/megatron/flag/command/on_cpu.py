@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from recycle.errors import UserError
+from recycle.megatron.flag.command.flags import parse_known
 
 ON_CPU = "--on-cpu"
 
@@ -62,7 +63,4 @@ def given_values(arguments: Sequence[str], *options: str) -> dict[str, str | Non
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for option in options:
         parser.add_argument(option, dest=option)
-    try:
-        return dict(vars(parser.parse_known_args(arguments)[0]))
-    except argparse.ArgumentError as error:
-        raise UserError(str(error)) from error
+    return dict(vars(parse_known(parser, arguments)[0]))

@@ -30,12 +30,12 @@ WITH_VALUE = ("--num-distributed-optimizer-instances", "--distributed-timeout-se
 TABLE = "megatron_options.txt"
 KINDS: dict[str, type] = {"int": int, "float": float, "str": str}
 
-VIRTUAL_STAGES = (
-    "--num-layers-per-virtual-pipeline-stage",
-    "--num-virtual-stages-per-pipeline-rank",
-    "--pipeline-model-parallel-layout",
+VIRTUAL = (
+    "num_layers_per_virtual_pipeline_stage",
+    "num_virtual_stages_per_pipeline_rank",
+    "pipeline_model_parallel_layout",
 )
-"""The options that divide the layers of a stage among virtual ones."""
+"""The settings that divide the layers of a stage among virtual ones."""
 
 
 class Option(NamedTuple):
@@ -84,7 +84,7 @@ def known_options() -> dict[str, Option]:
 def options_of(setting: str) -> list[str]:
     """The options that decide a setting, the one of its name first; none if Megatron's command line cannot set it."""
     if setting == "virtual_pipeline_model_parallel_size":
-        return list(VIRTUAL_STAGES)
+        return [option_named(each) for each in VIRTUAL]
     found = [name for name, option in known_options().items() if option.setting == setting]
     return sorted(found, key=lambda name: name != option_named(setting))
 

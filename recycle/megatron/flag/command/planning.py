@@ -72,7 +72,7 @@ class Source:
         shape.require_size()
         self._budget = flags.budget
         self._make = make
-        self.mode = Mode("fused" if fused else "split", "staggered" if flags.staggered else "global")
+        self.mode = Mode("fused" if fused else "split", "staggered" if flags.stagger else "global")
         self.catalogue = None if flags.catalogue is None else Catalogue(flags.catalogue)
         if self.catalogue is None:
             sizes = {"pipelines": shape.pipelines, "stages": shape.stages, "micro_batches": shape.micro_batches}
@@ -91,7 +91,7 @@ class Source:
             raise UserError(
                 f"{flags.catalogue}: its plans are for a {index.mode.optimizer} optimizer, and training has a "
                 f"{self.mode.optimizer} one: make the catalogue with --optimizer {self.mode.optimizer}, or "
-                f"{'leave out' if flags.staggered else 'add'} --recycle-stagger"
+                f"{'leave out' if flags.stagger else 'add'} --recycle-stagger"
             )
         if fused and index.mode.backward != "fused":
             raise UserError(f"{flags.catalogue}: its plans split the backward pass, but {fused[0]}")

@@ -1,11 +1,12 @@
 """What of Megatron's settings a plan can run with, in one table; everything else is refused with what to change."""
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from recycle.megatron.flag.command.flags import Flags
 
 Settings = Callable[[str], Any]
 """A setting's value by its name in Megatron's arguments or configuration; None where there is no such setting."""
@@ -331,11 +332,31 @@ EXACT_CHECKPOINTS = (
 )
 
 
-def ruled_settings() -> Collection[str]:
-    """The settings that any rule is about, by their names in Megatron, in the order of the rules."""
-    of_any = chain(RULES, SKIPPING, OVER_NCCL, UNSPLIT, CONTEXT, EIGHT_BITS, SHARDED, SHARDED_CHECKPOINTS, READ_ONLY)
-    of_some = chain((UNSPLIT_ENGINE, UNSPLIT_EXPERTS), NOT_KEPT, NOT_OWN, EXACT_CHECKPOINTS)
-    return dict.fromkeys(name for rule in chain(of_any, of_some) for name in rule.names)
+HELD: Sequence[tuple[Callable[[Settings], Any], tuple[Rule, ...]]] = (
+    (lambda _: True, RULES),
+    (lambda of: of("iterations_to_skip"), SKIPPING),
+    (lambda of: of("distributed_backend") == "nccl", OVER_NCCL),
+    (lambda of: of("use_distributed_optimizer"), SHARDED),
+    (lambda of: of("use_distributed_optimizer") and of("save") is not None, SHARDED_CHECKPOINTS),
+    (lambda of: of("context_parallel_size") not in (None, 1), CONTEXT),
+    (lambda of: of("fp8") is not None, EIGHT_BITS),
+)
+"""The rules of every plan, each with the jobs that it is for."""
+
+
+def refused(settings: Settings, flags: Flags, lacks_nccl: str = "") -> Iterator[Refusal]:
+    """What has to be changed before a job can run by a plan; nothing if all is well.
+
+    Args:
+        settings: Megatron's.
+        flags: recycle's.
+        lacks_nccl: why NCCL cannot carry anything; empty if it can.
+    """
+    yield from refusals(settings, lacks_nccl)
+    if flags.owns_steps:
+        yield from not_own(settings, flags.exact)
+    elif flags.keep_in_memory is not None:
+        yield from _broken(NOT_KEPT, settings)
 
 
 def not_own(settings: Settings, exact: bool) -> Iterator[Refusal]:
@@ -350,15 +371,6 @@ def not_own(settings: Settings, exact: bool) -> Iterator[Refusal]:
         yield from _broken(EXACT_CHECKPOINTS, settings)
 
 
-def not_kept(settings: Settings) -> Iterator[Refusal]:
-    """Why the state cannot be kept in memory where steps are Megatron's; nothing if it can.
-
-    Args:
-        settings: Megatron's.
-    """
-    yield from _broken(NOT_KEPT, settings)
-
-
 def refusals(settings: Settings, lacks_nccl: str = "") -> Iterator[Refusal]:
     """What has to be changed before any plan can run; nothing if all is well.
 
@@ -366,30 +378,21 @@ def refusals(settings: Settings, lacks_nccl: str = "") -> Iterator[Refusal]:
         settings: Megatron's.
         lacks_nccl: why NCCL cannot carry anything; empty if it can.
     """
-    yield from _broken(RULES, settings)
+    for holds, rules in HELD:
+        if holds(settings):
+            yield from _broken(rules, settings)
     for name in ("save", "non_persistent_global_ckpt_dir"):
         if str(settings(name)).startswith("msc://"):
             yield Refusal(name, settings(name), REMOTE)
     for name, other, advice in AS_ANOTHER:
         if settings(name) not in (None, settings(other)):
             yield Refusal(name, settings(name), advice)
-    if settings("iterations_to_skip"):
-        yield from _broken(SKIPPING, settings)
     if settings("distributed_backend") == "nccl":
         if lacks_nccl:
             yield Refusal("distributed_backend", "nccl", Advice(lacks_nccl, "use --distributed-backend gloo"))
-        yield from _broken(OVER_NCCL, settings)
         for name, groups in _groups_with_settings(settings).items():
             if not INSIDE.issuperset(groups):
                 yield Refusal(name, settings(name), OUTSIDE)
-    if settings("use_distributed_optimizer"):
-        yield from _broken(SHARDED, settings)
-        if settings("save") is not None:
-            yield from _broken(SHARDED_CHECKPOINTS, settings)
-    if settings("context_parallel_size") not in (None, 1):
-        yield from _broken(CONTEXT, settings)
-    if settings("fp8") is not None:
-        yield from _broken(EIGHT_BITS, settings)
 
 
 def _groups_with_settings(settings: Settings) -> dict[str, Collection[str]]:

@@ -1,4 +1,4 @@
-"""What Megatron refuses because a job's numbers do not fit each other, found without Megatron."""
+"""What Megatron refuses because the sizes of a job do not divide its work, found without Megatron."""
 
 import argparse
 import re
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from recycle.errors import UserError
+from recycle.megatron.flag.command.option_table import VIRTUAL
 from recycle.megatron.flag.command.refusals import Advice, Refusal, Settings
 from recycle.wording import plural
 
@@ -21,18 +22,11 @@ AT_LEAST_ONE = (
     *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
     *("expert_model_parallel_size", "expert_tensor_parallel_size", "num_layers", "micro_batch_size"),
     *("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank", "global_batch_size"),
-    *("hidden_size", "ffn_hidden_size", "num_attention_heads", "kv_channels", "seq_length", "max_position_embeddings"),
-    *("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "moe_ffn_hidden_size"),
-    *("moe_router_num_groups", "moe_router_group_topk", "save_retain_interval", "log_memory_interval"),
-    *("train_iters", "num_query_groups", "log_interval"),
+    *("num_attention_heads", "num_query_groups"),
+    *("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"),
 )
 """Settings that are none, or above zero."""
 
-VIRTUAL = (
-    "num_layers_per_virtual_pipeline_stage",
-    "num_virtual_stages_per_pipeline_rank",
-    "pipeline_model_parallel_layout",
-)
 ENDS = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
 COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 
@@ -64,7 +58,8 @@ def unfit(of: Settings) -> Iterator[Refusal]:
     yield from _heads(of)
     yield from _sequences(of)
     yield from _experts(of)
-    yield from _intervals(of)
+    if of("rampup_batch_size") is not None and of("train_iters") is not None:
+        yield _refuse(of, "rampup_batch_size", "Megatron counts samples where batches grow", "give --train-samples")
 
 
 def _refuse(of: Settings, name: str, reason: str, remedy: str) -> Refusal:
@@ -159,10 +154,7 @@ def _divides(of: Settings, name: str, by: int, what: str) -> Iterator[Refusal]:
 
 
 def _heads(of: Settings) -> Iterator[Refusal]:
-    heads, tensor = of("num_attention_heads"), of("tensor_model_parallel_size")
-    of_tensor = "the tensor-parallel size"
-    if heads is not None and of("kv_channels") is None:
-        yield from _divides(of, "hidden_size", heads, "the number of attention heads")
+    tensor, of_tensor = of("tensor_model_parallel_size"), "the tensor-parallel size"
     yield from _divides(of, "num_attention_heads", tensor, of_tensor)
     groups = of("num_query_groups")
     if of("group_query_attention"):
@@ -195,13 +187,6 @@ def _sequences(of: Settings) -> Iterator[Refusal]:
     if of("sequence_parallel"):
         among = context * of("tensor_model_parallel_size")
         yield from _divides(of, "seq_length", among, "the tensor-parallel x context-parallel size")
-    positions = of("max_position_embeddings")
-    for name in ("seq_length", "decoder_seq_length"):
-        length = of(name)
-        if None not in (length, positions) and length > positions:
-            yield _refuse(
-                of, name, f"{length} is more than --max-position-embeddings {positions}", "change one of them"
-            )
 
 
 def _experts(of: Settings) -> Iterator[Refusal]:
@@ -210,7 +195,6 @@ def _experts(of: Settings) -> Iterator[Refusal]:
         for name, is_given in (
             ("expert_model_parallel_size", ranks > 1),
             ("moe_ffn_hidden_size", of("moe_ffn_hidden_size") is not None),
-            ("moe_router_group_topk", of("moe_router_group_topk") is not None),
         ):
             if is_given:
                 yield _refuse(of, name, "there are no experts", "give --num-experts, or leave it out")
@@ -220,31 +204,6 @@ def _experts(of: Settings) -> Iterator[Refusal]:
         yield _refuse(of, "num_experts", reason, "give --sequence-parallel, or --tensor-model-parallel-size 1")
     yield from _divides(of, "num_experts", ranks, "the expert-parallel size")
     yield from _widths(of, "moe_ffn_hidden_size", of("expert_tensor_parallel_size"), "the expert-tensor-parallel size")
-    chosen, groups = of("moe_router_group_topk"), of("moe_router_num_groups")
-    if chosen is None:
-        return
-    if groups is None:
-        yield _refuse(of, "moe_router_group_topk", "there are no groups to choose", "give --moe-router-num-groups")
-        return
-    yield from _divides(of, "num_experts", groups, "the number of groups that --moe-router-num-groups gives")
-    if chosen > groups:
-        reason = f"{chosen} is more than the {groups} groups that there are"
-        yield _refuse(of, "moe_router_group_topk", reason, "change one of them")
-
-
-def _intervals(of: Settings) -> Iterator[Refusal]:
-    if of("rampup_batch_size") is not None and of("train_iters") is not None:
-        yield _refuse(of, "rampup_batch_size", "Megatron counts samples where batches grow", "give --train-samples")
-    every = of("save_interval")
-    if of("save") is not None:
-        if not every or every < 0:
-            yield _refuse(of, "save", "it is not said after how many iterations", "give --save-interval")
-        else:
-            yield from _divides(of, "save_retain_interval", every, "the number of iterations between checkpoints")
-    yield from _divides(of, "log_memory_interval", of("log_interval"), "the number of iterations between lines")
-    rate, least = of("lr"), of("min_lr")
-    if rate is not None and least > rate:
-        yield _refuse(of, "min_lr", f"{least:g} is more than --lr {rate:g}", "change one of them")
 
 
 def virtual_stages(settings: argparse.Namespace) -> int | None:

@@ -13,12 +13,17 @@ from typing import Any
 
 import torch
 
+from recycle.megatron.shared.delayed_weights import DELAYS
 from recycle.megatron.shared.patching import replace
 from recycle.runtime.device import place_among_gpus
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.nccl.bindings import Nccl
 from recycle.runtime.net.network import TransportKind
 from recycle.runtime.net.process_groups import ReplaceableGroup
+
+ENGINE = "transformer_engine"
+DELAYS_APART = "2.7.0"
+"""The release from which Megatron has layers leave weight gradients that they do not add up themselves."""
 
 
 def transport_of(backend: str) -> TransportKind:
@@ -67,3 +72,19 @@ def keep_groups_on_host() -> None:
         return group
 
     replace(torch.distributed, "new_group", new_group)
+
+
+def cannot_delay(arguments: Any) -> list[str]:
+    """Why layers of the release that is installed cannot leave their weight gradients; empty if they can.
+
+    Args:
+        arguments: Megatron's.
+    """
+    if arguments.transformer_impl != ENGINE:
+        return []
+    from megatron.core.utils import get_te_version, is_te_min_version
+
+    needed = DELAYS if arguments.gradient_accumulation_fusion else DELAYS_APART
+    if is_te_min_version(needed):
+        return []
+    return [f"transformer_impl is {ENGINE}: release {get_te_version()} leaves no weight gradients; {needed} does"]

@@ -30,24 +30,14 @@ class NoStream:
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
-    def wait_stream(self, other: Any) -> None:
+    def wait(self, *_: Any, **__: Any) -> None:
         """Nothing to wait for."""
 
-    def wait_event(self, event: Any) -> None:
-        """Nothing to wait for."""
+    wait_stream = wait_event = record = synchronize = wait
 
     def record_event(self, event: Any = None) -> "NoStream":
         """A moment that is over."""
         return event or self
-
-    def record(self, stream: Any = None) -> None:
-        """It is over."""
-
-    def wait(self, stream: Any = None) -> None:
-        """Nothing to wait for."""
-
-    def synchronize(self) -> None:
-        """Nothing to wait for."""
 
     def __enter__(self) -> "NoStream":
         return self

@@ -11,24 +11,23 @@ import torch
 from recycle.control.host.agent import STOPPED
 from recycle.control.membership.messages import Opening
 from recycle.control.membership.view import Member, View
-from recycle.job import Job, Server
+from recycle.job import Job
 from recycle.megatron.flag.command.flags import DEAD
 from recycle.megatron.flag.command.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.flag.run.ending import Ending
 from recycle.megatron.flag.run.recording import Recording
 from recycle.megatron.flag.start.protection import DURATIONS, Protection
-from recycle.megatron.flag.state.keeping import KeptVersions, announce, make_keeping
+from recycle.megatron.flag.state.keeping import KeptVersions, announce, read_directory
 from recycle.megatron.flag.state.rejoin_state import RejoinState
 from recycle.megatron.flag.state.saving import SAVE
 from recycle.megatron.flag.state.training_code import TrainingCode
 from recycle.megatron.flag.steps.gradients import SameParameters
-from recycle.megatron.flag.steps.loss_table import LossTable, StageLosses
+from recycle.megatron.flag.steps.loss_table import LossTable
 from recycle.megatron.flag.steps.steps import Steps
 from recycle.megatron.flag.world.call_results import tell_all
 from recycle.megatron.flag.world.collectives import Collectives, hand_over, several
-from recycle.megatron.flag.world.live_world import only_the_living
 from recycle.megatron.flag.world.progress import IterationProgress
-from recycle.megatron.flag.world.roles import Roles
+from recycle.megatron.flag.world.roles import Roles, only_the_living
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
@@ -39,6 +38,7 @@ from recycle.runtime.device import DeviceClock
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
+from recycle.runtime.launch.meet.keepers import KeeperFinder
 from recycle.runtime.launch.process.said_once import is_first_to_say
 from recycle.runtime.net.network import Network, TransportKind, meet
 from recycle.runtime.net.process_groups import ReplaceableGroup
@@ -66,7 +66,6 @@ class ProtectedTraining(NamedTuple):
         transport: what carries the tensors of its stages.
         moments: how many the optimizer has of each parameter, where the state is kept in memory; None where it is not.
         notes: what the first rank has told all others, by name.
-        dead: servers that leave before the first iteration.
         means: whether evaluations take the mean of each server's losses.
     """
 
@@ -82,7 +81,6 @@ class ProtectedTraining(NamedTuple):
     transport: TransportKind = "gloo"
     moments: int | None = None
     notes: Mapping[str, bytes] = MappingProxyType({})
-    dead: Sequence[Server] = ()
     means: bool = False
 
 
@@ -91,13 +89,12 @@ class ProtectedExecution:
 
     Args:
         training: what is trained.
-        server: which server this is.
-        protection: what it needs to survive the death of others.
+        protection: what this server needs to survive the death of others.
         groups: all process groups of this rank.
         make_steps: from this, the stages, and the number of iterations that are done.
 
     Attributes:
-        server: see above.
+        server: which this is.
         job: for its shape.
         recorder: what was executed.
         same_parameters: those of them with which it sums gradients.
@@ -108,13 +105,11 @@ class ProtectedExecution:
     def __init__(
         self,
         training: ProtectedTraining,
-        server: Server,
         protection: Protection,
         groups: Sequence[ReplaceableGroup],
         make_steps: Callable[["ProtectedExecution", Sequence[MegatronStage], int], Steps],
     ) -> None:
-        place, self._rank = protection.place(torch.distributed.get_rank())
-        assert place == server, f"this rank is one of {server}, not of {place}"
+        server, self._rank = protection.place(torch.distributed.get_rank())
         self.server = server
         self.job: Job = training.plan.job
         self.recorder = Recorder(server, clock=DeviceClock())
@@ -164,9 +159,9 @@ class ProtectedExecution:
         reporters: list[Reporter] = [each for each in speakers if each is not None and self._rank.is_first]
         reporter, kept = Reporters(*reporters), None
         if training.moments is not None:
+            finder = KeeperFinder(read_directory(endpoint), endpoint, self.server, reporter)
             versions = KeptVersions(steps, rejoin_state)
-            where = self.server, self._rank, self.job.depth
-            kept = make_keeping(versions, *where, lambda: self.network.view, endpoint, reporter)
+            kept = finder.keeping(versions, self._rank, self.job.depth, lambda: self.network.view)
         trainee = Trainee(
             rejoin_state,
             self,
@@ -211,7 +206,7 @@ class ProtectedExecution:
         if not self._protection.life:
             # One after the other, so that each shard keeps a holder. Others may have let one go before this server was
             # in a view with it.
-            for server in (each for each in training.dead if each in self.network.view.servers):
+            for server in (each for each in self._protection.flags.dead if each in self.network.view.servers):
                 self._pause(partial(self._survivor.go_on_without, server, DEAD))
         self.collectives.advance(steps.versions.newest)
         training.code.begin()
@@ -338,9 +333,10 @@ class ProtectedExecution:
         assert self._network is not None
         return self._network
 
-    def stage_losses(self, network: Network) -> StageLosses | None:
+    @property
+    def losses(self) -> LossTable | None:
         """What was reported here, which peers exchange; None on a server that is not of the last stage."""
-        return StageLosses(self._losses, self._stages[-1], network) if self._is_last else None
+        return self._losses if self._is_last else None
 
     def share_losses(self, network: Network) -> None:
         """Put what was reported here together with what was reported elsewhere; all servers come here.

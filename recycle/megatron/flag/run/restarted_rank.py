@@ -14,7 +14,7 @@ from megatron.core import optimizer
 from megatron.core.num_microbatches_calculator import update_num_microbatches
 from torch.utils.data import DataLoader
 
-from recycle.megatron.flag.data.other_data import LateLoader
+from recycle.megatron.flag.data.script_data import LateLoader
 from recycle.megatron.flag.run.notes import Notes
 from recycle.megatron.flag.run.schedule import PlanSchedule, ScheduleCall
 from recycle.megatron.flag.state.training_code import TrainingCode

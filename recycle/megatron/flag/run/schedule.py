@@ -3,15 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-import torch
-from megatron.core import parallel_state
 from megatron.core.utils import get_model_config
 
-from recycle.control.membership.view import ServerRank
 from recycle.job import Server
-from recycle.megatron.flag.command.server_ranks import ONE_RANK, ServerRanks
+from recycle.megatron.flag.command.refusals import refusals
 from recycle.megatron.flag.data.script_data import ScriptData
-from recycle.megatron.flag.device.requirements import each_of, iterator_of, require_micro_batches, require_supported
 from recycle.megatron.flag.run.protected import ProtectedExecution
 from recycle.megatron.flag.steps.gradients import take_overlaps_over
 from recycle.megatron.shared.stage import ForwardStep, MegatronStage, timed
@@ -117,7 +113,7 @@ class PlanSchedule:
         job = self._plan.job
         models = each_of(call.model)
         config = get_model_config(models[0])
-        require_supported(models, config, self._plan)
+        require_supported(models, config)
         take_overlaps_over(models)
         parts = config.tensor_model_parallel_size if config.sequence_parallel else 1
         parts *= config.context_parallel_size
@@ -136,33 +132,55 @@ class PlanSchedule:
         ]
 
 
-class ThisRank(NamedTuple):
-    """Where this rank is, by Megatron's groups.
+def require_supported(models: Sequence[Any], config: Any) -> None:
+    """Refuse a set-up that a plan cannot run.
 
-    Attributes:
-        server: to which it belongs.
-        rank: which of the server's it is.
-        layout: how the ranks of a server divide its work.
+    Args:
+        models: the chunks of this rank as Megatron's training code passes them, wrapped in DDP or not.
+        config: its configuration.
+
+    Raises:
+        RunError: a setting has to be changed; the message says which and how.
     """
 
-    server: Server
-    rank: ServerRank
-    layout: ServerRanks
+    def setting(name: str) -> Any:
+        found = getattr(config, name, None)
+        return getattr(getattr(models[0], "ddp_config", None), name, None) if found is None else found
 
-    @property
-    def pipeline(self) -> int:
-        """In which of the pipelines through its server it is."""
-        return self.layout.pipeline(self.rank.number)
+    for problem in refusals(setting):
+        raise RunError(str(problem))
 
-    @classmethod
-    def find(cls, layout: ServerRanks = ONE_RANK) -> Self:
-        """This rank.
 
-        Args:
-            layout: how the ranks of a server divide its work.
-        """
-        _, rank = layout.place(torch.distributed.get_rank())
-        home, pipeline = divmod(parallel_state.get_data_parallel_rank(), layout.pipelines)
-        here = cls(Server(home, parallel_state.get_pipeline_model_parallel_rank()), rank, layout)
-        assert pipeline == here.pipeline, f"{rank} is in pipeline {pipeline} of its server"
-        return here
+def require_micro_batches(number: int, plan: Plan, forward_only: bool) -> None:
+    """Refuse to run a plan for larger batches.
+
+    Args:
+        number: of micro-batches of each pipeline.
+        plan: with the most that training has; evaluations have as many.
+        forward_only: whether this is one.
+
+    Raises:
+        RunError: the plan has fewer.
+    """
+    planned = plan.job.micro_batches
+    if number > planned or (forward_only and number != planned):
+        raise RunError(
+            f"num_microbatches is {number}, and the plan has {planned} per pipeline: make a plan for this batch size"
+        )
+
+
+def each_of(value: Any) -> list[Any]:
+    """What Megatron passes as it is, or as a list where it has chunks."""
+    return value if isinstance(value, list) else [value]
+
+
+def iterator_of(value: Any, last: bool) -> Any:
+    """The iterator that a rank's chunk at an end of the model reads from; None where it reads none.
+
+    Args:
+        value: what Megatron passes; some scripts give middle chunks the same data, and none of it is used.
+        last: whether the rank has the last chunk.
+    """
+    iterators = each_of(value)
+    ordered = reversed(iterators) if last else iterators
+    return next((each for each in ordered if each is not None), None)

@@ -7,42 +7,39 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import cache, partial, wraps
-from itertools import chain
 from typing import Any
 
+from megatron.core import parallel_state
 from torch.distributed import HashStore, Store
 from torch.utils.data import DataLoader
 
 from recycle.control.membership.view import Member
 from recycle.control.store.tcp_store import TorchStore
 from recycle.errors import UserError
-from recycle.megatron.flag.command.flags import REFUSED, owns_steps, read_flags
+from recycle.job import Server
+from recycle.megatron.flag.command.flags import REFUSED, Flags
 from recycle.megatron.flag.command.planning import Make, Shape, Source
-from recycle.megatron.flag.command.refusals import not_kept, not_own, refusals, unsplit
+from recycle.megatron.flag.command.refusals import refused, unsplit
 from recycle.megatron.flag.command.server_ranks import ServerRanks
-from recycle.megatron.flag.data.other_data import OtherData
-from recycle.megatron.flag.data.script_data import ScriptData
-from recycle.megatron.flag.device.accelerator import keep_groups_on_host, lacks_nccl, transport_of
+from recycle.megatron.flag.data.script_data import OtherData, ScriptData
+from recycle.megatron.flag.device.accelerator import cannot_delay, keep_groups_on_host, lacks_nccl, transport_of
 from recycle.megatron.flag.device.torch_optimizers import take_torch_optimizers
-from recycle.megatron.flag.device.transformer_engine import cannot_delay
 from recycle.megatron.flag.run.ending import Ending
 from recycle.megatron.flag.run.notes import PATIENCE, Notes
 from recycle.megatron.flag.run.protected import ProtectedExecution, ProtectedTraining
 from recycle.megatron.flag.run.recording import Recording, begin_recordings
 from recycle.megatron.flag.run.restarted_rank import RestartedRank
-from recycle.megatron.flag.run.schedule import PlanSchedule, ThisRank
+from recycle.megatron.flag.run.schedule import PlanSchedule
 from recycle.megatron.flag.start.protection import Protection
-from recycle.megatron.flag.start.releases import leave_out_of_step_calls, parse_flags
 from recycle.megatron.flag.state.saving import save_by_the_living
 from recycle.megatron.flag.state.training_code import TrainingCode
 from recycle.megatron.flag.steps.shard_optimizers import keep_what_optimizers_are_made_of
 from recycle.megatron.flag.steps.stage_steps import StageSteps, Stepping
-from recycle.megatron.flag.steps.step_outcome import StepOutcome, as_told
-from recycle.megatron.flag.steps.vote import Vote
+from recycle.megatron.flag.steps.vote import StepOutcome, Vote, as_told
 from recycle.megatron.flag.world.stub_groups import make_stub_groups, meet_own_ranks
 from recycle.megatron.shared.patching import replace
 from recycle.megatron.shared.rank_collectives import RankCollectives
-from recycle.megatron.shared.release import require_known_release
+from recycle.megatron.shared.release import module_with, require_known_release
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.plan import Plan
@@ -52,6 +49,9 @@ from recycle.runtime.net.meeting_store import MeetingStore
 from recycle.runtime.net.process_groups import ReplaceableGroup, make_replaceable_groups
 from recycle.runtime.recover.plans import Plans
 from recycle.saying import say
+
+LENGTHS, NORMS = "consume_seqlen_stats_in_iteration", "MegatronOptimizer.has_grad_norm_group"
+"""Functions that some releases have; the table says where."""
 
 
 class DropIn:
@@ -73,12 +73,17 @@ class DropIn:
         self._arguments = arguments
         notes = notes_of(protection)
         # Once: a catalogue stays open.
-        source = cache(partial(plan_source, arguments, make))
-        self._plan = plan = share_plan(notes, arguments, source, protection.meeting.epoch if protection.meeting else 0)
-        self._here = here = ThisRank.find(layout_of(arguments))
-        server, flags = here.server, read_flags(arguments)
+        source = cache(partial(plan_source, arguments, protection.flags, make))
+        least = protection.meeting.epoch if protection.meeting else 0
+        self._plan = plan = share_plan(notes, arguments, protection.flags, source, least)
+        self._flags = flags = protection.flags
+        server, rank = protection.place(arguments.rank)
+        self._layout = layout = layout_of(arguments)
+        # Pipelines through one server have the same micro-batches in the plan, and dropout of their own.
+        self._pipeline = pipeline = layout.pipeline(rank.number)
+        require_place(server, pipeline, layout)
         epoch = int(notes.read("epoch"))
-        self._recording = Recording.open(flags.record, plan, epoch, Member(server, protection.life), here.rank)
+        self._recording = Recording.open(flags.record, plan, epoch, Member(server, protection.life), rank)
         self._data = ScriptData(server.pipeline, lambda: int(arguments.consumed_train_samples))
         self._ending = Ending(arguments)
         self._code = TrainingCode(arguments, self._data, num_floating_point_operations)
@@ -94,22 +99,20 @@ class DropIn:
             ending=self._ending,
             epoch=epoch,
             recording=self._recording,
-            layout=here.layout,
+            layout=layout,
             transport=transport_of(arguments.distributed_backend),
-            moments=moments_of(arguments),
+            moments=moments_of(arguments, flags),
             notes=notes.known,
-            dead=flags.dead,
             means=arguments.sft,
         )
-        make_steps = self._make_stage_steps if owns_steps(flags) else self._make_vote
-        self._execution = ProtectedExecution(training, server, protection, groups, make_steps)
+        make_steps = self._make_stage_steps if flags.owns_steps else self._make_vote
+        self._execution = ProtectedExecution(training, protection, groups, make_steps)
         self._schedule = PlanSchedule(
             plan,
             server,
             self._data,
             steps=lambda: int(arguments.curr_iteration),
-            # Pipelines through one server have the same micro-batches in the plan, and dropout of their own.
-            seed=arguments.seed + here.pipeline,
+            seed=arguments.seed + pipeline,
             execution=self._execution,
         )
 
@@ -132,7 +135,7 @@ class DropIn:
             ranks[:] = range(arguments.world_size) if arguments.rank in ranks else [-1]
         save = save_by_the_living(training.save_checkpoint, self._execution, self._arguments, self._ending.note_save)
         replace(training, "save_checkpoint", save)
-        if owns_steps(read_flags(self._arguments)):
+        if self._flags.owns_steps:
             self._take_over_steps(training)
 
     def leave(self) -> None:
@@ -168,7 +171,7 @@ class DropIn:
         replace(training, "build_train_valid_test_data_iterators", build_train_valid_test_data_iterators)
 
     def _other_data(self, loader: DataLoader[Any], first: int) -> OtherData:
-        through, mine = self._here.layout.pipelines, self._here.pipeline
+        through, mine = self._layout.pipelines, self._pipeline
         return OtherData(
             loader,
             self._plan.job.pipelines * through,
@@ -191,14 +194,13 @@ class DropIn:
         self, execution: ProtectedExecution, stages: Sequence[MegatronStage], version: int
     ) -> StageSteps:
         (stage,) = stages
-        staggered = self._plan.mode.optimizer == "staggered"
-        return StageSteps(execution, stage, version, stepping_of(self._arguments, self._code, staggered))
+        return StageSteps(execution, stage, version, stepping_of(self._arguments, self._flags, self._code))
 
     def _make_vote(self, execution: ProtectedExecution, stages: Sequence[MegatronStage], version: int) -> Vote:
         from megatron.training import training
 
         arguments, optimizer = self._arguments, self._code.optimizer
-        repeats = read_flags(arguments).redundancy is not None
+        repeats = self._flags.keep_in_memory is not None
         # Keepers' copies, and a norm of all parameters, are taken right after the step.
         overlaps = arguments.overlap_param_gather and not (repeats or arguments.log_params_norm)
         vote = Vote(execution, stages, version, optimizer, repeats=repeats, overlaps=overlaps)
@@ -240,7 +242,6 @@ def switch_on(make: Make, protection: Protection) -> Callable[[], None]:
         leaving.callback(drop_in.leave)
         return result
 
-    parse_flags()
     replace(training, "initialize_megatron", initialize_megatron)
     return leaving.close
 
@@ -279,12 +280,13 @@ def notes_of(protection: Protection) -> Notes:
     return Notes(protection.endpoint.board().notes, say, returns=protection.life > 0)
 
 
-def share_plan(notes: Notes, arguments: Any, source: Callable[[], Source], least: int) -> Plan:
+def share_plan(notes: Notes, arguments: Any, flags: Flags, source: Callable[[], Source], least: int) -> Plan:
     """Choose a plan and the number of the first view on the first rank, for all of them.
 
     Args:
         notes: what the first rank tells.
         arguments: Megatron's.
+        flags: recycle's.
         source: where plans come from; it raises UserError if nothing there can be used.
         least: the number that the first view has at least.
 
@@ -293,8 +295,8 @@ def share_plan(notes: Notes, arguments: Any, source: Callable[[], Source], least
     """
     if arguments.rank == 0 and not notes.returns:
         try:
-            plan = choose_plan(arguments, source)
-            epoch = max(least, begin_recordings(read_flags(arguments).record, plan))
+            plan = choose_plan(arguments, flags, source)
+            epoch = max(least, begin_recordings(flags.record, plan))
         except UserError as error:
             notes.tell("plan", b"")
             raise RunError(str(error)) from error
@@ -307,27 +309,20 @@ def share_plan(notes: Notes, arguments: Any, source: Callable[[], Source], least
     return decode_plan(content, "the first rank's plan")
 
 
-def choose_plan(arguments: Any, source: Callable[[], Source]) -> Plan:
+def choose_plan(arguments: Any, flags: Flags, source: Callable[[], Source]) -> Plan:
     """The plan of all servers, with which training begins by some arguments of Megatron's.
 
     Raises:
-        UserError: a setting prevents it, there is none, or the dead among the arguments are none of its servers.
+        UserError: a setting prevents it, there is none, or the dead among the flags are none of its servers.
     """
-    flags = read_flags(arguments)
-
-    def settings(name: str) -> Any:
-        return getattr(arguments, name, None)
-
-    own = not_own(settings, flags.exact) if owns_steps(flags) else ()
-    kept = () if flags.redundancy is None or owns_steps(flags) else not_kept(settings)
-    for problem in chain(refusals(settings, lacks_nccl()), own, kept):
+    for problem in refused(lambda name: getattr(arguments, name, None), flags, lacks_nccl()):
         raise RunError(str(problem))
     found = source()
     found.job.dead_servers(flags.dead).require_peers()
     return found.plan(())
 
 
-def stepping_of(arguments: Any, code: TrainingCode, staggered: bool) -> Stepping:
+def stepping_of(arguments: Any, flags: Flags, code: TrainingCode) -> Stepping:
     """How stages step, by Megatron's arguments."""
 
     def looks(iterations: int) -> bool:
@@ -340,18 +335,18 @@ def stepping_of(arguments: Any, code: TrainingCode, staggered: bool) -> Stepping
 
     return Stepping(
         code.optimizer,
-        staggered,
+        flags.stagger,
         arguments.clip_grad or math.inf,
-        read_flags(arguments).exact,
+        flags.exact,
         looks,
         bool(arguments.check_for_nan_in_loss_and_grad),
-        repeats=read_flags(arguments).redundancy is not None,
+        repeats=flags.keep_in_memory is not None,
     )
 
 
-def moments_of(arguments: Any) -> int | None:
+def moments_of(arguments: Any, flags: Flags) -> int | None:
     """How many the optimizer has of each parameter, where the state is kept in memory; None where it is not."""
-    if read_flags(arguments).redundancy is None:
+    if flags.keep_in_memory is None:
         return None
     return 2 if arguments.optimizer == "adam" else int(arguments.sgd_momentum > 0)
 
@@ -361,7 +356,20 @@ def layout_of(arguments: Any) -> ServerRanks:
     return ServerRanks.of(lambda name: getattr(arguments, name, None))
 
 
-def plan_source(arguments: Any, make: Make) -> Source:
+def require_place(server: Server, pipeline: int, layout: ServerRanks) -> None:
+    """Check that this rank is where Megatron's groups have it.
+
+    Args:
+        server: to which it belongs by the command line.
+        pipeline: which of those through its server it is in.
+        layout: how the ranks of a server divide its work.
+    """
+    number = parallel_state.get_data_parallel_rank()
+    found = number, parallel_state.get_pipeline_model_parallel_rank()
+    assert found == (server.pipeline * layout.pipelines + pipeline, server.stage), f"{server} is at {found}"
+
+
+def plan_source(arguments: Any, flags: Flags, make: Make) -> Source:
     """Where plans come from that some arguments of Megatron's ask for.
 
     Raises:
@@ -372,4 +380,17 @@ def plan_source(arguments: Any, make: Make) -> Source:
     virtual = arguments.virtual_pipeline_model_parallel_size or 1
     shape = Shape(pipelines, arguments.pipeline_model_parallel_size, micro_batches, virtual)
     fused = [str(each) for each in unsplit(lambda name: getattr(arguments, name, None))] + cannot_delay(arguments)
-    return Source(read_flags(arguments), shape, fused, make)
+    return Source(flags, shape, fused, make)
+
+
+def leave_out_of_step_calls() -> None:
+    """Leave out calls of all ranks to which some would not come, in the releases that make them."""
+    training = module_with(LENGTHS)
+    if training is not None:
+        # Lengths of packed sequences are counted where they are computed: on other servers than Megatron believes, or
+        # on none. Without them, the throughput that is printed counts what sequences are filled up with.
+        replace(training, LENGTHS, lambda: (None, None))
+    optimizers = module_with(NORMS)
+    if optimizers is not None:
+        # Asked once by each rank: one that comes back would ask alone. Only multi-token prediction has such a group.
+        replace(optimizers.MegatronOptimizer, "has_grad_norm_group", lambda *_: False)

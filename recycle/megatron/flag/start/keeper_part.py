@@ -40,8 +40,8 @@ def find_last_start(flags: Flags) -> JoinFile | None:
         RunError: nothing says it.
     """
     folder = _folder(flags)
-    last = last_start(folder) if flags.resumes and folder is not None else None
-    if flags.resumes and last is None:
+    last = last_start(folder) if flags.resume and folder is not None else None
+    if flags.resume and last is None:
         raise RunError(f"{RESUME}: in {folder} nothing says where the state of an earlier start is; {OTHERWISE}")
     return last
 
@@ -87,7 +87,7 @@ class KeeperPart:
     def __init__(
         self, flags: Flags, redundancy: Redundancy, meeting: Rendezvous, token: str, words: Sequence[str]
     ) -> None:
-        self.resumes = flags.resumes
+        self.resumes = flags.resume
         self.directory: KeeperDirectory | None = None
         self._redundancy = redundancy
         self._meeting = meeting

@@ -60,6 +60,7 @@ class Protection(NamedTuple):
     Attributes:
         servers: all, in the order of their ranks.
         endpoint: where the run's store is.
+        flags: recycle's.
         hosted: the store at the first rank, where torchrun has none.
         meeting: with the other ranks; None where a rank meets nobody.
         keys: there, and the part in the folder of recordings; they are given up when this is closed.
@@ -71,6 +72,7 @@ class Protection(NamedTuple):
 
     servers: tuple[Server, ...]
     endpoint: Endpoint
+    flags: Flags
     hosted: HostedStore | None = None
     meeting: Rendezvous | None = None
     keys: AbstractContextManager[object] = nullcontext()
@@ -87,7 +89,7 @@ class Protection(NamedTuple):
     @property
     def resumes(self) -> bool:
         """Whether training goes on from what an earlier start has left in memory, with this life among the first."""
-        return self.keeping is not None and self.keeping.resumes and self.life == 0
+        return self.flags.resume and self.life == 0
 
     def place(self, rank: int) -> tuple[Server, ServerRank]:
         """Which server a rank belongs to, and which of its ranks it is."""
@@ -148,15 +150,12 @@ class Protection(NamedTuple):
             )
         return found
 
-    def serve(
-        self, rank: int, work: Callable[["Protection"], None], restarts: int = 0, asks: int = signal.SIGTERM
-    ) -> int:
+    def serve(self, rank: int, work: Callable[["Protection"], None], asks: int = signal.SIGTERM) -> int:
         """Do a rank's work under an agent, again after a crash, and end with the run.
 
         Args:
             rank: which.
             work: what is done, with the protection that it has in this life.
-            restarts: how often it may be started again within an hour.
             asks: the signal that the work takes for the end of the run.
 
         Returns:
@@ -213,7 +212,7 @@ class Protection(NamedTuple):
             with before_run():
                 is_late = self.meeting is not None and self.meeting.is_late
                 first = lives.first(server, place, DURATIONS.missed, say, is_late=is_late)
-            counts = Restarts(restarts, "bring it back with the job's start command")
+            counts = Restarts(self.flags.restarts, "bring it back with the job's start command")
             status = serve_again(live, first, lives, counts, say)
             status = end_with_run(endpoint, status, DURATIONS.beat, told_to_end)
             # Torchrun ends this process as soon as another one has failed: first it says what is left.
@@ -274,11 +273,11 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
             if start.rank > 0:
                 keys.enter_context(held(flags.record, begins=False))
                 hosted = None if start.served else HostedStore(start, say)
-            redundancy = flags.redundancy
+            redundancy = flags.keep_in_memory
             keeping = None if redundancy is None else KeeperPart(flags, redundancy, meeting, endpoint.token, words)
         servers, ranks = servers_of(line.shape, line.pipelines_last), line.server_ranks
         remedy = spread_over_hosts(line.shape, ranks, line.pipelines_last)
-        return Protection(servers, endpoint, hosted, meeting, keys.pop_all(), 0, ranks.size, keeping, remedy)
+        return Protection(servers, endpoint, flags, hosted, meeting, keys.pop_all(), 0, ranks.size, keeping, remedy)
 
 
 def held(folder: Path | None, *, begins: bool) -> AbstractContextManager[None]:
@@ -301,7 +300,7 @@ def held(folder: Path | None, *, begins: bool) -> AbstractContextManager[None]:
 def _secret(flags: Flags, start: Start, environment: Mapping[str, str]) -> str:
     """What the user gives, or all processes of one host find there; empty if the user trusts all on their network."""
     secret = given_secret(flags.token_file, environment) or (secret_of_host() if start.is_on_one_host else "")
-    if secret or flags.trusts_network:
+    if secret or flags.trust_network:
         return secret
     raise RunError(
         f"several hosts need a secret that no stranger has: give all the same file with {TOKEN} or {TOKEN_FILE}, as "

@@ -1,20 +1,17 @@
 """Copies of a job's versions in the memory of keepers: a server's part in them, and what they take."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 
-from recycle.control.membership.view import ServerRank, View
+from recycle.control.membership.view import ServerRank
 from recycle.job import Server
 from recycle.megatron.flag.state.rejoin_state import ROOM, RejoinState
 from recycle.megatron.flag.steps.steps import Steps
-from recycle.record.reporting import Reporter
 from recycle.runtime.errors import RunError
-from recycle.runtime.keep.keeping import Keeping
 from recycle.runtime.keep.layout import PARAMETER, count_bytes
-from recycle.runtime.launch.meet.keepers import KeeperFinder
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.step.trainee import KeptShards
 from recycle.state.directory import KeeperDirectory
@@ -61,32 +58,6 @@ class KeptVersions(NamedTuple):
         return self.rejoin_state.whole()
 
 
-def make_keeping(
-    kept: KeptVersions,
-    server: Server,
-    rank: ServerRank,
-    depth: int,
-    view: Callable[[], View],
-    endpoint: Endpoint,
-    reporter: Reporter,
-) -> Keeping:
-    """What puts a rank's parts of its versions with keepers, and gets versions from there.
-
-    Args:
-        kept: the versions.
-        server: whose.
-        rank: of the server.
-        depth: P.
-        view: gives the view in which the server works.
-        endpoint: of the run's store, where it says who keeps what.
-        reporter: is told what the user should know.
-
-    Raises:
-        StoreLost: there is no store.
-    """
-    return KeeperFinder(_directory(endpoint), endpoint, server, reporter).keeping(kept, rank, depth, view)
-
-
 def announce(steps: Steps, moments: int, server: Server, rank: ServerRank, pipelines: int, endpoint: Endpoint) -> str:
     """What it costs and survives, in a line; all ranks come here, before training begins.
 
@@ -102,7 +73,7 @@ def announce(steps: Steps, moments: int, server: Server, rank: ServerRank, pipel
         RunError: this host has not got the memory.
         StoreLost: there is no store.
     """
-    directory, sizes = _directory(endpoint), _sizes(server, rank, _version_bytes(steps, moments))
+    directory, sizes = read_directory(endpoint), _sizes(server, rank, _version_bytes(steps, moments))
     redundancy = directory.redundancy
 
     def keeper_bytes(place: int) -> int:
@@ -121,7 +92,12 @@ def announce(steps: Steps, moments: int, server: Server, rank: ServerRank, pipel
     return directory.describe(sum(sizes.values()), max(map(keeper_bytes, range(len(directory.homes)))))
 
 
-def _directory(endpoint: Endpoint) -> KeeperDirectory:
+def read_directory(endpoint: Endpoint) -> KeeperDirectory:
+    """Who keeps what.
+
+    Raises:
+        StoreLost: there is no store.
+    """
     found = KeeperDirectory.read(endpoint.connect(), endpoint.token)
     assert found is not None, "the first process has told it before it let anybody in"
     return found

@@ -16,7 +16,7 @@ from torch.distributed import ReduceOp
 
 from recycle.holding import placed
 from recycle.job import Job
-from recycle.megatron.flag.steps.loss_table import StageLosses
+from recycle.megatron.flag.steps.loss_table import LossTable
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.ties import tie_of
 from recycle.megatron.shared.torch_calls import Carrier
@@ -132,7 +132,7 @@ class LiveGradients:
         network: Network,
         job: Job,
         ranks: SameParameters = ALONE,
-        losses: StageLosses | None = None,
+        losses: LossTable | None = None,
         shares: Mapping[Any, Sequence[Share]] | None = None,
     ) -> None:
         self._models: list[Any] = [stage.model for stage in stages]
@@ -204,8 +204,9 @@ class LiveGradients:
 
     def _finalize(self) -> None:
         """Give every live server of the stage the gradient of the whole batch, or its shares of that."""
+        last = self._stages[-1]
         if self._losses is not None:
-            self._losses.start()
+            self._losses.start(self._network, last.take_results(), last.micro_batches)
         for chunk in self._sums:
             self.start_reduction(chunk)
         for chunk, buckets in self._sums.items():
@@ -215,8 +216,8 @@ class LiveGradients:
                 for place in [place for place, holders in shares if me in holders] or [slice(None)]:
                     sum_over(bucket.ranks, bucket.buffer.grad_data[bucket.place][place])
         if self._losses is not None:
-            self._losses.table.start_totals()
-        config = self._stages[-1].config
+            self._losses.start_totals()
+        config = last.config
         if config.tensor_model_parallel_size > 1:
             tensor_ranks = parallel_state.get_tensor_model_parallel_group()
             sum_over_tensor_ranks(self._models, config, tensor_ranks)
@@ -224,13 +225,13 @@ class LiveGradients:
             self._drop_shares_of_others(self._tie.weights)
             self._tie.reduce(shared=bool(self._shares))
         if config.calculate_per_token_loss:
-            tokens = self._stages[-1].tokens.to("cpu", torch.float64)
+            tokens = last.tokens.to("cpu", torch.float64)
             self._network.all.sum(tokens)
             sum_over(self._ranks.layers, tokens)
             for buffer in {each.buffer: None for each in chain.from_iterable(self._sums.values())}:
                 buffer.scale_gradients(1.0 / max(1.0, tokens.item()))
         if self._losses is not None:
-            self._losses.table.finish()
+            self._losses.finish()
 
     def _start_next(self, chunk: int) -> None:
         """Start the sum of the first bucket of a chunk of which that was not done."""

@@ -4,14 +4,13 @@ So nothing that the training code prints is lost with the server that computed i
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.distributed import ReduceOp
 
 from recycle.job import Job, Server
 from recycle.megatron.flag.world.call_results import Value
-from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.torch_calls import Carrier
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.net.network import Network, Reduction
@@ -134,24 +133,6 @@ class LossTable:
             name: column.to(like.device).to(like.dtype).reshape(*table.shape[:2], *like.shape)
             for column, (name, like) in zip(torch.split(table, widths, dim=2), self._like.items(), strict=True)
         }
-
-
-class StageLosses(NamedTuple):
-    """What was reported of a batch on a server of the last stage, which its peers exchange beside something else.
-
-    Attributes:
-        table: where it goes.
-        stage: that has it.
-        network: of the view.
-    """
-
-    table: LossTable
-    stage: MegatronStage
-    network: Network
-
-    def start(self) -> None:
-        """Begin to exchange it."""
-        self.table.start(self.network, self.stage.take_results(), self.stage.micro_batches)
 
 
 def _homes(server: Server, peers: tuple[Server, ...], job: Job) -> list[int]:

@@ -9,7 +9,7 @@ stage have such ranks. Then a shard is here the part of the ranks with one numbe
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from itertools import chain
@@ -126,7 +126,10 @@ class ShardOptimizers:
         }
         if length:
             found[PARAMETER] = torch.empty(length, dtype=torch.float32, device="meta")
-            for name, value in _kept_of_a_part(self._made[each] for each in sorted(self.held)).items():
+            # What inner optimizers know of one of their parts: of all they know the same.
+            made = [self._made[each].optimizer for each in sorted(self.held)]
+            known: Mapping[str, torch.Tensor] = next((own for each in made for own in each.state.values() if own), {})
+            for name, value in known.items():
                 found[f"{INNER}{name}"] = torch.empty(length if value.dim() else (), dtype=value.dtype, device="meta")
         return found
 
@@ -338,11 +341,6 @@ def is_divided(parameter: torch.nn.Parameter) -> bool:
 
 def _parts(optimizer: Any) -> list[torch.Tensor]:
     return [part for group in optimizer.optimizer.param_groups for part in group["params"]]
-
-
-def _kept_of_a_part(optimizers: Iterable[Any]) -> Mapping[str, torch.Tensor]:
-    """What inner optimizers know of one of their parts: of all they know the same."""
-    return next((known for each in optimizers for known in each.optimizer.state.values() if known), {})
 
 
 def _copied(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:

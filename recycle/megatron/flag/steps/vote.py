@@ -9,10 +9,12 @@ to the version that keepers have, and make the iteration again with those who to
 code has gone on already.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
+from megatron.core import parallel_state
+from torch.distributed import ReduceOp
 
 from recycle.megatron.flag.run.protected import ProtectedExecution
 from recycle.megatron.flag.state.rejoin_state import TakenOver
@@ -23,8 +25,10 @@ from recycle.megatron.flag.steps.shard_optimizers import find_distributed
 from recycle.megatron.flag.steps.sharded_optimizer import STEP, ShardedOptimizer
 from recycle.megatron.flag.steps.whole_stage import WholeStage
 from recycle.megatron.flag.world.progress import Asked
+from recycle.megatron.shared.patching import replace
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.plan.plan import Plan
+from recycle.runtime.device import own_device
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
@@ -33,6 +37,9 @@ from recycle.runtime.net.network import Network, meet
 
 NOTES = "notes of a vote"
 """What the first round of a vote gives, among the results of calls that servers tell each other after a failure."""
+
+NOTHING = -1.0
+"""What Megatron takes for a figure that a rank does not have."""
 
 
 class Vote:
@@ -91,9 +98,8 @@ class Vote:
     def connect(self, plan: Plan, network: Network, hooks: Sequence[Hooks], notices: NoticeExchange | None) -> None:
         """See Steps."""
         execution, self._begins = self._execution, True
-        losses = execution.stage_losses(network)
         shares = None if self.shards is None else self.shards.shares(network)
-        update = LiveGradients(self._stages, network, plan.job, execution.same_parameters, losses, shares)
+        update = LiveGradients(self._stages, network, plan.job, execution.same_parameters, execution.losses, shares)
         if self.shards is not None:
             self.shards.connect(network)
         recorder, early = execution.recorder, update.early_sums
@@ -238,3 +244,42 @@ class Vote:
     def _connected(self) -> Worker:
         assert self._worker is not None, "it is in no view"
         return self._worker
+
+
+def as_told(figure: float | None, **_: object) -> float | None:
+    """A figure as stages would tell it to each other, which is a float32: all of them know it already."""
+    return figure and torch.tensor(figure, dtype=torch.float32).item()
+
+
+class StepOutcome:
+    """Whether a step was made, the norm, and the number of zeros where it is logged: of all stages together.
+
+    Stages tell it to each other in one call, for all that the training code asks.
+
+    Args:
+        optimizer: Megatron's; its step is replaced by one whose outcome all stages share.
+        counts_zeros: whether the training code asks for the number of zeros.
+        training: Megatron's module of this name, where those names are replaced by which it asks.
+    """
+
+    def __init__(self, optimizer: Any, counts_zeros: bool, training: Any) -> None:
+        self._own_step = optimizer.step
+        self._own_greatest: Callable[..., float | None] = training.reduce_max_stat_across_model_parallel_group
+        self._made, self._asked = True, 2 if counts_zeros else 1
+        self._figures: list[float | None] = []
+        optimizer.step = self._step
+        replace(training, "logical_and_across_model_parallel_group", lambda *_, **__: self._made)
+        replace(training, "reduce_max_stat_across_model_parallel_group", self._greatest)
+
+    def _step(self) -> Any:
+        result = made, *figures = self._own_step()
+        figures = [NOTHING if each is None else float(each) for each in figures[: self._asked]]
+        said = torch.tensor([float(not made), *figures], device=own_device())
+        torch.distributed.all_reduce(said, ReduceOp.MAX, parallel_state.get_model_parallel_group())
+        failed, *greatest = said.tolist()
+        self._made, self._figures = not failed, [None if each == NOTHING else each for each in greatest]
+        return result
+
+    def _greatest(self, figure: float, **group: Any) -> float | None:
+        """What was shared with the step, in the order in which it is asked for; all else is asked as ever."""
+        return self._figures.pop(0) if self._figures else self._own_greatest(figure, **group)

@@ -189,28 +189,21 @@ class Collectives:
         rows = self._meet(servers, numbers, lambda: self._gather(servers, numbers, tensor, places))
         return _rank_by_rank(numbers, rows, tensor, len(servers))
 
-    def reduce_alive(
-        self, servers: tuple[Server, ...], numbers: Numbers, tensor: torch.Tensor, how: Any
-    ) -> torch.Tensor:
-        """The same over the live ranks of a group, in this view and no longer; in a pipeline, peers play the dead.
-
-        Raises:
-            ViewBroken: somebody is gone.
-        """
-        return _reduction_over(numbers, self._reduce(servers, numbers, tensor, how), tensor, how)
-
-    def gather_alive(self, servers: tuple[Server, ...], numbers: Numbers, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """What the live ranks of a group put in, in this view and no longer; in a pipeline, peers play the dead.
-
-        Raises:
-            ViewBroken: somebody is gone.
-        """
-        counted = self._seats[servers].counted
-        return _rank_by_rank(numbers, self._gather(servers, numbers, tensor, counted), tensor, len(counted))
-
     def carrier(self, servers: tuple[Server, ...], numbers: Numbers) -> Carrier:
         """The calls of a group; arguments as above."""
         return Carrier(partial(self.gather, servers, numbers), partial(self.reduce, servers, numbers))
+
+    def carrier_alive(self, servers: tuple[Server, ...], numbers: Numbers) -> Carrier:
+        """The same among the live ranks of a group, in this view and no longer; in a pipeline, peers play the dead."""
+        counted = self._seats[servers].counted
+
+        def gather(tensor: torch.Tensor) -> list[torch.Tensor]:
+            return _rank_by_rank(numbers, self._gather(servers, numbers, tensor, counted), tensor, len(counted))
+
+        def reduce(tensor: torch.Tensor, how: Any) -> torch.Tensor:
+            return _reduction_over(numbers, self._reduce(servers, numbers, tensor, how), tensor, how)
+
+        return Carrier(gather, reduce)
 
     @contextmanager
     def redoable(self) -> Iterator[None]:
@@ -279,7 +272,8 @@ class Collectives:
         if len(alive) == len(servers) and len(view.servers) == self._job.pipelines * self._job.depth:
             return Seats(self._group(network, servers, servers), servers, tuple(range(len(servers))), whole=True)
         if not self._is_in_one_pipeline(servers):
-            players = tuple(each if each in alive else _first_of(alive, each.stage) for each in servers)
+            first = {each.stage: each for each in reversed(alive)}
+            players = tuple(each if each in alive else first.get(each.stage) for each in servers)
             counted = tuple(place for place, each in enumerate(servers) if each in alive)
             return Seats(self._group(network, servers, alive), players, counted, whole=False)
         stages = {each.stage for each in servers}
@@ -396,7 +390,3 @@ def _rank_by_rank(numbers: Numbers, rows: list[torch.Tensor], tensor: torch.Tens
     planes = [rows[number].reshape(count, *tensor.shape) for number in numbers or [0]]
     # Each has bytes of its own, which may be taken for another type.
     return [row.clone() for ranks in zip(*planes, strict=True) for row in ranks]
-
-
-def _first_of(servers: Iterable[Server], stage: int) -> Server | None:
-    return next((each for each in servers if each.stage == stage), None)

@@ -3,7 +3,7 @@
 Where such a rank is dead, its first live peer plays it: the rank of that server that has the same number.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
@@ -14,7 +14,9 @@ from megatron.core import parallel_state
 
 from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
+from recycle.megatron.flag.world.collectives import Collectives, hand_over, several
 from recycle.megatron.shared.patching import replace
+from recycle.runtime.net.process_groups import ReplaceableGroup, numbered_without
 
 
 class Roles:
@@ -137,3 +139,34 @@ def broadcast_object_list(
         source = 0 if src is None else src
         group_src = source if group is None else dist.get_group_rank(group, source)
     object_list[:] = rows[group_src]
+
+
+@contextmanager
+def only_the_living(
+    view: View, servers: Sequence[Server], groups: Sequence[ReplaceableGroup], collectives: Collectives
+) -> Iterator[None]:
+    """For a while, the group of all ranks and those of peers consist of the living; calls end with the view.
+
+    A dead rank's part cannot be played where each rank does something of its own, as in a checkpoint that all write.
+
+    Groups inside one pipeline have the places that they had: what stage a rank has does not depend on who lives. Those
+    inside one server stay as they are, for they live or die whole.
+
+    Args:
+        view: the present one.
+        servers: of all ranks, by these.
+        groups: of at least two ranks.
+        collectives: of this server.
+    """
+    dead = [rank for rank, server in enumerate(servers) if server not in view.servers]
+    across = [group for group in groups if len(group.servers) > 1]
+    shrunk = [group for group in across if len({server.pipeline for server in group.servers}) > 1]
+    try:
+        with numbered_without(dead, shrunk):
+            for group in across:
+                hand_over(group, collectives.carrier_alive(group.servers, several(group.numbers)))
+            yield
+    finally:
+        # Torch's own numbers are back, which calls go by.
+        for group in across:
+            hand_over(group, collectives.carrier(group.servers, several(group.numbers)))
