@@ -106,9 +106,9 @@ def test_biases_of_experts_that_tensor_parallelism_does_not_split_count_in_the_n
         pytest.param(EXPERTS, 6, marks=pytest.mark.long),
     ],
 )
-def test_killed_when_a_part_of_the_parameters_has_come_in_a_forward_pass(dataset, settings, servers):
+def test_killed_when_a_part_of_the_parameters_has_come_in_a_forward_pass(dataset, shared_runs, settings, servers):
     settings, turn = (*SHARDED, "--ddp-bucket-size", 4000, *settings), random.randrange(1, 16)
-    stock = train(dataset, *settings, ranks=servers)
+    stock = trained_by_script(shared_runs, dataset, *settings, ranks=servers).left
     survived = train(dataset, *settings, *ON[len(SHARDED) :], ranks=servers, accidents=f"1:gathered:{turn}")
     assert "killed by signal 9 (SIGKILL)" in survived.output, turn
     assert losses(survived) == nearly(stock), turn
@@ -126,18 +126,18 @@ def test_killed_when_a_part_of_the_parameters_has_come_in_a_forward_pass(dataset
         pytest.param(("--save-interval", 1), marks=pytest.mark.long),
     ],
 )
-def test_killed_when_peers_wait_for_what_it_has_stepped(dataset, tmp_path, looks):
+def test_killed_when_peers_wait_for_what_it_has_stepped(dataset, shared_runs, tmp_path, looks):
     looks += ("--save", tmp_path) if "--save-interval" in looks else ()
     settings = (*SHARDED, "--ddp-bucket-size", 4000, *looks)
-    stock = train(dataset, *settings, ranks=RANKS)
+    stock = trained_by_script(shared_runs, dataset, *settings, ranks=RANKS).left
     survived = train(dataset, *settings, *ON[len(SHARDED) :], ranks=RANKS, accidents="1:unsent:4")
     assert "killed by signal 9 (SIGKILL)" in survived.output
     assert losses(survived) == nearly(stock)
 
 
-def test_servers_that_leave_at_the_start_hand_their_shards_on_also_both_holders_of_one(dataset):
-    settings = (*SHARDED, "--ddp-bucket-size", 4000, "--eval-interval", 3, "--eval-iters", 1)
-    stock = train(dataset, *settings, ranks=RANKS)
+def test_servers_that_leave_at_the_start_hand_their_shards_on_also_both_holders_of_one(dataset, shared_runs):
+    settings = (*SHARDED, "--ddp-bucket-size", 4000)
+    stock = trained_by_script(shared_runs, dataset, *settings, ranks=RANKS).left
     ours = train(dataset, *settings, *ON[len(SHARDED) :], "--recycle-dead", "W1_0,W2_0", ranks=RANKS)
     assert losses(ours) == nearly(stock)
     assert re.findall(r"(W\d_\d) leaves: --recycle-dead", ours.output) == ["W1_0", "W2_0"]
