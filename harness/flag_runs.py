@@ -151,6 +151,7 @@ def train(
     launcher: Callable[..., Job] = fork,
     patience: float | None = None,
     told: Mapping[str, str] | None = None,
+    accidents: str = "",
     **settings: object,
 ) -> Printed:
     """Run a script; fails where it fails.
@@ -160,8 +161,12 @@ def train(
         launcher: who starts its ranks.
         patience: seconds without a line after which a forked run has come to a standstill, and is ended.
         told: variables of the script's environment.
+        accidents: that happen on its ranks; see accident_prone_gpt.py, which is the script where none is named.
     """
     kills = {"KILLS": str(watch.due)} if isinstance(watch, Killing) else {}
+    if accidents:
+        settings = {"script": "accident_prone_gpt.py", **settings}
+        kills |= {"ACCIDENTS": accidents}
     with launcher(dataset, *arguments, told={**(told or {}), **kills}, **settings) as started:
         output = follow(started, watch, patience)
     assert started.returncode == 0, output[-8000:]
@@ -305,6 +310,24 @@ def kill_in_turn(
             away, since, killed = away + 1, done, time.monotonic()
 
     return watch
+
+
+def survive(
+    dataset: Path,
+    slow: Path,
+    victims: Sequence[int],
+    *arguments: object,
+    apart: int = 3,
+    told: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Printed:
+    """Run a script that is paced by a file, and kill workers that come back; see ``kill_in_turn``."""
+    settings = {"script": "paced_gpt.py", **settings}
+    told = {"PACE": str(slow), **(told or {})}
+    survived = train(dataset, *arguments, told=told, watch=kill_in_turn(victims, slow, apart), **settings)
+    assert len(deaths(survived)) == len(victims)
+    assert returns(survived) == deaths(survived)
+    return survived
 
 
 class Moment(NamedTuple):

@@ -214,23 +214,18 @@ class Etcds(Kind):
 
 
 class Names(Kind):
-    """An address, a name or a port that cannot be used."""
+    """A name that there is not, or a place where there is no etcd."""
 
     choices = (
-        "address of no machine",
         "address with no such name",
-        "no such interface",
         "etcd with no such name",
         "etcd that is deaf",
         "etcd that is something else",
-        "first port in use",
     )
 
     def prepare(self, scene: Scene) -> None:
         scene.words += {
-            "address of no machine": ["--address", "203.0.113.7"],
             "address with no such name": ["--address", "no-such-host.invalid"],
-            "no such interface": ["--address", "eth77"],
             "etcd with no such name": ["--store", "etcd://no-such-host.invalid:2379"],
         }.get(scene.choice, [])
         if scene.choice == "etcd that is deaf":
@@ -247,10 +242,6 @@ class Names(Kind):
             scene.stack.callback(server.kill)
             wait_until(lambda: _is_listened_at(port), 30)
             scene.words += ["--store", f"etcd://127.0.0.1:{port}"]
-        elif scene.choice == "first port in use":
-            taken = scene.stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken.getsockname()[1])}
-            scene.variables |= {"RANK": "0", "WORLD_SIZE": "4", **where}
 
     def strikes_at_iteration(self, choice: str) -> bool:
         return False

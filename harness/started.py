@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -18,6 +19,7 @@ from harness.paths import python_path
 from harness.processes import family, title
 from recycle.record.recording import IterationLine, Line, ViewLine
 
+Found = TypeVar("Found")
 TRAIN = (sys.executable, "-m", "harness.scripts.train")
 
 
@@ -184,9 +186,10 @@ def newest_view(folder: Path) -> ViewLine:
     return Views(folder).newest
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 120.0, missed: str = "it did not come") -> None:
-    """Wait for something that comes; an assertion says otherwise that it was missed."""
+def wait_until(condition: Callable[[], Found], seconds: float = 120.0, missed: str = "it did not come") -> Found:
+    """Wait for something that comes, and give it; an assertion says otherwise that it was missed."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, missed
         time.sleep(0.02)
+    return found

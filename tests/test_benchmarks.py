@@ -99,9 +99,9 @@ SMALL = {
 PARSED = {
     "hosts lost": "three hosts of 12 processes: tests/survival/test_hosts.py loses one",
     "hosts slurm": "it takes Slurm on three nodes",
-    "strangers strikes": "two runs with kills and returns: tests/survival/test_strangers.py strikes at some as well",
+    "strangers strikes": "two runs with kills and returns: tests/survival/test_flag_doors.py strikes at one as well",
     "strangers floods": "eight kills: tests/survival/test_doors.py floods each kind of door as well",
-    "strangers hosts": "seven runs on hosts: tests/survival/test_hosts.py has one of the attacks",
+    "strangers hosts": "seven runs on hosts: tests/control/test_heartbeat_leader.py has one of the attacks",
 }
 """Those that take what is not here, and what tests the same."""
 

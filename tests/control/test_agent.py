@@ -219,14 +219,23 @@ def test_a_worker_of_the_view_that_ends_is_reported_whatever_it_says(run: Run, s
     assert run.board.failures.alarm(0) is not None
 
 
-def test_a_worker_that_raises_ends_with_status_1(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("this is what happened"), "this is what happened"),
+        (MemoryError(), "recycle: this worker ends for want of memory; raise ulimit -v"),
+    ],
+)
+def test_a_worker_that_raises_ends_with_status_1(
+    run: Run, capfd: pytest.CaptureFixture[str], error: Exception, said: str
+) -> None:
     def fail() -> int:
-        raise RuntimeError("this is what happened")
+        raise error
 
     run.start(FIRST, fail)
     assert run.ended(FIRST) == 1
     assert run.board.failures.death(FIRST).reason == "ended with status 1"
-    assert "this is what happened" in capfd.readouterr().err
+    assert said in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("status", [*GOOD, FENCED, STOPPED])
@@ -245,13 +254,6 @@ def test_a_run_that_ended_well_and_a_fenced_worker_are_no_failures(run: Run) -> 
     assert (run.ended(FIRST), run.ended(SECOND)) == (FENCED, 0)
     assert (run.board.failures.death(FIRST), run.board.failures.death(SECOND)) == (None, None)
     assert (run.board.failures.alarm(0), run.board.failures.alarm(1)) == (None, None)
-
-
-def test_the_alarm_is_raised_in_the_newest_view_that_names_the_dead(run: Run) -> None:
-    run.board.verdicts.propose(verdict(1))
-    run.start(SECOND, lambda: 3)
-    assert run.ended(SECOND) == 3
-    assert run.board.failures.alarm(1) is not None
 
 
 def test_an_agent_that_has_long_not_needed_the_store_finds_the_one_that_there_is(
@@ -330,8 +332,8 @@ def test_that_nothing_is_in_the_store_or_an_older_view_kills_no_worker(run: Run,
     assert run.board.verdicts.newest() == Board(store, run.token).verdicts.newest() == verdict(1, later, SECOND)
 
 
-@pytest.mark.parametrize("dies", [False, True])
-def test_what_a_worker_leaves_behind_ends_with_it(run: Run, dies: bool) -> None:
+@pytest.mark.parametrize("end", [3, FENCED, -signal.SIGKILL])
+def test_what_a_worker_leaves_behind_ends_with_it(run: Run, end: int) -> None:
     heard, told = os.pipe()
 
     def leave_some() -> int:
@@ -340,15 +342,16 @@ def test_what_a_worker_leaves_behind_ends_with_it(run: Run, dies: bool) -> None:
                 time.sleep(300)
             os._exit(0)
         os.wait()
-        if dies:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return 3
+        if end < 0:
+            os.kill(os.getpid(), -end)
+        return end
 
     run.start(FIRST, leave_some)
     os.close(told)
-    assert run.ended(FIRST) == (signal.SIGKILL if dies else 3)
-    # Nobody has the other end any more.
+    assert run.board.failures.wait_gone(Participant(FIRST), 120)
+    # Nobody has the other end any more but the agent, which ends.
     assert os.read(heard, 1) == b""
+    assert run.ended(FIRST) == abs(end)
     os.close(heard)
 
 
@@ -401,33 +404,7 @@ def test_what_a_worker_has_started_outlives_its_good_end(run: Run, status: int) 
     os.close(heard)
 
 
-@pytest.mark.parametrize("status", [3, FENCED])
-def test_that_a_worker_is_gone_is_told_when_nothing_that_it_started_runs_any_more(run: Run, status: int) -> None:
-    heard, told = os.pipe()
-
-    def leave_one() -> int:
-        if os.fork() == 0:
-            time.sleep(300)
-        return status
-
-    run.start(FIRST, leave_one)
-    os.close(told)
-    assert run.board.failures.wait_gone(Participant(FIRST), 120)
-    # Nobody has the other end any more but the agent, which ends.
-    assert os.read(heard, 1) == b""
-    os.close(heard)
-
-
 def test_who_has_ended_as_it_should_is_not_said_to_be_gone(run: Run) -> None:
     run.start(FIRST, lambda: 0)
     assert run.ended(FIRST) == 0
     assert not run.board.failures.wait_gone(Participant(FIRST), 0.01)
-
-
-def test_a_worker_that_an_error_of_memory_ends_says_what_to_do(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
-    def work() -> int:
-        raise MemoryError
-
-    run.start(FIRST, work)
-    assert run.ended(FIRST) == 1
-    assert "recycle: this worker ends for want of memory; raise ulimit -v" in capfd.readouterr().err

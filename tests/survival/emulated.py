@@ -16,6 +16,7 @@ from harness.emulated_server import Emulated, EmulatedServer
 from harness.examples import QUICK, paper_job
 from harness.plain_lines import require_plain
 from harness.processes import is_running, send_signal
+from harness.started import wait_until
 from recycle.control.host.agent import DONE, run_agent
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.events import Event as MachineEvent
@@ -341,11 +342,8 @@ class Scenario:
 
     def _require_nobody_left(self) -> None:
         """All processes of the run are gone, soon if not at once."""
-        deadline = time.monotonic() + 120
-        left = [int(path.read_text()) for path in self.folder.glob("workers/*")]
-        while left := [pid for pid in left if is_running(pid)]:
-            assert time.monotonic() < deadline, f"still running: {left}"
-            time.sleep(0.01)
+        workers = [int(path.read_text()) for path in self.folder.glob("workers/*")]
+        wait_until(lambda: not any(map(is_running, workers)))
 
     def _serve(self, member: Member, door: RunAccess) -> int:
         work = partial(self._work, member, door)

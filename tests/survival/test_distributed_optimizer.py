@@ -6,7 +6,6 @@ from multiprocessing import get_context
 
 import msgspec
 import pytest
-import torch
 
 from harness.digests import data_digests
 from recycle.faults.menu import Kind
@@ -15,9 +14,8 @@ from recycle.megatron.gpt.checkpointing import shard
 from recycle.megatron.gpt.server import GptServer
 from recycle.plan.instruction import Op
 from recycle.runtime.checkpoint_folders import folder_of
-from recycle.runtime.step.checkpoint import read_stage
 from recycle.state.redundancy import Redundancy
-from tests.survival.trained import JOB, MODEL, Trained, fault
+from tests.survival.trained import MODEL, Trained, fault
 
 CONTEXT = get_context("fork")
 
@@ -32,18 +30,6 @@ class Exact(Trained):
     """A run whose sums do not depend on who is alive."""
 
     model = msgspec.structs.replace(MODEL, exact=True)
-
-    @property
-    def states(self):
-        folder = folder_of(self.run.checkpoints, self.run.iterations)
-        return [read_stage(folder, shard(stage, 0)) for stage in range(JOB.depth)]
-
-    def require_same_bits(self, reference):
-        assert self.error == "", self.story
-        for found, expected in zip(self.states, reference.states, strict=True):
-            assert found.keys() == expected.keys()
-            for name, tensor in expected.items():
-                assert torch.equal(found[name], tensor), f"{name}\n{self.story}"
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,10 @@ import signal
 
 import msgspec
 import pytest
-import torch
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from harness.started import wait_until
 from recycle.faults.menu import Kind
 from recycle.plan.instruction import Op
-from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.keep.keeping import Snapshot
 from recycle.state.redundancy import Redundancy
 from tests.survival.trained import MODEL, Trained, fault
@@ -38,29 +34,11 @@ def reference(shared_runs):
     return Trained.undisturbed(shared_runs, checkpoint_every=SAVED)
 
 
-def final_state(run):
-    """All parameters and moments at the end, by stage and name."""
-    found = {}
-    for stage in ("stage-0", "stage-1"):
-        folder = checkpoints(run.run.checkpoints)[-1] / stage / "tensor-0"
-        known = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
-        state = {
-            name: torch.empty(each.size, dtype=each.properties.dtype)
-            for name, each in known.items()
-            if isinstance(each, TensorStorageMetadata)
-        }
-        dcp.load(state, checkpoint_id=folder, no_dist=True)
-        found |= {f"{stage}/{name}": each for name, each in state.items()}
-    return found
-
-
 def require_equal(run, reference):
     """Nothing differs from the run that nothing befell, not by a bit, and no disk was read."""
     run.require_same(reference)
     assert {each.restore for each in run.views} == {"memory"}, run.story
-    found, expected = final_state(run), final_state(reference)
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected), run.story
+    run.require_same_bits(reference)
 
 
 def stage_kills(step=6):

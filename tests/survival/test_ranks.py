@@ -13,7 +13,7 @@ from harness.etcd import missing as missing_etcd
 from harness.examples import paper_job
 from harness.ports import free_port
 from harness.processes import send_signal
-from harness.started import TRAIN, by_hand, wait_until
+from harness.started import TRAIN, by_hand, small_run, wait_until
 from recycle.faults.menu import Kind
 from recycle.plan.instruction import Op
 from recycle.record.recording import DeathLine
@@ -124,12 +124,7 @@ def test_all_servers_of_a_stage_are_restored_from_memory_with_all_their_ranks(tm
 
 def words(folder):
     """Of a run of two servers with two ranks each, which lasts until it is told to end."""
-    (folder / "model.toml").write_text(
-        "layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\ntensor_parallel = 2\n"
-    )
-    size = ["--pipelines", "2", "--stages", "1", "--micro-batches", "2"]
-    files = ["--model", str(folder / "model.toml"), "-o", str(folder / "run")]
-    return [*TRAIN, "train", *size, *files, "--iterations", "20000"]
+    return [*TRAIN, *small_run(folder / "run", 2, 1, 20_000, keys="tensor_parallel = 2\n")]
 
 
 @pytest.fixture

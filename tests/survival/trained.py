@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 
 from harness.examples import QUICK, paper_job
 from harness.plain_lines import require_plain
@@ -15,6 +16,7 @@ from recycle.faults.menu import Fault, Faults
 from recycle.faults.pattern import InstructionPattern
 from recycle.job import Server
 from recycle.megatron.gpt import forward
+from recycle.megatron.gpt.checkpointing import shard
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.training import train
@@ -23,8 +25,9 @@ from recycle.plan.moves import Mover
 from recycle.planner.make import make_plan
 from recycle.record.recording import EvaluationLine, InstantLine, IterationLine, ViewLine
 from recycle.record.reporting import Event
-from recycle.runtime.checkpoint_folders import checkpoints
+from recycle.runtime.checkpoint_folders import checkpoints, folder_of
 from recycle.runtime.launch.supervise.supervisor import FIRED
+from recycle.runtime.step.checkpoint import read_stage
 from tests.survival.emulated import DURATIONS
 
 JOB = paper_job(pipelines=3, stages=2, micro_batches=2, released=0)
@@ -139,6 +142,15 @@ class Trained:
             assert list(found) == list(expected), self.story
             for step, losses in found.items():
                 assert losses == pytest.approx(expected[step], rel=SAME), f"step {step}\n{self.story}"
+
+    def require_same_bits(self, reference):
+        """The last checkpoint is that of a run that nothing befell, in every bit."""
+        assert self.error == "", self.story
+        last = [folder_of(each.run.checkpoints, each.run.iterations) for each in (self, reference)]
+        for chunk in range(len(self.job.stages)):
+            found, expected = (read_stage(each, shard(chunk, 0)) for each in last)
+            assert found.keys() == expected.keys(), self.story
+            assert [name for name in found if not torch.equal(found[name], expected[name])] == [], self.story
 
 
 def fault(kind, server="W1_0", step=3, op=None, **fields):

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from harness.flag_runs import deaths, kill_in_turn, losses, nearly, needs_training, returns, train
+from harness.flag_runs import deaths, losses, nearly, needs_training, survive, train
 from harness.scripts.delaying_gpt import LATE
 
 pytestmark = [needs_training, pytest.mark.timeout(1200)]
@@ -13,12 +13,7 @@ pytestmark = [needs_training, pytest.mark.timeout(1200)]
 RETURNING = ("--pipeline-schedule", "recycle", "--recycle-budget", "500ms")
 ON = (*RETURNING, "--recycle-restarts", 0)
 ENGINE = ("--transformer-impl", "transformer_engine")
-LENGTH = 8
-
-
-def run(dataset, *arguments, script="accident_prone_gpt.py", watch=lambda *_: None, **told):
-    told["SCRIPT"] = script
-    return train(dataset, *ENGINE, *arguments, iterations=LENGTH, script="delaying_gpt.py", told=told, watch=watch)
+RUN = {"script": "delaying_gpt.py", "told": {"SCRIPT": "accident_prone_gpt.py"}}
 
 
 @pytest.mark.parametrize(
@@ -30,10 +25,10 @@ def run(dataset, *arguments, script="accident_prone_gpt.py", watch=lambda *_: No
     ],
 )
 def test_a_job_that_starts_with_all_servers_splits_its_backward_pass_after_a_death(dataset, options):
-    stock = run(dataset, *options)
+    stock = train(dataset, *ENGINE, *options, **RUN)
     assert LATE not in stock.output
     accident = f"{random.randrange(4)}:forward:{random.randint(13, 24)}"
-    survived = run(dataset, *options, *ON, ACCIDENTS=accident)
+    survived = train(dataset, *ENGINE, *options, *ON, accidents=accident, **RUN)
     assert losses(survived) == nearly(stock), accident
     assert len(deaths(survived)) == 1
     undisturbed, since = re.split(r"iteration +3/", survived.output, maxsplit=1)
@@ -43,9 +38,7 @@ def test_a_job_that_starts_with_all_servers_splits_its_backward_pass_after_a_dea
 @pytest.mark.long
 def test_a_server_that_comes_back_changes_nothing(dataset, tmp_path):
     """Its peers compute weight gradients at once again."""
-    stock, victim, slow = run(dataset), random.randrange(4), tmp_path / "slow"
-    watch = kill_in_turn([victim], slow)
-    survived = run(dataset, *RETURNING, script="paced_gpt.py", watch=watch, PACE=str(slow))
+    stock, victim = train(dataset, *ENGINE, **RUN), random.randrange(4)
+    paced = {"script": "delaying_gpt.py", "told": {"SCRIPT": "paced_gpt.py"}}
+    survived = survive(dataset, tmp_path / "slow", [victim], *ENGINE, *RETURNING, **paced)
     assert losses(survived) == nearly(stock), victim
-    assert returns(survived) == deaths(survived)
-    assert len(deaths(survived)) == 1

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from harness.flag_runs import agents, kill_in_turn, losses, nearly, needs_training, returns, train
+from harness.flag_runs import agents, losses, nearly, needs_training, returns, survive, train
 from harness.processes import children, send_signal
 from harness.started import newest_view
 from harness.undisturbed import trained_by_script
@@ -45,32 +45,6 @@ def test_without_a_server_training_is_the_same_and_its_checkpoint_loads_in_stock
     assert ("trained", 8) in second
 
 
-@pytest.mark.long
-def test_tensor_parallel_bf16_recompute_and_a_loss_per_token(dataset):
-    settings = (
-        *("--tensor-model-parallel-size", 2, "--bf16", "--calculate-per-token-loss"),
-        *("--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", 1),
-    )
-    whole = losses(train(dataset, *settings, ranks=8, iterations=4))
-    without = losses(train(dataset, *settings, *DEAD, ranks=8, iterations=4))
-    # bfloat16 rounds sums of another order to other values now and then.
-    assert without == pytest.approx(whole, rel=1e-4)
-
-
-@pytest.mark.long
-def test_dropout_and_cyclic_data_are_the_same_whoever_is_dead_and_timers_go_on(dataset):
-    settings = (
-        *("--hidden-dropout", 0.1, "--attention-dropout", 0.1, "--dataloader-type", "cyclic"),
-        *("--untie-embeddings-and-output-weights", "--timing-log-level", 2),
-    )
-    whole = train(dataset, *settings, *ON, iterations=4)
-    without = train(dataset, *settings, *DEAD, iterations=4)
-    assert losses(without) == pytest.approx(losses(whole), rel=2e-6)
-    for name in ("forward-backward", "forward-compute", "backward-compute", "batch-generator", "optimizer"):
-        assert f"{name} ...." in whole.output
-        assert f"{name} ...." in without.output
-
-
 def test_a_refusal_is_one_line_of_the_first_rank(dataset):
     with pytest.raises(AssertionError) as refused:
         train(dataset, *ON, "--recycle-dead", Server(7, 0))
@@ -88,11 +62,9 @@ def test_with_one_pipeline_the_script_is_what_it_is_without_the_flag(dataset):
     assert flagged.output.count(said) == 1
 
 
-def test_servers_that_are_left_out_leave_before_the_first_iteration(dataset, tmp_path, monkeypatch):
+def test_servers_that_are_left_out_leave_before_the_first_iteration(dataset, tmp_path):
     """Then the others survive one more death, and take the server that died back."""
-    slow = tmp_path / "slow"
-    monkeypatch.setenv("PACE", str(slow))
-    survived = train(dataset, *DEAD, iterations=20, script="paced_gpt.py", watch=kill_in_turn([1], slow))
+    survived = survive(dataset, tmp_path / "slow", [1], *DEAD, iterations=20)
     before, _, after = survived.output.partition("iteration        1/")
     assert before.count("W1_1 leaves: --recycle-dead") == survived.output.count(" leaves: ") == 1
     assert re.search(r"W1_0 was killed by signal 9 .*; training goes on with 2 servers", after)

@@ -25,11 +25,10 @@ EARLY = "a sum begins in a backward pass"
         pytest.param(VIRTUAL, 4, marks=pytest.mark.long),
     ],
 )
-def test_killed_between_the_start_of_a_sum_and_its_end(dataset, monkeypatch, settings, ranks):
+def test_killed_between_the_start_of_a_sum_and_its_end(dataset, settings, ranks):
     stock = train(dataset, *CUT, *settings, ranks=ranks)
     turn = random.randrange(1, 16)
-    monkeypatch.setenv("ACCIDENTS", f"1:early:{turn}")
-    survived = train(dataset, *CUT, *settings, *ON, ranks=ranks, script="accident_prone_gpt.py")
+    survived = train(dataset, *CUT, *settings, *ON, ranks=ranks, accidents=f"1:early:{turn}")
     assert "killed by signal 9 (SIGKILL)" in survived.output, turn
     assert losses(survived) == nearly(stock), turn
     assert norms(survived) == pytest.approx(norms(stock), abs=0.002), turn
@@ -39,11 +38,9 @@ def test_killed_between_the_start_of_a_sum_and_its_end(dataset, monkeypatch, set
 
 @pytest.mark.long
 @pytest.mark.parametrize("format", ["torch", "torch_dist"])
-def test_a_checkpoint_of_buckets_loads_in_stock(dataset, monkeypatch, tmp_path, format):
+def test_a_checkpoint_of_buckets_loads_in_stock(dataset, tmp_path, format):
     stock = train(dataset, *CUT, *SHARDED, ranks=3)
-    monkeypatch.setenv("ACCIDENTS", "2:early:20")
     saved = ("--ckpt-format", format, "--save-interval", 4, "--save", tmp_path, "--exit-interval", 4)
-    train(dataset, *CUT, *SHARDED, *ON, *saved, ranks=3, script="accident_prone_gpt.py")
-    monkeypatch.delenv("ACCIDENTS")
+    train(dataset, *CUT, *SHARDED, *ON, *saved, ranks=3, accidents="2:early:20")
     resumed = losses(train(dataset, *CUT, *SHARDED, "--ckpt-format", format, "--load", tmp_path, ranks=3))
     assert resumed["trained", 5] == nearly(stock)["trained", 5]

@@ -353,8 +353,8 @@ class Rank:
 def start(address) -> Iterator[Callable[..., Rank]]:
     started: list[Rank] = []
 
-    def start(work: Callable[[], None], address: tuple[str, int] = address) -> Rank:
-        started.append(Rank(address, secrets.token_hex(4), lambda _: work()))
+    def start(work: Callable[[Protection], None], address: tuple[str, int] = address, **settings: int) -> Rank:
+        started.append(Rank(address, secrets.token_hex(4), work, **settings))
         return started[-1]
 
     yield start
@@ -370,7 +370,7 @@ def start_in_view(start) -> Callable[..., Rank]:
     def start_in_view(work: Callable[[], None], **where: tuple[str, int]) -> Rank:
         begun, ready = CONTEXT.Event(), CONTEXT.Event()
 
-        def wait_and_work() -> None:
+        def wait_and_work(_: Protection) -> None:
             begun.set()
             ready.wait()
             work()
@@ -434,7 +434,7 @@ ENDS = {
 @pytest.mark.parametrize("end", ENDS)
 def test_before_there_is_a_view_a_rank_ends_as_its_work_does(start, capfd, end):
     work, status, said = ENDS[end]
-    assert start(work).ended() == status
+    assert start(lambda _: work()).ended() == status
     captured = capfd.readouterr()
     assert captured.err.endswith(said)
     assert bool(captured.err) == bool(said)
@@ -496,7 +496,7 @@ def test_when_the_store_is_lost_a_rank_whose_work_has_died_waits_for_nobody(star
 
 
 @pytest.mark.parametrize(("status", "lives"), [(9, [0, 1, 2]), (REFUSED, [0]), (STOPPED, [0])])
-def test_work_that_has_crashed_is_done_again_as_often_as_that_may_be(address, capfd, status, lives):
+def test_work_that_has_crashed_is_done_again_as_often_as_that_may_be(start, capfd, status, lives):
     seen, begun, ready = CONTEXT.SimpleQueue(), CONTEXT.Event(), CONTEXT.Event()
 
     def work(given):
@@ -505,21 +505,18 @@ def test_work_that_has_crashed_is_done_again_as_often_as_that_may_be(address, ca
         seen.put(given.life)
         raise SystemExit(status)
 
-    rank = Rank(address, secrets.token_hex(4), work, restarts=2)
+    rank = start(work, restarts=2)
     begun.wait()
     rank.board.verdicts.propose(verdict(0))
     ready.set()
-    try:
-        assert [seen.get() for _ in lives] == lives
-        said = ""
-        while len(lives) > 1 and "W1_0 has crashed more than 2 times within an hour" not in said:
-            said += capfd.readouterr().err
-            time.sleep(0.01)
-        make_all_die(rank)
-        assert rank.ended() == status
-        assert seen.empty()
-    finally:
-        rank.process.kill()
+    assert [seen.get() for _ in lives] == lives
+    said = ""
+    while len(lives) > 1 and "W1_0 has crashed more than 2 times within an hour" not in said:
+        said += capfd.readouterr().err
+        time.sleep(0.01)
+    make_all_die(rank)
+    assert rank.ended() == status
+    assert seen.empty()
 
 
 def tell_work_to_end(rank):
@@ -532,7 +529,7 @@ def test_the_work_hears_sigterm_from_its_agent_which_waits_for_it(start, tmp_pat
     """The work leaves the run, or Megatron saves before it ends."""
     begun, ready = CONTEXT.Event(), CONTEXT.Event()
 
-    def work():
+    def work(_):
         told = []
         signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
         begun.set()
@@ -555,7 +552,7 @@ def test_the_work_hears_sigterm_from_its_agent_which_waits_for_it(start, tmp_pat
 
 @pytest.mark.parametrize("asks", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP])
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP])
-def test_the_work_hears_the_signal_that_megatron_takes_for_the_end(address, asks, sent):
+def test_the_work_hears_the_signal_that_megatron_takes_for_the_end(start, asks, sent):
     """Another one of those that end a process tells it to leave, and the rest are as without an agent."""
     begun, told = CONTEXT.Event(), CONTEXT.SimpleQueue()
 
@@ -568,23 +565,19 @@ def test_the_work_hears_the_signal_that_megatron_takes_for_the_end(address, asks
 
     # Where these tests are started by nohup, it would be ignored.
     hung_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    rank = Rank(address, secrets.token_hex(4), work, asks=asks)
-    try:
-        begun.wait()
-        os.kill(rank.process.pid, sent)
-        status = rank.ended()
-        if sent not in (asks, signal.SIGTERM, signal.SIGINT):
-            assert status == -sent
-        else:
-            assert (status, told.get()) == (0, asks if sent == asks else signal.SIGTERM)
-    finally:
-        rank.process.kill()
-        rank.process.join()
-        signal.signal(signal.SIGHUP, hung_up)
+    rank = start(work, asks=asks)
+    signal.signal(signal.SIGHUP, hung_up)
+    begun.wait()
+    os.kill(rank.process.pid, sent)
+    status = rank.ended()
+    if sent not in (asks, signal.SIGTERM, signal.SIGINT):
+        assert status == -sent
+    else:
+        assert (status, told.get()) == (0, asks if sent == asks else signal.SIGTERM)
 
 
 @pytest.mark.parametrize(("asks", "sent"), [(signal.SIGTERM, signal.SIGTERM), (signal.SIGUSR2, signal.SIGUSR2)])
-def test_the_work_hears_a_signal_that_comes_before_its_agent_knows_its_process(address, monkeypatch, asks, sent):
+def test_the_work_hears_a_signal_that_comes_before_its_agent_knows_its_process(start, monkeypatch, asks, sent):
     begun, told = CONTEXT.Event(), CONTEXT.SimpleQueue()
     run_agent = protection_module.run_agent
 
@@ -603,19 +596,15 @@ def test_the_work_hears_a_signal_that_comes_before_its_agent_knows_its_process(a
             time.sleep(0.01)
 
     monkeypatch.setattr(protection_module, "run_agent", run_slow_agent)
-    rank = Rank(address, secrets.token_hex(4), work, asks=asks)
-    try:
-        assert rank.ended() == 0
-        assert told.get() == sent
-    finally:
-        rank.process.kill()
+    assert start(work, asks=asks).ended() == 0
+    assert told.get() == sent
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_second_signal_ends_a_rank_at_once(start, number):
     begun = CONTEXT.Event()
 
-    def work():
+    def work(_):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         begun.set()
         time.sleep(300)
@@ -631,7 +620,7 @@ def test_the_second_signal_ends_a_rank_at_once(start, number):
 def test_work_that_asked_for_nothing_is_ended_by_sigterm(start):
     begun = CONTEXT.Event()
 
-    def work():
+    def work(_):
         begun.set()
         time.sleep(300)
 

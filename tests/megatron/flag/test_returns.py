@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from harness.flag_runs import deaths, kill, kill_in_turn, losses, nearly, needs_training, norms, returns, train
+from harness.flag_runs import kill, losses, nearly, needs_training, norms, survive, train
 from harness.undisturbed import trained_by_script
 
 pytestmark = [needs_training, pytest.mark.timeout(1200)]
@@ -40,19 +40,10 @@ def pace(tmp_path):
     return tmp_path / "slow"
 
 
-def survive(dataset, pace, victims, *settings, apart=1, rejected="", **job):
+def rejecting(dataset, pace, victims, *settings, apart=1, rejected="", **job):
     """Run the flag's job and kill ranks in turn, each when the one before is back."""
-    survived = train(
-        *(dataset, *ON, *settings),
-        script="rejecting_gpt.py",
-        told={"PACE": str(pace), "REJECT": rejected},
-        watch=kill_in_turn(victims, pace, apart),
-        patience=PATIENCE,
-        **job,
-    )
-    assert len(deaths(survived)) == len(victims)
-    assert returns(survived) == deaths(survived)
-    return survived
+    paced = {"script": "rejecting_gpt.py", "told": {"REJECT": rejected}, "apart": apart, "patience": PATIENCE}
+    return survive(dataset, pace, victims, *ON, *settings, **paced, **job)
 
 
 @pytest.mark.long
@@ -70,7 +61,7 @@ def test_a_server_of_each_stage_comes_back_in_turn_and_nothing_changes(shared_ru
     folder = trained_by_script(shared_runs, dataset, *settings, saves=saves, **job).folder
     stock = train(dataset, *settings, "--load", folder, **job)
     victims = [pipelines * stage + random.randrange(pipelines) for stage in random.sample(range(STAGES), STAGES)]
-    survived = survive(dataset, pace, victims, *settings, *virtual, "--load", folder, **job)
+    survived = rejecting(dataset, pace, victims, *settings, *virtual, "--load", folder, **job)
     assert all_of(survived) == nearly_all(stock), victims
 
 
@@ -89,7 +80,7 @@ def test_who_comes_back_after_an_iteration_that_was_made_again_or_skipped_change
     told = {"PACE": str(pace), "REJECT": rejected}
     stock = train(dataset, *CALM, *stock_settings, iterations=16, script="rejecting_gpt.py", told=told)
     victim = random.randrange(4)
-    survived = survive(dataset, pace, [victim], *CALM, *settings, apart=6, rejected=rejected, iterations=16)
+    survived = rejecting(dataset, pace, [victim], *CALM, *settings, apart=6, rejected=rejected, iterations=16)
     assert all_of(survived) == nearly_all(stock), victim
 
 
@@ -100,7 +91,7 @@ def test_who_comes_back_to_a_stage_without_some_groups_of_parameters_changes_not
     stock = train(dataset, *settings, **job)
     stages = range(STAGES) if more[0].endswith("layout") else [1]
     victim = 2 * random.choice(stages) + random.randrange(2)
-    survived = survive(dataset, pace, [victim], *settings, **job)
+    survived = rejecting(dataset, pace, [victim], *settings, **job)
     assert all_of(survived) == nearly_all(stock), victim
 
 

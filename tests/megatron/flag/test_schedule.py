@@ -101,8 +101,8 @@ def test_buckets_are_summed_within_the_last_backward_pass(monkeypatch, tmp_path,
 
 
 @pytest.mark.parametrize("backward", ["fused", "split"])
-def test_buckets_are_summed_as_by_the_stock_schedule(backward):
-    stock = train_by_stock(JOB, STEPS, ddp=BUCKETS)
+def test_buckets_are_summed_as_by_the_stock_schedule(shared_runs, backward):
+    stock = trained_by_stock(shared_runs, JOB, STEPS, ddp=BUCKETS)
     planned = train_by_stock(JOB, STEPS, plan=plan(Mode(backward, "global")), data=False, ddp=BUCKETS)
     assert mean_losses(planned, STEPS) == mean_losses(stock, STEPS)
 

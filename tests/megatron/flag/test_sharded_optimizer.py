@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from harness.flag_runs import deaths, kill, kill_in_turn, losses, nearly, needs_training, norms, train
+from harness.flag_runs import deaths, kill, losses, nearly, needs_training, norms, returns, survive, train
 from harness.undisturbed import trained_by_script
 
 pytestmark = [needs_training, pytest.mark.timeout(1200)]
@@ -33,15 +33,12 @@ def stock(shared_runs, dataset):
         pytest.param("torch", "0:save:1,1:adam:17", marks=pytest.mark.long),
     ],
 )
-def test_killed_in_the_middle_of_something_no_shard_is_lost(dataset, stock, tmp_path, monkeypatch, format, accidents):
-    monkeypatch.setenv("ACCIDENTS", accidents)
+def test_killed_in_the_middle_of_something_no_shard_is_lost(dataset, stock, tmp_path, format, accidents):
     saved = ("--ckpt-format", format, "--save-interval", 4, "--save", tmp_path)
-    script = "accident_prone_gpt.py"
-    survived = train(dataset, *ON, *saved, ranks=RANKS, iterations=LENGTH, script=script)
+    survived = train(dataset, *ON, *saved, ranks=RANKS, iterations=LENGTH, accidents=accidents)
     assert len(deaths(survived)) == 2
     assert losses(survived) == stock
     assert "--overlap-param-gather-with-optimizer-step is left out" in survived.output
-    monkeypatch.delenv("ACCIDENTS")
     # In format torch Megatron looks for the optimizer there, whatever --ckpt-step says.
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("8")
     again = ("--ckpt-format", format, "--load", tmp_path, "--exit-interval", 12)
@@ -75,12 +72,10 @@ ROUNDED = ("--bf16", "--grad-reduce-in-bf16")
         pytest.param(ROUNDED, 3, "0:count:3", marks=pytest.mark.long),
     ],
 )
-def test_killed_between_the_sums_of_shards_and_the_next_iteration(dataset, monkeypatch, settings, servers, accidents):
+def test_killed_between_the_sums_of_shards_and_the_next_iteration(dataset, settings, servers, accidents):
     settings = (*SHARDED, *settings)
     stock = train(dataset, *settings, ranks=servers)
-    monkeypatch.setenv("ACCIDENTS", accidents)
-    script = "accident_prone_gpt.py"
-    survived = train(dataset, *settings, *ON[len(SHARDED) :], ranks=servers, script=script)
+    survived = train(dataset, *settings, *ON[len(SHARDED) :], ranks=servers, accidents=accidents)
     assert len(re.findall(r"killed by signal 9 \(SIGKILL\)", survived.output)) == accidents.count(":") // 2
     precision = 1e-3 if settings[-2:] == ROUNDED else 1e-6
     assert losses(survived) == pytest.approx(losses(stock), rel=precision)
@@ -111,12 +106,10 @@ def test_biases_of_experts_that_tensor_parallelism_does_not_split_count_in_the_n
         pytest.param(EXPERTS, 6, marks=pytest.mark.long),
     ],
 )
-def test_killed_when_a_part_of_the_parameters_has_come_in_a_forward_pass(dataset, monkeypatch, settings, servers):
+def test_killed_when_a_part_of_the_parameters_has_come_in_a_forward_pass(dataset, shared_runs, settings, servers):
     settings, turn = (*SHARDED, "--ddp-bucket-size", 4000, *settings), random.randrange(1, 16)
-    stock = train(dataset, *settings, ranks=servers)
-    monkeypatch.setenv("ACCIDENTS", f"1:gathered:{turn}")
-    script = "accident_prone_gpt.py"
-    survived = train(dataset, *settings, *ON[len(SHARDED) :], ranks=servers, script=script)
+    stock = trained_by_script(shared_runs, dataset, *settings, ranks=servers).left
+    survived = train(dataset, *settings, *ON[len(SHARDED) :], ranks=servers, accidents=f"1:gathered:{turn}")
     assert "killed by signal 9 (SIGKILL)" in survived.output, turn
     assert losses(survived) == nearly(stock), turn
     assert norms(survived) == pytest.approx(norms(stock), abs=0.002), turn
@@ -133,19 +126,18 @@ def test_killed_when_a_part_of_the_parameters_has_come_in_a_forward_pass(dataset
         pytest.param(("--save-interval", 1), marks=pytest.mark.long),
     ],
 )
-def test_killed_when_peers_wait_for_what_it_has_stepped(dataset, monkeypatch, tmp_path, looks):
+def test_killed_when_peers_wait_for_what_it_has_stepped(dataset, shared_runs, tmp_path, looks):
     looks += ("--save", tmp_path) if "--save-interval" in looks else ()
     settings = (*SHARDED, "--ddp-bucket-size", 4000, *looks)
-    stock = train(dataset, *settings, ranks=RANKS)
-    monkeypatch.setenv("ACCIDENTS", "1:unsent:4")
-    survived = train(dataset, *settings, *ON[len(SHARDED) :], ranks=RANKS, script="accident_prone_gpt.py")
+    stock = trained_by_script(shared_runs, dataset, *settings, ranks=RANKS).left
+    survived = train(dataset, *settings, *ON[len(SHARDED) :], ranks=RANKS, accidents="1:unsent:4")
     assert "killed by signal 9 (SIGKILL)" in survived.output
     assert losses(survived) == nearly(stock)
 
 
-def test_servers_that_leave_at_the_start_hand_their_shards_on_also_both_holders_of_one(dataset):
-    settings = (*SHARDED, "--ddp-bucket-size", 4000, "--eval-interval", 3, "--eval-iters", 1)
-    stock = train(dataset, *settings, ranks=RANKS)
+def test_servers_that_leave_at_the_start_hand_their_shards_on_also_both_holders_of_one(dataset, shared_runs):
+    settings = (*SHARDED, "--ddp-bucket-size", 4000)
+    stock = trained_by_script(shared_runs, dataset, *settings, ranks=RANKS).left
     ours = train(dataset, *settings, *ON[len(SHARDED) :], "--recycle-dead", "W1_0,W2_0", ranks=RANKS)
     assert losses(ours) == nearly(stock)
     assert re.findall(r"(W\d_\d) leaves: --recycle-dead", ours.output) == ["W1_0", "W2_0"]
@@ -163,14 +155,11 @@ def test_the_norm_of_all_parameters_is_that_of_one_version(dataset):
     assert found[1] == pytest.approx(found[0], abs=0.0011)
 
 
-def test_who_comes_back_holds_its_shards(dataset, stock, tmp_path, monkeypatch):
+def test_who_comes_back_holds_its_shards(dataset, stock, tmp_path):
     """The second one to die leaves a shard that nobody holds but the first one, which has come back."""
-    slow = tmp_path / "slow"
-    monkeypatch.setenv("PACE", str(slow))
-    watch = kill_in_turn([1, 2], slow, apart=2)
-    survived = train(dataset, *RETURNING, ranks=RANKS, iterations=LENGTH, script="paced_gpt.py", watch=watch)
-    back = re.findall(r"with 3 servers, (W\d_\d) among them again", survived.output)
-    assert deaths(survived) == back == ["W1_0", "W2_0"]
+    job = {"ranks": RANKS, "iterations": LENGTH}
+    survived = survive(dataset, tmp_path / "slow", [1, 2], *RETURNING, apart=2, **job)
+    assert returns(survived) == ["W1_0", "W2_0"]
     assert losses(survived) == stock
 
 
@@ -197,33 +186,22 @@ def test_neighbours_die_together_as_on_one_host_and_no_shard_is_lost(dataset, sh
     assert losses(survived) == stock, when
 
 
-@pytest.mark.long
-def test_both_holders_of_a_shard_are_killed_and_it_comes_from_memory(dataset, stock):
-    kept, when = ("--recycle-keep-in-memory", "copies=1"), random.uniform(0, 0.3)
-    # Somebody is left, who needs nobody to come back.
-    survived = train(dataset, *ON, *kept, ranks=RANKS, iterations=LENGTH, watch=kill([(0, 5, when), (2, 5, when)]))
-    assert set(re.findall(r"(W\d_0) was killed by signal 9", survived.output)) == {"W0_0", "W2_0"}, when
-    assert re.search(r"version \d+ of stage 0 is taken from this host's keeper", survived.output), when
-    assert losses(survived) == stock, when
-
-
 @pytest.mark.parametrize("point", ["count", pytest.param("spread", marks=pytest.mark.long)])
-def test_both_holders_of_a_shard_are_killed_with_its_gradient(dataset, stock, tmp_path, monkeypatch, point):
+def test_both_holders_of_a_shard_are_killed_with_its_gradient(dataset, stock, tmp_path, point):
     """No other server has its sum: from memory, all make the iteration again; without that, the run is over."""
-    monkeypatch.setenv("ACCIDENTS", f"0:{point}:6,2:{point}:6")
-    # A death that the other one hears of too early keeps it from its own.
-    for name in ("kept", "lost"):
+
+    def trained(name, *kept):
+        # A death that the other one hears of too early keeps it from its own.
         (tmp_path / name).mkdir()
-    monkeypatch.setenv("TOGETHER", str(tmp_path / "kept"))
-    script = "accident_prone_gpt.py"
-    kept = ("--recycle-keep-in-memory", "copies=1")
-    survived = train(dataset, *ON, *kept, ranks=RANKS, iterations=LENGTH, script=script)
+        job = {"ranks": RANKS, "iterations": LENGTH, "told": {"TOGETHER": str(tmp_path / name)}}
+        return train(dataset, *ON, *kept, accidents=f"0:{point}:6,2:{point}:6", **job)
+
+    survived = trained("kept", "--recycle-keep-in-memory", "copies=1")
     assert "version 5 of stage 0 is taken from this host's keeper" in survived.output
     assert losses(survived) == stock
-    monkeypatch.setenv("TOGETHER", str(tmp_path / "lost"))
     lost = "recycle: no version of the state is held in every stage; go on from the last checkpoint, if there is one"
     with pytest.raises(AssertionError, match=lost):
-        train(dataset, *ON, ranks=RANKS, iterations=LENGTH, script=script)
+        trained("lost")
 
 
 SEQUENCES = ("--context-parallel-size", 2, "--transformer-impl", "transformer_engine", "--num-layers", 1)
@@ -231,22 +209,18 @@ SEQUENCES = ("--context-parallel-size", 2, "--transformer-impl", "transformer_en
 
 @pytest.mark.long
 @pytest.mark.parametrize(("divided", "script"), [(EXPERTS, "accident_prone_gpt.py"), (SEQUENCES, "ring_gpt.py")])
-def test_shards_of_ranks_that_divide_experts_or_sequences_are_not_lost_either(
-    dataset, tmp_path, monkeypatch, divided, script
-):
+def test_shards_of_ranks_that_divide_experts_or_sequences_are_not_lost_either(dataset, tmp_path, divided, script):
     """Three servers of two ranks: the first dies when it has written its part, and another one between two shards."""
     divided = (*SHARDED, *divided)
     stock = nearly(train(dataset, *divided, ranks=2 * RANKS, script=script))
-    monkeypatch.setenv("ACCIDENTS", "0:written:1,5:adam:18")
     on = (*divided, *ON[len(SHARDED) :], "--ddp-average-in-collective")
     saved = ("--save-interval", 4, "--save", tmp_path)
-    survived = train(dataset, *on, *saved, ranks=2 * RANKS, script=script)
+    survived = train(dataset, *on, *saved, ranks=2 * RANKS, script=script, accidents="0:written:1,5:adam:18")
     assert set(re.findall(r"(W\d_\d has lost rank \d), which was killed", survived.output)) == {
         "W0_0 has lost rank 0",
         "W2_0 has lost rank 1",
     }
     assert losses(survived) == stock
-    monkeypatch.delenv("ACCIDENTS")
     again = ("--load", tmp_path, "--ckpt-step", 4, "--exit-interval", 5)
     resumed = losses(train(dataset, *divided, *again, ranks=2 * RANKS, script=script))
     assert resumed["trained", 5] == stock["trained", 5]

@@ -93,13 +93,12 @@ def test_with_exact_sums_neither_deaths_nor_waiting_change_a_bit(dataset, whole,
 @pytest.mark.long
 @needs_training
 @pytest.mark.timeout(1200)
-def test_who_comes_back_steps_on_its_own_like_all_others_to_the_bit(dataset, whole, tmp_path, monkeypatch):
+def test_who_comes_back_steps_on_its_own_like_all_others_to_the_bit(dataset, whole, tmp_path):
     """The second one to die is the only other server of its stage, so that what it held must have come over.
 
     Then both are killed at once, and keepers have what they held.
     """
     slow = tmp_path / "slow"
-    monkeypatch.setenv("PACE", str(slow))
     when = random.uniform(0, 0.3)
     one, all_of_the_stage = kill_in_turn([3, 2], slow, apart=1), kill([(2, 0, when), (3, 0, when)])
 
@@ -114,6 +113,7 @@ def test_who_comes_back_steps_on_its_own_like_all_others_to_the_bit(dataset, who
         *(*EXACT, "--recycle-stagger", *kept, "--log-interval", 3, *TO_FILE, tmp_path / "survived"),
         iterations=LENGTH,
         script="paced_gpt.py",
+        told={"PACE": str(slow)},
         watch=watch,
     )
     assert "with 4 servers, W1_1 among them again" in survived.output

@@ -20,12 +20,13 @@ from harness.flag_runs import (
     VARIABLES,
     deaths,
     kill,
-    kill_in_turn,
     launch,
     losses,
     nearly,
     needs_training,
     printed,
+    returns,
+    survive,
     train,
     words_of,
 )
@@ -111,12 +112,10 @@ def test_a_worker_that_torchrun_has_started_is_killed_and_nothing_changes(datase
         "0:save:1,3:norm:6",
     ],
 )
-def test_killed_in_the_middle_of_something(dataset, stock, tmp_path, accidents, monkeypatch):
-    monkeypatch.setenv("ACCIDENTS", accidents)
-    survived = train(dataset, *ON, *TO_FILE, tmp_path, iterations=LENGTH, script="accident_prone_gpt.py")
+def test_killed_in_the_middle_of_something(dataset, stock, tmp_path, accidents):
+    survived = train(dataset, *ON, *TO_FILE, tmp_path, iterations=LENGTH, accidents=accidents)
     assert len(deaths(survived)) == accidents.count(":") // 2
     assert losses(survived) == stock
-    monkeypatch.delenv("ACCIDENTS")
     resumed = losses(train(dataset, *FROM_FILE, tmp_path, "--ckpt-step", 4, "--exit-interval", 5, iterations=LENGTH))
     assert resumed["trained", 5] == stock["trained", 5]
 
@@ -131,10 +130,9 @@ def test_what_is_decided_once_or_divided_by_all_servers_is_right_after_a_death(d
     assert losses(survived) == stock
 
 
-def test_a_rank_whose_script_ends_while_the_others_train_counts_as_dead(dataset, stock, tmp_path, monkeypatch):
-    monkeypatch.setenv("LEAVES", "1:5")
-    monkeypatch.setenv("LEFT", str(tmp_path / "left"))
-    survived = train(dataset, *ON, iterations=LENGTH, script="leaving_gpt.py", patience=300)
+def test_a_rank_whose_script_ends_while_the_others_train_counts_as_dead(dataset, stock, tmp_path):
+    told = {"LEAVES": "1:5", "LEFT": str(tmp_path / "left")}
+    survived = train(dataset, *ON, iterations=LENGTH, script="leaving_gpt.py", told=told, patience=300)
     assert "recycle: the script of W1_0 has ended, and the others train on: it counts as dead" in survived.output
     assert losses(survived) == stock
 
@@ -148,9 +146,8 @@ def test_a_rank_whose_script_ends_while_the_others_train_counts_as_dead(dataset,
         pytest.param("2:unheard:3", marks=pytest.mark.long),
     ],
 )
-def test_killed_between_the_rounds_of_a_vote_that_some_have_not_heard(dataset, stock, unheard, monkeypatch):
-    monkeypatch.setenv("ACCIDENTS", f"3:voted:3,{unheard}")
-    survived = train(dataset, *ON, iterations=LENGTH, script="accident_prone_gpt.py", patience=300)
+def test_killed_between_the_rounds_of_a_vote_that_some_have_not_heard(dataset, stock, unheard):
+    survived = train(dataset, *ON, iterations=LENGTH, accidents=f"3:voted:3,{unheard}", patience=300)
     assert deaths(survived) == ["W1_1"]
     assert losses(survived) == stock
 
@@ -160,17 +157,16 @@ def test_killed_between_the_rounds_of_a_vote_that_some_have_not_heard(dataset, s
     [("torch", "save", ()), pytest.param("torch_dist", "written", ("--sequence-parallel",), marks=pytest.mark.long)],
 )
 def test_a_server_of_two_ranks_dies_with_one_of_them_and_nothing_changes(
-    dataset, stock, tmp_path, monkeypatch, format, point, parallel
+    dataset, stock, tmp_path, format, point, parallel
 ):
     """At any moment a rank of the last stage, and the first rank in the middle of the second checkpoint."""
-    monkeypatch.setenv("ACCIDENTS", f"0:{point}:2")
     victim, when = random.choice((4, 5, 6, 7)), random.uniform(0, 0.2)
     parallel, saved = ("--tensor-model-parallel-size", 2, *parallel), ("--ckpt-format", format)
     survived = train(
         *(dataset, *parallel, *ON, *saved, "--save-interval", 4, "--save", tmp_path),
         ranks=8,
         iterations=LENGTH,
-        script="accident_prone_gpt.py",
+        accidents=f"0:{point}:2",
         watch=kill([(victim, 6, when)]),
     )
     dead = set(re.findall(r"(W\d_\d) has lost rank (\d), which was killed by signal 9", survived.output))
@@ -178,7 +174,6 @@ def test_a_server_of_two_ranks_dies_with_one_of_them_and_nothing_changes(
     # The first parameters of all its ranks together are those of a server of one rank.
     expected = {key: pytest.approx(value.expected, rel=1e-5) for key, value in stock.items()}
     assert losses(survived) == expected, (victim, when)
-    monkeypatch.delenv("ACCIDENTS")
     again = (*parallel, *saved, "--load", tmp_path, "--ckpt-step", 8, "--exit-interval", 9)
     resumed = losses(train(dataset, *again, iterations=LENGTH))
     assert resumed["trained", 9] == expected["trained", 9]
@@ -197,25 +192,23 @@ def test_ranks_that_split_sequences_die_together_and_nothing_changes(dataset, st
 
 
 @pytest.mark.long
-def test_a_group_of_experts_dies_with_one_of_its_ranks_and_nothing_changes(dataset, tmp_path, monkeypatch):
+def test_a_group_of_experts_dies_with_one_of_its_ranks_and_nothing_changes(dataset, tmp_path):
     """Its servers are two of Megatron's pipelines each; the first rank dies in the checkpoint that all write."""
     divided = (*DIVIDED_EXPERTS, "--moe-router-load-balancing-type", "seq_aux_loss", "--moe-aux-loss-coeff", 1e-2)
     divided += ("--num-layers", 2)
     stock = nearly(train(dataset, *divided, ranks=8))
-    monkeypatch.setenv("ACCIDENTS", "0:written:1")
     victim, when = random.choice((4, 5, 6, 7)), random.uniform(0, 0.2)
     survived = train(
         *(dataset, *divided, *ON, "--save-interval", 4, "--save", tmp_path),
         *UNHEEDED,
         ranks=8,
-        script="accident_prone_gpt.py",
+        accidents="0:written:1",
         watch=kill([(victim, 5, when)]),
     )
     dead = set(re.findall(r"(W\d_\d) has lost rank (\d), which was killed by signal 9", survived.output))
     assert dead == {("W0_0", "0"), (f"W{(victim - 4) // 2}_1", str(victim % 2))}, when
     assert losses(survived) == stock, (victim, when)
     assert [each for each in UNHEEDED if f"{each} is left out" not in survived.output] == []
-    monkeypatch.delenv("ACCIDENTS")
     again = (*divided, "--load", tmp_path, "--ckpt-step", 4, "--exit-interval", 5)
     resumed = losses(train(dataset, *again))
     assert resumed["trained", 5] == stock["trained", 5]
@@ -261,20 +254,18 @@ def test_with_virtual_stages_a_death_changes_nothing(dataset, tmp_path, virtual,
 
 @pytest.mark.long
 def test_killed_in_a_save_to_which_all_contribute_the_checkpoint_loads_in_stock_with_half_the_ranks(
-    dataset, stock, tmp_path, monkeypatch
+    dataset, stock, tmp_path
 ):
     """The first rank dies when it has made the checkpoint whole, and the last one when that is made again."""
-    monkeypatch.setenv("ACCIDENTS", "0:tracker:1,3:written:2")
     saved = ("--save-interval", 4, "--async-save", "--use-persistent-ckpt-worker", "--save", tmp_path)
     # What ranks wrote the last time is another part of a checkpoint than what those that are left write now.
     saved += ("--ckpt-assume-constant-structure",)
     saved += ("--non-persistent-save-interval", 6, "--non-persistent-ckpt-type", "global")
-    survived = train(dataset, *ON, *saved, iterations=LENGTH, script="accident_prone_gpt.py")
+    survived = train(dataset, *ON, *saved, iterations=LENGTH, accidents="0:tracker:1,3:written:2")
     assert len(deaths(survived)) == 2
     assert losses(survived) == stock
     assert "--async-save is left out" in survived.output
     assert list(tmp_path.glob("non_persistent/*6"))
-    monkeypatch.delenv("ACCIDENTS")
     for step in (4, 8):
         # Written in the middle of which two servers died, and with these dead.
         arguments = ("--load", tmp_path, "--ckpt-step", step, "--exit-interval", step + 1)
@@ -283,22 +274,18 @@ def test_killed_in_a_save_to_which_all_contribute_the_checkpoint_loads_in_stock_
 
 
 @pytest.mark.long
-def test_who_was_killed_comes_back_and_is_a_full_member(dataset, tmp_path, monkeypatch):
+def test_who_was_killed_comes_back_and_is_a_full_member(dataset, tmp_path):
     """The second one to die is the only other server of its stage, so that what it held must have come over."""
-    slow = tmp_path / "slow"
-    monkeypatch.setenv("PACE", str(slow))
     # So long a run with the usual learning rate has a spike, which makes much of how sums were rounded before.
     long, whole, calm = 40, 32, ("--lr", 2e-3)
     stock = nearly(train(dataset, *calm, iterations=long))
     saved = (*calm, "--save-interval", whole, "--save", tmp_path, "--recycle-record", tmp_path / "run")
-    watch = kill_in_turn([3, 2, 0], slow)
     # All would wait for each other in the second iteration of each.
     saved += ("--distributed-timeout-seconds-after-init", 600)
     # As many as a script has that does not say; they inherit the connections of the rank that forks them.
     saved += ("--num-workers", 2)
-    survived = train(dataset, *RETURNING, *saved, iterations=long, script="paced_gpt.py", watch=watch)
-    assert len(deaths(survived)) == 3
-    assert re.findall(r"with 4 servers, (W\d_\d) among them again", survived.output) == ["W1_1", "W0_1", "W0_0"]
+    survived = survive(dataset, tmp_path / "slow", [3, 2, 0], *RETURNING, *saved, iterations=long)
+    assert returns(survived) == ["W1_1", "W0_1", "W0_0"]
     assert losses(survived) == stock
     require_recorded(survived, tmp_path / "run", ["W1_1", "W0_1", "W0_0"])
     again = (*calm, *ON, "--use-checkpoint-args", "--load", tmp_path, "--ckpt-step", whole)
@@ -312,7 +299,7 @@ def test_who_was_killed_comes_back_and_is_a_full_member(dataset, tmp_path, monke
 
 
 @pytest.mark.long
-def test_a_death_is_repeated_to_the_bit_from_the_checkpoint_before_it(dataset, tmp_path, monkeypatch):
+def test_a_death_is_repeated_to_the_bit_from_the_checkpoint_before_it(dataset, tmp_path):
     """By the same catalogue, the same server dies in the same iteration, at another moment of it, or is left out."""
     job = paper_job(pipelines=4, stages=2, micro_batches=2)
     make_catalogue(tmp_path / "plans.zip", job, Mode(optimizer="global"), 1, QUICK, "lowered", lambda *_: None)
@@ -320,9 +307,8 @@ def test_a_death_is_repeated_to_the_bit_from_the_checkpoint_before_it(dataset, t
     def trained(name, accident, *arguments):
         """What the last checkpoint of each stage holds."""
         folder = tmp_path / name
-        monkeypatch.setenv("ACCIDENTS", accident)
         settings = (*ON, "--recycle-catalogue", tmp_path / "plans.zip", *TO_FILE, folder, *arguments)
-        survived = train(dataset, *settings, ranks=8, iterations=LENGTH, script="accident_prone_gpt.py")
+        survived = train(dataset, *settings, ranks=8, iterations=LENGTH, accidents=accident)
         assert deaths(survived) == ["W1_1"] * bool(accident)
         files = sorted(folder.glob(f"iter_{LENGTH:07}/*/*.pt"))
         assert len(files) == 2
@@ -357,18 +343,15 @@ def test_with_dropout_and_cyclic_data_and_stages_of_unequal_size_deaths_change_n
 
 @pytest.mark.long
 @pytest.mark.skipif(IGNORES_RAMP_UP, reason="this release ignores --rampup-batch-size; what took its place is refused")
-def test_where_batches_grow_while_a_server_is_dead_and_when_it_is_back_nothing_changes(dataset, tmp_path, monkeypatch):
+def test_where_batches_grow_while_a_server_is_dead_and_when_it_is_back_nothing_changes(dataset, tmp_path):
     """From 2 to 8 micro-batches per pipeline; Megatron makes a checkpoint whenever there are more."""
-    slow = tmp_path / "slow"
-    monkeypatch.setenv("PACE", str(slow))
-    monkeypatch.setenv("PACE_SECONDS", "3")
     growing = ("--micro-batch-size", 1, "--rampup-batch-size", 4, 2, 240, "--train-samples", 400, "--lr", 2e-3)
     growing += ("--untie-embeddings-and-output-weights", "--qk-layernorm", "--log-num-zeros-in-grad")
     growing += ("--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", 1)
     stock = nearly(train(dataset, *growing, iterations=None))
-    saved, watch = (*TO_FILE, tmp_path, "--save-interval", 100), kill_in_turn([3], slow, apart=8)
-    survived = train(dataset, *growing, *RETURNING, *saved, iterations=None, script="paced_gpt.py", watch=watch)
-    assert deaths(survived) == re.findall(r"with 4 servers, (W\d_\d) among them again", survived.output) == ["W1_1"]
+    saved, paced = (*TO_FILE, tmp_path, "--save-interval", 100), {"apart": 8, "told": {"PACE_SECONDS": "3"}}
+    survived = survive(dataset, tmp_path / "slow", [3], *growing, *RETURNING, *saved, iterations=None, **paced)
+    assert returns(survived) == ["W1_1"]
     assert losses(survived) == stock
     assert sorted(int(each.name[5:]) for each in tmp_path.glob("iter_*")) == [10, 17, 22, 26, 30, 33, 42]
 
@@ -388,28 +371,30 @@ def test_in_numbers_of_two_bytes_a_death_changes_how_sums_are_rounded_and_nothin
     assert deaths(survived) == [f"W{victim % 2}_{victim // 2}"], when
     assert losses(survived) == pytest.approx(stock, rel=1e-3), (victim, when)
     assert survived.output.count("--accumulate-allreduce-grads-in-fp32 prevents that") == settings.count("--fp16")
+    goes_on = survived.output.partition("training goes on with 3 servers")[2]
+    for name in ("forward-backward", "forward-compute", "backward-compute", "batch-generator", "optimizer"):
+        assert (f"{name} ...." in goes_on) == ("--timing-log-level" in settings)
 
 
-def test_without_a_server_of_a_stage_the_run_ends_with_one_line(dataset, monkeypatch):
-    monkeypatch.setenv("ACCIDENTS", "2:forward:9,3:norm:5")
+def test_without_a_server_of_a_stage_the_run_ends_with_one_line(dataset):
     with pytest.raises(AssertionError) as ended:
-        train(dataset, *ON, script="accident_prone_gpt.py")
+        train(dataset, *ON, accidents="2:forward:9,3:norm:5")
     lines = [line for line in str(ended.value).splitlines() if line.startswith("recycle: no live server")]
     assert len(lines) == 1
     assert lines[0].startswith("recycle: no live server of stage 1 is left")
 
 
 @pytest.mark.long
-def test_all_servers_of_a_stage_are_killed_and_the_job_goes_on_from_memory(dataset, stock, tmp_path, monkeypatch):
+def test_all_servers_of_a_stage_are_killed_and_the_job_goes_on_from_memory(dataset, stock, tmp_path):
     """The others wait for one of them, and go back a step, out of what comes after it: a line, or an evaluation.
 
     First they die as soon as keepers have the version of a new view, and another server has not heard by then what all
     have told each other before it.
     """
-    monkeypatch.setenv("MARKS", str(tmp_path))
     kept = (*RETURNING, "--recycle-keep-in-memory", "copies=1")
     watch = kill([(2, 8, 0), (3, 8, 0)])
-    survived = train(dataset, *kept, iterations=LENGTH, script="late_gpt.py", watch=watch)
+    told = {"MARKS": str(tmp_path)}
+    survived = train(dataset, *kept, iterations=LENGTH, script="late_gpt.py", told=told, watch=watch)
     assert "no live server of stage 1 is left: waiting for a replacement" in survived.output
     for version in ("3", r"([7-9]|1\d)"):
         assert re.search(rf"version {version} of stage 1 is taken from this host's keeper", survived.output)

@@ -1,6 +1,5 @@
 """Whole runs: they learn, they stop and go on as if they had not stopped, and what cannot be done is one clear line."""
 
-import errno
 import os
 import signal
 from functools import partial
@@ -24,7 +23,6 @@ from recycle.record.recording import EvaluationLine, InstantLine, IterationLine
 from recycle.runtime.checkpoint_folders import checkpoints
 from recycle.runtime.errors import RunError
 from recycle.runtime.execute import notices
-from recycle.runtime.step import checkpoint
 
 JOB = paper_job(pipelines=2, stages=2, micro_batches=2, released=0)
 MODEL = ModelOptions(2, 32, 2, 16, micro_batch_size=2, tied=True, dropout=0.1, learning_rate=0.01)
@@ -79,23 +77,6 @@ def test_a_run_that_stopped_goes_on_to_the_bit_and_without_a_server_all_but(tmp_
     degraded = msgspec.structs.replace(parts, plan=plan("W0_0"), iterations=8, resume=True)
     _, held_out = losses(msgspec.structs.replace(degraded, evaluate_every=2))
     assert list(held_out) == [6, 8]
-
-
-def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
-    run = Run(plan(), MODEL, 2, tmp_path)
-    losses(run)
-
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(checkpoint.dcp, "save", full)
-    with pytest.raises(RunFailed, match=r"stage-\d/tensor-0 cannot be written: .*No space left on device; make room"):
-        losses(msgspec.structs.replace(run, iterations=4, resume=True))
-    monkeypatch.undo()
-    assert [each.name for each in checkpoints(run.checkpoints)] == ["step-00000002"]
-    monkeypatch.setattr("recycle.megatron.gpt.forward.standard_library", lambda: bytes(range(256)) * 100)
-    again, _ = losses(msgspec.structs.replace(run, iterations=3, resume=True))
-    assert list(again) == [2]
 
 
 def damage(run, name):

@@ -22,7 +22,7 @@ from recycle.planner.model.problem import make_problem
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.stage import Held, Redo, TensorSpec
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.net.network import Link
+from recycle.runtime.net.network import Link, Several
 from recycle.runtime.net.peers import chunk_peers, peers_of_last
 from recycle.runtime.net.stop_line import NO_LINE
 from recycle.runtime.net.transfer_key import TOKENS, Carried
@@ -31,14 +31,6 @@ from tests.planner.test_unequal import some_dead, unequal_jobs
 from tests.strategies import placed_and_scheduled, scheduled
 
 SPEC = TensorSpec((1,), torch.float32)
-
-
-class Done:
-    def precede(self):
-        return True
-
-    def wait(self):
-        pass
 
 
 class Listed:
@@ -88,7 +80,7 @@ class ListedGroup:
 
     def start_sum(self, tensor):
         self._summed.append(tensor.shape)
-        return Done()
+        return Several()
 
     sum = start_sum
 
@@ -100,11 +92,11 @@ class ListedLink(Link):
 
     def send(self, _, key):
         self._sent.append(key)
-        return Done()
+        return Several()
 
     def receive(self, _, key):
         self._received.append(key)
-        return Done()
+        return Several()
 
 
 class Stage:

@@ -17,7 +17,7 @@ from harness.started import wait_until
 from recycle.control.board.joinfile import new_token
 from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
-from recycle.plan.instruction import Op
+from recycle.plan.instruction import Instruction, Op
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.keep.keeping import Keeping, KnownKeepers, Snapshot
 from recycle.state.channel import HERE
@@ -29,13 +29,6 @@ from recycle.state.redundancy import Redundancy
 FORK = multiprocessing.get_context("fork")
 PEERS = [Server(0, 1), Server(1, 1)]
 ALL = [Server(0, 0), Server(1, 0), *PEERS]
-
-
-class Doing:
-    """An instruction, as far as it matters here."""
-
-    def __init__(self, op):
-        self.op = op
 
 
 class Stage:
@@ -88,10 +81,10 @@ class Peer:
         self.kept.append((part.version, part.number, part.parts, *keepers))
 
     def compute(self):
-        self.keeping.before(self.stage.newest, Doing(Op.F))
+        self.keeping.before(self.stage.newest, Instruction(Op.F, 1))
 
     def reduce(self):
-        self.keeping.before(self.stage.newest, Doing(Op.REDUCE))
+        self.keeping.before(self.stage.newest, Instruction(Op.REDUCE, 1))
 
     def iterate(self, iterations=1):
         for _ in range(iterations):

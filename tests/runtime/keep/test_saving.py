@@ -15,7 +15,7 @@ from recycle.control.board.joinfile import new_token
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
-from recycle.plan.instruction import Op
+from recycle.plan.instruction import Instruction, Op
 from recycle.runtime.checkpoint_folders import Manifest, checkpoints, find_damage, folder_of
 from recycle.runtime.keep import scribe
 from recycle.runtime.keep.keeping import Keeping, KnownKeepers
@@ -32,12 +32,6 @@ HERE = "127.0.0.1"
 STAGES, PEERS, EVERY = 2, 2, 2
 SERVERS = [Server(pipeline, stage) for pipeline, stage in product(range(PEERS), range(STAGES))]
 FORK = multiprocessing.get_context("fork")
-
-
-class Doing:
-    """An instruction, as far as it matters here."""
-
-    op = Op.REDUCE
 
 
 class Stage:
@@ -101,7 +95,7 @@ class Job:
     def train(self, iterations):
         for _ in range(iterations):
             for stage, keeping in self.servers:
-                keeping.before(stage.newest, Doing())
+                keeping.before(stage.newest, Instruction(Op.REDUCE, 0))
                 stage.newest += 1
 
     def desks(self):

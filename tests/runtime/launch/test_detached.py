@@ -1,9 +1,9 @@
 import os
 import signal
-import time
 from contextlib import closing
 
 from harness.processes import open_files, processes, send_signal, title
+from harness.started import wait_until
 from recycle.control.board.joinfile import new_token
 from recycle.runtime.launch.meet.keepers import is_kept
 from recycle.runtime.launch.process.detached import fork_keeper
@@ -16,14 +16,6 @@ from recycle.state.ladder import StatePart
 from tests.state.test_keeper import put
 
 PART = StatePart(0, 0, 0, 0, 1)
-
-
-def settles(condition):
-    deadline = time.monotonic() + 120
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
 
 
 def holders(inode):
@@ -43,7 +35,7 @@ def test_a_keeper_that_is_killed_alone_is_started_again_at_the_same_address():
     client.hold(10).close()
     put(client, PART, bytes(1000))
     assert len(client.copies()) == 1
-    first = settles(lambda: holders(inode).get("recycle: keeper"))
+    first = wait_until(lambda: holders(inode).get("recycle: keeper"))
     send_signal(first, signal.SIGKILL)
 
     def found():
@@ -52,12 +44,12 @@ def test_a_keeper_that_is_killed_alone_is_started_again_at_the_same_address():
         except KeeperLost:
             return None
 
-    settles(lambda: found() == ())
+    wait_until(lambda: found() == ())
     assert holders(inode)["recycle: keeper"] != first
     put(client, PART, bytes(1000))
     assert len(client.copies()) == 1
     client.dismiss()
-    settles(lambda: found() is None)
+    wait_until(lambda: found() is None)
 
 
 def test_a_keeper_that_has_failed_is_started_again_too(tmp_path, monkeypatch):
@@ -71,7 +63,7 @@ def test_a_keeper_that_has_failed_is_started_again_too(tmp_path, monkeypatch):
 
     monkeypatch.setattr(keeper, "serve", fail_once)
     fork_keeper([listen(token)], token, 10, None)
-    settles(lambda: is_kept(token))
+    wait_until(lambda: is_kept(token))
     client = KeeperClient(HERE, token, "here")
     assert client.copies() == ()
     assert (tmp_path / "failed").exists()
@@ -88,7 +80,7 @@ def test_what_a_keeper_inherits_leads_nowhere_and_its_numbers_are_no_connections
     assert os.read(reader, 1) == b""
     client = KeeperClient(HERE, token, "here")
     with closing(client.hold(0)):
-        process = settles(lambda: holders(inode).get("recycle: keeper"))
+        process = wait_until(lambda: holders(inode).get("recycle: keeper"))
         for number in (0, 1, 2, reader, writer):
             assert open_files(process)[number] == os.devnull
     os.close(reader)

@@ -21,8 +21,8 @@ from recycle.job import Server
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.net.connect import connect, connect_pair
 from recycle.runtime.net.network import Share
-from recycle.runtime.step.shared_sums import find_holders, spread, start_shared_sum
-from tests.runtime.net.contract.ranks import STAGED, Ends, Processes, stand_in
+from recycle.runtime.step.shared_sums import find_holders, spread
+from tests.runtime.net.contract.ranks import Ends, Processes
 
 PIPELINES, LENGTH = 4, 3 << 16
 SENT = 200
@@ -145,31 +145,6 @@ def test_if_peers_are_dead_all_holders_of_a_share_get_the_same_bits(live, one_qu
             torch.testing.assert_close(*sums)
             known.setdefault(part[:0] + whole[:64], set()).add(part)
     assert all(len(each) == 1 for each in known.values())
-
-
-@pytest.mark.parametrize(
-    "transport", [Processes(STAGED), stand_in(one_queue=False), stand_in(one_queue=True)], ids=["staged", "many", "one"]
-)
-def test_through_host_memory_and_in_one_queue_it_is_the_same(transport):
-    def sum_and_spread(rank):
-        servers = [Server(each, 0) for each in range(3)]
-        rank.server = servers[rank.number]
-        network = rank.connect(tuple(servers), partners=())
-        shares = shares_of(network, len(servers), 6)
-        network.connect_shares([each.holders for each in shares])
-        tensor = torch.arange(6.0) + 10 * rank.number
-        start_shared_sum(network, tensor, shares).wait()
-        total = 3 * torch.arange(6.0) + 30
-        for place, holders in shares:
-            assert rank.server not in holders or torch.equal(tensor[place], total[place])
-            # All others get it, and its sign, from the first holder.
-            tensor[place] = -0.0 if rank.server in holders else torch.nan
-        spread(network, [(tensor, shares), (tensor.clone(), shares)])
-        assert torch.equal(tensor, torch.zeros(6))
-        assert tensor.signbit().all()
-        network.barrier()
-
-    transport.run(sum_and_spread, 3, 60.0)
 
 
 OPERATIONS = "reduce", "send", "broadcast"

@@ -72,16 +72,17 @@ def holders_get_the_same_bits_of_a_sum(rank):
 
 @rule(35, count=3)
 def a_spread_reaches_those_without_a_share(rank):
-    """They get what its holders have, which keep it to the bit. It may begin anew with what is half spread."""
+    """They get what its holders have, to the sign of a zero. It may begin anew with what is half spread."""
     network = _connect(rank)
     shares = _shares(network)
     tensor = torch.full((len(PEERS) * SIZE,), torch.nan)
     for turn, (place, holders) in enumerate(shares):
         if rank.server in holders:
-            tensor[place] = float(turn)
+            tensor[place] = -float(turn)
     for _ in range(2):
         network.start_spread(tensor, shares).wait()
-        assert torch.equal(tensor, torch.arange(3.0).repeat_interleave(SIZE))
+        assert torch.equal(tensor, -torch.arange(3.0).repeat_interleave(SIZE))
+        assert tensor.signbit().all()
     network.barrier()
 
 
