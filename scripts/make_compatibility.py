@@ -222,9 +222,9 @@ own: `--transformer-impl local --no-gradient-accumulation-fusion`. Other release
 
 - **backward**: whether the plan can compute weight gradients later than input gradients (*split*). If not (*fused*),
   a failure costs more throughput.
-- **death**: *yes* means that the job survives the death of any process and, with two hosts and
-  `--use-tp-pp-dp-mapping`, the loss of a host. *Process* means that it survives the death of any process, and the
-  loss of a host only if the job's size allows it, for example if a server fills one
+- **death**: *yes*: the job survives the death of any process. On two hosts with `--use-tp-pp-dp-mapping`, it also
+  survives the loss of one. *Process*: the job survives the death of any process, and the loss of a host only if the
+  job's size allows it, for example if a server fills one
   ([below](#process-and-a-server-that-fills-a-host)).
 - **dist. opt.**, **fp16**, **memory**, **stagger**, **exact**: whether the setting also runs with
   `--use-distributed-optimizer`, `--fp16`, `--recycle-keep-in-memory`, `--recycle-stagger` and `--recycle-exact`. A
@@ -237,8 +237,8 @@ has run on a GPU ([what ran where](gpu.md)).
 
 ### The default GPU job
 
-A GPU job has Transformer Engine's layers and fused gradient accumulation, unless you say otherwise. Both together
-are split:
+A GPU job has Transformer Engine's layers and fused gradient accumulation, unless you say otherwise. From Transformer
+Engine 2.3 on, both together are split:
 
 | layers | fused gradient accumulation | backward |
 | --- | --- | --- |
@@ -295,9 +295,9 @@ batches run the same plan.
 
 | question | answer |
 | --- | --- |
-| what happens when `--rampup-batch-size` takes its next step? | Each server goes on with the same plan, and leaves \
-out the instructions of the micro-batches from number m on. No new plan is searched for, no view changes, nothing \
-pauses |
+| what happens when `--rampup-batch-size` takes its next step? | A batch of the ramp has m micro-batches for each \
+pipeline. Each server follows the same plan, and skips the instructions of the other M - m. \
+No new plan is searched for, no view changes, nothing pauses |
 | does one catalogue serve the whole ramp? | yes, one for the M of `--global-batch-size`; another M is refused |
 | which batch is the doctor's table for? | that of `--global-batch-size`. Smaller ones have a larger share of idle \
 time |
@@ -313,7 +313,8 @@ micro-batch more than others. So the iteration may be a little longer |
 For example, with 4 pipelines and M of 16, the 16 micro-batches of a dead server go to its three peers as 5, 6 and 5.
 Of the first eight, they have 2, 3 and 3; of the first four, 1, 2 and 1.
 
-`--decrease-batch-size-if-needed` is another thing: it makes Megatron round a batch down that is no such multiple.
+`--decrease-batch-size-if-needed` is another thing: it makes Megatron round a batch down
+to a multiple of `--micro-batch-size` x pipelines.
 ReCycle refuses it, because it reads the number of micro-batches from the options
 before Megatron rounds.
 """
@@ -507,6 +508,7 @@ def refusal_of(words: Sequence[str], folder: Path) -> str:
     with ExitStack() as stack:
         stack.enter_context(patch("recycle.planner.source.plan_ahead", lambda *_: None))
         stack.enter_context(patch("recycle.cli.train.train_and_show", begin))
+        stack.enter_context(patch("recycle.cli.train.make_console"))
         # The files of the settings do not exist.
         stack.enter_context(patch("recycle.cli.run.choices.Catalogue"))
         stack.enter_context(patch("recycle.cli.train.read_model", lambda _: msgspec.convert(model, ModelKeys)))
@@ -561,8 +563,10 @@ def make_page() -> str:
         left_out(),
         "\n## Every option by its name\n\n",
         "*runs*: a row above says with what. *left out*: the job runs without it. An option that is not here runs as\n"
-        "in stock Megatron, or the doctor names it. Options that tune Megatron's schedule, or its transfers between\n"
-        "stages (p2p), have no effect: `--microbatch-group-size-per-virtual-pipeline-stage`,\n"
+        "in stock Megatron, or the doctor names it. So flash attention (`--attention-backend`), grouped-query\n"
+        "attention, `--recompute-granularity selective`, `--cross-entropy-loss-fusion` and `--profile` run.\n"
+        "Options that tune Megatron's schedule, or its transfers between stages (p2p), have no effect:\n"
+        "`--microbatch-group-size-per-virtual-pipeline-stage`,\n"
         "`--no-overlap-p2p-communication`, `--overlap-p2p-communication-warmup-flush`.\n\n",
         by_name(),
         "\n",

@@ -265,7 +265,7 @@ EIGHT_BITS = (
 
 SHARDED = (
     Rule(("num_distributed_optimizer_instances",), (1,), Advice("peers mirror each other's shards as it is")),
-    Rule(("optimizer",), ("adam",), LAYER_WISE),
+    Rule(("optimizer",), ("adam",), LAYER_WISE._replace(remedy="use adam")),
     _off("fp16", Advice("each rank looks for overflow in its own shard only", "use --bf16")),
     Rule(("loss_scale",), (), Advice("each rank unscales its own shard only")),
     _off("optimizer_cpu_offload", Advice("its state is in two places", "turn it off")),
