@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from typing import Literal
 
 
 def processors() -> int:
@@ -19,14 +18,14 @@ def processors() -> int:
 
 
 @contextmanager
-def pool(workers: int, method: Literal["spawn", "fork"] = "fork") -> Iterator[ProcessPoolExecutor]:
+def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Processes that end with a block: at once where it is left by an error, or by Ctrl-C.
 
     Args:
         workers: how many.
-        method: of starting them; see ``multiprocessing``.
     """
-    with ProcessPoolExecutor(workers, multiprocessing.get_context(method), _begin_worker) as executor:
+    # Processes that are spawned would run a user's script again.
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _begin_worker) as executor:
         try:
             yield executor
         except BaseException:

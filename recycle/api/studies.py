@@ -182,7 +182,6 @@ def make_catalogue(
     effort, form = read_effort(budget, moves, seed), read_form(form)
     most = read_count("failures", failures)
     target = read_path("path", path)
-    # Processes that are spawned would run the user's script again.
     watch = lambda done, total, _: progress(done, total)  # noqa: E731 - the entry is of no interest here
-    make_catalogue_file(target, read_job(job), read_mode(mode), most, effort, form, watch, processors(), "fork")
+    make_catalogue_file(target, read_job(job), read_mode(mode), most, effort, form, watch, processors())
     return PlanCatalogue(target)

@@ -10,7 +10,6 @@ from concurrent.futures import as_completed
 from contextlib import contextmanager
 from itertools import combinations_with_replacement
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -61,7 +60,6 @@ def make_catalogue(
     form: Form,
     watch: Callable[[int, int, Entry], None],
     workers: int = 0,
-    method: Literal["spawn", "fork"] = "spawn",
 ) -> None:
     """Plan every vector of failure counts into one file.
 
@@ -77,7 +75,6 @@ def make_catalogue(
         form: whether transfers, reductions and optimizer steps are added.
         watch: called with (plans done, plans in all, the plan's figures) after each plan.
         workers: processes that plan; 0 to plan in this one.
-        method: of starting them.
 
     Raises:
         UserError: the job or the catalogue is too large, the target cannot be written, or an interrupted run beside it
@@ -91,7 +88,7 @@ def make_catalogue(
     references = _references(parts, job, mode, failures, effort, form)
     planner = _Planner(parts, job, mode, effort, form, references)
     entries: dict[int, Entry] = {}
-    with _running(planner, list(enumerate(cases)), workers, method) as made:
+    with _running(planner, list(enumerate(cases)), workers) as made:
         for number, entry in made:
             entries[number] = entry
             watch(len(entries), len(cases), entry)
@@ -131,13 +128,13 @@ class _Planner(msgspec.Struct, frozen=True):
 
 @contextmanager
 def _running(
-    planner: _Planner, cases: Sequence[tuple[int, DeadServers]], workers: int, method: Literal["spawn", "fork"]
+    planner: _Planner, cases: Sequence[tuple[int, DeadServers]], workers: int
 ) -> Iterator[Iterator[tuple[int, Entry]]]:
     """The figures of every case's plan as they are made, each with the case's number."""
     if not workers:
         yield map(planner, cases)
         return
-    with pool(workers, method) as executor:
+    with pool(workers) as executor:
         futures = [executor.submit(planner, case) for case in cases]
         yield (future.result() for future in as_completed(futures))
 
