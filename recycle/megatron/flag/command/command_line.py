@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from recycle.errors import UserError
@@ -126,8 +127,12 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
     )
 
 
+@cache
 def _parser() -> argparse.ArgumentParser:
-    """Of Megatron's options, and of torchrun's by which it is known how many ranks there are."""
+    """Of Megatron's options, and of torchrun's by which it is known how many ranks there are.
+
+    To make it takes longer than to parse.
+    """
     parser = megatron_parser()
     parser.add_argument("--nnodes", default="1")
     parser.add_argument("--nproc-per-node", "--nproc_per_node")

@@ -94,9 +94,8 @@ def option_named(setting: str) -> str:
     return f"--{setting.replace('_', '-')}"
 
 
-@cache
 def megatron_parser() -> argparse.ArgumentParser:
-    """A parser of Megatron's options, of all releases that were looked at. To make it takes longer than to parse."""
+    """A parser of Megatron's options, of all releases that were looked at."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name, option in known_options().items():
         if option.values == "0":
