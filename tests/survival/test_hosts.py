@@ -42,19 +42,6 @@ def test_a_run_whose_variables_are_set_by_hand_outlives_a_host(three, start_each
     assert not (tmp_path / "run" / SECRET).exists()
 
 
-def test_whatever_listens_takes_a_port_that_a_firewall_can_name(three, start_each, tmp_path):
-    """The kernel gives it, to gloo too."""
-    for host in three[:2]:
-        limit = host.command("sysctl", "-w", "net.ipv4.ip_local_port_range=20000 20999")
-        subprocess.run(limit, check=True, capture_output=True)
-    arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=20_000), "--keep-in-memory", "copies=2"]
-    ranks = start_each(arguments, three[:2])
-    own = [each for rank in ranks for each in family(rank.process.pid)]
-    ports = [each.address[1] for each in listening(own) if each.family != socket.AF_UNIX]
-    assert len(ports) > 4
-    assert set(ports) - {29500} <= set(range(20_000, 21_000)), ports
-
-
 def test_a_host_that_is_cut_off_writes_nothing_and_ends_when_it_hears_that_the_others_go_on(
     three, start_each, tmp_path
 ):
@@ -96,9 +83,19 @@ def tell_to_end(host):
     subprocess.run(host.command("pkill", "-TERM", "-f", "harness.scripts.train"), check=True)
 
 
-def test_a_host_that_is_told_to_end_leaves_between_two_iterations(three, start_each, tmp_path):
-    arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=20_000)]
+def test_whatever_listens_takes_a_port_that_a_firewall_can_name_and_a_host_that_is_told_to_end_leaves(
+    three, start_each, tmp_path
+):
+    """The kernel gives the ports, to gloo too; and the host leaves between two iterations."""
+    for host in three[:2]:
+        limit = host.command("sysctl", "-w", "net.ipv4.ip_local_port_range=20000 20999")
+        subprocess.run(limit, check=True, capture_output=True)
+    arguments = [*TRAIN, *words(tmp_path, stages=1, iterations=20_000), "--keep-in-memory", "copies=2"]
     ranks = start_each(arguments, three[:2])
+    own = [each for rank in ranks for each in family(rank.process.pid)]
+    ports = [each.address[1] for each in listening(own) if each.family != socket.AF_UNIX]
+    assert len(ports) > 4
+    assert set(ports) - {29500} <= set(range(20_000, 21_000)), ports
     assert {"recycle: W1_0", "recycle: agent of W1_0"} <= titles(three[1])
     subprocess.run(three[1].command("pkill", "-TERM", "-f", "recycle: agent of W1_0"), check=True)
     assert ranks[1].ended() == 128 + signal.SIGTERM, ranks[1].output

@@ -1,13 +1,12 @@
 """Servers join a run of the real model by the real command, or are refused."""
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import msgspec
 import pytest
 
+from harness.forked import TRAINER
+from harness.started import Started
 from harness.waiting import ForReturn, wait_between
 from recycle.control.board.joinfile import JOIN_FILE, JoinFile
 from recycle.control.membership.errors import ControlError
@@ -24,17 +23,6 @@ from tests.survival.trained import MODEL, Trained, fault
 ITERATIONS = 12
 KILL = fault(Kind.KILL, "W1_0", 2, Op.F)
 JOINER = Server(1, 0)
-# A host that is cut off is missed after that, and nobody has to answer before.
-# Who joins has to say what is due as often as those who wait for it.
-COMMAND = """
-import sys
-import recycle.megatron.gpt.training
-from recycle.cli import main
-from recycle.runtime.execute import notices
-notices.EVERY = 1
-sys.argv[0] = "recycle"
-main()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -51,24 +39,24 @@ def reference(shared_runs, text):
     return Trained.undisturbed(shared_runs, iterations=ITERATIONS, text=text)
 
 
-def join(folder, *options):
-    command = [sys.executable, "-c", COMMAND, "join", str(folder), "--server", str(JOINER), *options]
-    root = str(Path(__file__).resolve().parents[2])
-    return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": root})
-
-
 def test_the_command_brings_a_server_back(tmp_path, reference, text, monkeypatch):
     wait_between(ForReturn(JOINER), monkeypatch.setattr)
-    folder, processes = tmp_path / "run", []
-    start = Once(lambda event: isinstance(event, ViewLine) and event.epoch == 1, lambda: processes.append(join(folder)))
-    run = Trained(folder, KILL, on_event=start, iterations=ITERATIONS, text=text)
+    folder, joiners = tmp_path / "run", []
+    # Who joins has to say what is due as often as those who wait for it.
+    command = [sys.executable, "-m", "harness.scripts.held_train", "join", str(folder), "--server", str(JOINER)]
+
+    def join():
+        joiners.append(Started(command, variables={"HELD": str(tmp_path)}, imported=TRAINER))
+
+    at_once = Once(lambda event: isinstance(event, ViewLine) and event.epoch == 1, join)
+    run = Trained(folder, KILL, on_event=at_once, iterations=ITERATIONS, text=text)
     run.require_same(reference)
     assert [(each.epoch, len(each.servers), each.joined) for each in run.views] == [
         (0, 6, []),
         (1, 5, []),
         (2, 6, ["W1_0"]),
     ]
-    assert processes[0].wait(120) == 0
+    assert joiners[0].ended() == 0, joiners[0].output
     with pytest.raises(ControlError, match=r"join.json: .*no run is going on here"):
         join_run(run.run, None, Planning(Trained.make))
 

@@ -48,13 +48,10 @@ def test_who_wakes_up_after_it_was_declared_dead_leaves_by_itself(tmp_path):
     assert any(text.startswith(f"{NAME} ") for text in result.texts("end"))
 
 
-def test_a_short_sleep_harms_nobody(tmp_path):
-    result = Scenario(tmp_path, fault(Kind.STOP, duration=0.5)).survive(*lives())
+def test_a_short_sleep_harms_nobody_and_a_slow_server_is_not_declared_dead(tmp_path):
+    faults = fault(Kind.STOP, duration=0.5), fault(Kind.SLOW, server=OTHER, factor=5.0)
+    result = Scenario(tmp_path, *faults, iterations=8).survive(*lives())
     assert [each.epoch for each in result.views] == [0]
-
-
-def test_a_slow_server_is_not_declared_dead(tmp_path):
-    result = Scenario(tmp_path, fault(Kind.SLOW, factor=5.0), iterations=8).survive(*lives())
     assert result.deaths == {}
 
 
