@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.megatron.flag.steps import step_outcome
+from recycle.megatron.flag.steps import vote
 from recycle.megatron.flag.steps.vote import StepOutcome, as_told
 
 
@@ -21,7 +21,7 @@ def said(monkeypatch):
         tensor.copy_(torch.maximum(tensor, torch.tensor([0.0, 3.5, 7.0])[: len(tensor)]))
 
     monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
-    monkeypatch.setattr(step_outcome.parallel_state, "get_model_parallel_group", lambda: None)
+    monkeypatch.setattr(vote.parallel_state, "get_model_parallel_group", lambda: None)
     return asked
 
 
