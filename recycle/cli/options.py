@@ -282,17 +282,6 @@ def describe_throughput(plan: Plan) -> list[str]:
     ]
 
 
-def form_option(function: F) -> F:
-    """Add ``--form``; the function gets ``form``."""
-    return click.option(
-        "--form",
-        type=click.Choice(["lowered", "compute"]),
-        default="lowered",
-        show_default=True,
-        help="compute: without transfers and steps.",
-    )(function)
-
-
 def search_options(function: F) -> F:
     """Add how long to search; the function gets ``stop``, ``budget`` (that in words) and ``seed``."""
 
