@@ -10,7 +10,6 @@ from recycle.cli.options import (
     SEARCH,
     Described,
     JobCommand,
-    compared_text,
     describe_dead,
     describe_job,
     describe_throughput,
@@ -23,7 +22,7 @@ from recycle.cli.options import (
 from recycle.cli.parameters import DURATION, SERVERS, InputPath, OutputFile
 from recycle.files import STANDARD
 from recycle.job import Server
-from recycle.plan.catalogue import Catalogue, Found
+from recycle.plan.catalogue import Catalogue
 from recycle.plan.document import save_plan
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
@@ -80,8 +79,8 @@ def command(
         refuse_unread("-o -", "--json")
     if catalogue is not None:
         refuse_unread("--catalogue", *SEARCH)
-        whole = Catalogue(catalogue, described.load() if any(described) else None)
-        report_entry(whole, whole.look_up(dead), output, as_json=as_json)
+        plans = Catalogue(catalogue, described.load() if any(described) else None)
+        finish(plans.look_up(dead).plan(), output, as_json=as_json)
         return
     job = described.load()
     if prove:
@@ -112,6 +111,7 @@ def summary(plan: Plan) -> dict[str, Any]:
 
     return {
         "dead": [str(server) for server in plan.dead],
+        "roles": {str(server): str(role) for server, role in plan.roles.items()},
         "period": plan.period,
         "makespan": plan.makespan,
         "bound": plan.bound,
@@ -135,6 +135,8 @@ def report(plan: Plan, output: Path | None) -> None:
     )
     console.print(describe_job(job))
     console.print(f"dead       {describe_dead(plan.dead)}")
+    for server, role in plan.roles.items():
+        console.print(f"role       {server} acts as {role}")
     console.print(
         f"mode       {plan.mode.backward} backward, {plan.mode.optimizer} optimizer, {plan.mode.routing} routing"
     )
@@ -147,37 +149,3 @@ def report(plan: Plan, output: Path | None) -> None:
         console.print(f"written to {output}")
     else:
         console.print("Nothing is written: give -o plan.json to keep the plan.")
-
-
-def report_entry(catalogue: Catalogue, found: Found, output: Path | None, *, as_json: bool) -> None:
-    """Write a catalogue's plan, if that is wanted, and report what it is worth."""
-    if output is not None:
-        save_plan(found.plan(), output)
-    index, entry = catalogue.index, found.entry
-    if as_json:
-        print_json(
-            {
-                "dead": [str(server) for server in found.dead],
-                "counts": entry.counts,
-                "period": entry.period,
-                "bound": entry.bound,
-                "makespan": entry.makespan,
-                "throughput": index.baseline / entry.period if entry.period else 1.0,
-                "roles": {str(server): str(role) for server, role in found.reading.roles.items()},
-            }
-        )
-        return
-    console, job = report_console(output), index.job
-    whole = next(each for each in index.entries if not any(each.counts))
-    console.print(describe_job(job))
-    console.print(f"dead       {describe_dead(found.dead)}")
-    console.print(f"period     {job.time_text(entry.period)}, bound {job.time_text(entry.bound)}")
-    console.print(
-        f"throughput {compared_text(job, index.baseline, entry.period)}, "
-        f"{whole.period / max(entry.period, 1):.1%} of that with all servers alive "
-        f"(period {job.time_text(whole.period)})"
-    )
-    for server, role in found.reading.roles.items():
-        console.print(f"role       {server} acts as {role}")
-    if output is not None:
-        console.print(f"written to {output}")
