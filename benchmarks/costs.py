@@ -56,6 +56,7 @@ from benchmarks.shared import (
     race,
     run_part,
 )
+from harness.local import LocalProcess, launch
 from harness.unprotected import train_unprotected
 from recycle.cli.run.model import quiet
 from recycle.control.board.joinfile import new_token
@@ -79,7 +80,6 @@ from recycle.record.recording import IterationLine, Line
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.keep.keeping import KnownKeepers
 from recycle.runtime.launch.meet.keepers import KeeperFinder
-from recycle.runtime.launch.process.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.method import Method

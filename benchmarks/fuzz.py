@@ -27,7 +27,7 @@ from recycle.holding import with_own_layout
 from recycle.job import Job, Server, Stage
 from recycle.placement import PlacedPipeline, PlacedServer, Placement, parse_placement, standard
 from recycle.plan.checker import check_plan
-from recycle.plan.mode import ROUTING_RULES, Mode
+from recycle.plan.mode import ROUTINGS, Mode
 from recycle.plan.plan import Form
 from recycle.planner.anneal.search import search
 from recycle.planner.claims import judge_claims
@@ -76,7 +76,6 @@ def random_job(kind: str, size: Size, chance: random.Random) -> Job:
         limited,
         _latencies(len(limited), chance),
         placement=placement,
-        overlap_reduction=chance.choice((msgspec.UNSET, msgspec.UNSET, True)),
     )
     return with_own_layout(job) if kind == "written" else job
 
@@ -165,7 +164,7 @@ def random_dead(job: Job, least: int, chance: random.Random) -> tuple[Server, ..
 
 def random_mode(chance: random.Random) -> Mode:
     """Home routing in four of five, for it is the default."""
-    routing = chance.choice(("home", "home", "home", *ROUTING_RULES))
+    routing = chance.choice(("home", "home", "home", *ROUTINGS))
     return Mode(chance.choice(("split", "fused")), chance.choice(("staggered", "global")), routing)
 
 

@@ -33,13 +33,14 @@ import torch
 
 from benchmarks.shared import add_shape, until_interrupted
 from harness.forked import TRAINER
+from harness.job_files import encode_job
 from harness.processes import family, send_signal, title
 from harness.started import TRAIN, Started, Views, wait_until
 from recycle.control.board.board import Board
 from recycle.control.board.joinfile import JOIN_FILE, JoinFile
 from recycle.holding import sole_units, with_layout
 from recycle.job import Server
-from recycle.jobfile import encode_job, load_job
+from recycle.jobfile import load_job
 from recycle.megatron.gpt.checkpointing import shard
 from recycle.record.recording import IterationLine, Line, RecoveryLine, ViewLine
 from recycle.runtime.checkpoint_folders import checkpoints

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from recycle.study.constants import BAMBOO_RENDEZVOUS, VARUNA_ITERATIONS, Measured
+from recycle.study.constants import BAMBOO_RENDEZVOUS, Measured
 
 START = 45_000
 """From a node's arrival until it is ready."""
@@ -22,6 +22,9 @@ STAGES = 12
 BAMBOO_REDUNDANT = 1 - 0.1971
 FALLBACK_SLOWDOWN = 1.5
 NO_PROGRESS = 10**12
+
+VARUNA_ITERATIONS = 10
+"""Iterations between Varuna's checkpoints."""
 
 
 class RemovalTrace(msgspec.Struct, frozen=True):

@@ -258,7 +258,7 @@ def _gemini() -> Iterator[Figure]:
         what = f"{machines} machines, 2 copies, {failures} failures at once"
         yield Figure(table, what, probability, survival_bound(machines, 2, failures), 0.0005)
     for failures in range(2, 5):
-        placed = place_copies([str(machine) for machine in range(16)], 2)
+        placed = place_copies(16, 2)
         yield Figure(
             table=table,
             what=f"16 machines, 2 copies, {failures} failures at once, counted",

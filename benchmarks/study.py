@@ -1,7 +1,6 @@
-"""What studies show: the example's plots, and what was simulated beside what was emulated and trained.
+"""What studies simulate, beside what was emulated and trained.
 
-Usage: python -m benchmarks.study figures [--seeds 3] [-o docs/images]
-       python -m benchmarks.study fidelity [-D 2 -P 1 -M 8] [--kills 10] [--apart 16] [--faults FILE] [-o PICTURE]
+Usage: python -m benchmarks.study fidelity [-D 2 -P 1 -M 8] [--kills 10] [--apart 16] [--faults FILE] [-o PICTURE]
 
 ``fidelity``: one file of failures and repairs through a real run, emulated servers and the simulator.
 The real run is ``recycle train``. A run of the same job before it, without failures, is the profile: the medians of its
@@ -32,16 +31,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from benchmarks.reproduce import TRACE_SHAPE
 from benchmarks.shared import run_part
 from harness.emulated_training import MICROSECONDS, launch_emulated
-from harness.examples import paper_job
+from harness.job_files import encode_job
 from recycle.cli.run.model import quiet
 from recycle.faults.file import load_faults
-from recycle.faults.outages import NodeOutage, Outages, load_outages
-from recycle.files import write_whole
+from recycle.faults.outages import NodeOutage, Outages
 from recycle.job import Job, Server, Stage
-from recycle.jobfile import encode_job, load_job
+from recycle.jobfile import load_job
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
@@ -49,40 +46,11 @@ from recycle.planner.source import plan_maker
 from recycle.record.history import history_of
 from recycle.record.reading import load_lines
 from recycle.record.recording import SpanLine, ViewLine
-from recycle.study.answer import Bill
 from recycle.study.buckets import Outcome
-from recycle.study.compare import StudySetting, compare, throughput_curves
 from recycle.study.constants import TYPICAL
-from recycle.study.failures import FailureHistory
-from recycle.study.plots import bucket_bars, lost_hours, over_time, throughput_lines
 from recycle.study.policies.rerouting import Rerouting
 from recycle.study.rates import Ground, Rates
-from recycle.study.registry import ALL
 from recycle.study.simulator import simulate
-
-IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
-
-
-def figures() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("-o", "--output", type=Path, default=IMAGES, help="the folder of the plots")
-    arguments = parser.parse_args()
-    job = paper_job(micro_batches=6, **TRACE_SHAPE)
-    history = FailureHistory.recorded(load_outages("shared-gpus"))
-    ground = Ground(job, 10.0, 8 * job.depth, history.failures_per_second(job.pipelines * job.depth))
-    example = StudySetting(ground, history, ALL, arguments.seeds)
-    comparisons, curves = compare(example), throughput_curves(example)
-    for name, picture in {
-        "study-time": over_time(comparisons),
-        "study-buckets": bucket_bars(comparisons),
-        "study-throughput": throughput_lines(curves),
-        "study-cost": lost_hours(comparisons, Bill()),
-    }.items():
-        write_whole(arguments.output / f"{name}.svg", picture.encode())
-        print(arguments.output / f"{name}.svg")
-    return 0
-
 
 RECYCLE = (sys.executable, "-c", "from recycle.cli import main; main()")
 PROFILED = 24
@@ -303,4 +271,4 @@ def job_seconds(plan: Plan) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(run_part(__doc__, {"figures": figures, "fidelity": fidelity}))
+    sys.exit(run_part(__doc__, {"fidelity": fidelity}))

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import msgspec
 
 from harness.emulated_stage import EmulatedStage, EmulatedUpdate, Sleeper
+from harness.local import LocalProcess, launch
 from recycle.control.membership.view import View
 from recycle.holding import placed
 from recycle.plan.plan import Plan
 from recycle.record.recorder import UNIT, Recorder
 from recycle.record.timeline import Span, Timeline
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.launch.process.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.validation import Speculation
 

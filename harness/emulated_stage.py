@@ -5,7 +5,7 @@ the presence of real messages.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -154,22 +154,18 @@ class _Meeting(NamedTuple):
     Attributes:
         expected: how many servers are in it.
         there: how many are there.
-        time: when the last of them came, by the machine's monotonic clock.
         under_way: what counts them.
     """
 
     expected: int
     there: torch.Tensor
-    time: torch.Tensor
-    under_way: Sequence[Reduction]
+    under_way: Reduction
 
-    def wait(self) -> float:
-        """Wait for all; gives when the last one came."""
-        for each in self.under_way:
-            each.wait()
+    def wait(self) -> None:
+        """Wait for all."""
+        self.under_way.wait()
         count = self.there.item()
         assert count == self.expected, f"{count:g} of {self.expected} peers were in the reduction"
-        return self.time.item()
 
 
 class EmulatedUpdate:
@@ -201,8 +197,6 @@ class EmulatedUpdate:
         self._staggered = staggered
         costs = costs_on(job, network.server)
         self.confirms = False
-        # Whether reductions keep the links busy, and not the server.
-        self._beside = job.overlaps and staggered
         self._reduction = {chunk: each.reduction * slot for chunk, each in costs.items()}
         self._optimizer = {chunk: each.optimizer * slot for chunk, each in costs.items()}
         self._stages = tuple(costs)
@@ -212,8 +206,6 @@ class EmulatedUpdate:
         self._norm = norm
         self._pending = False
         self._meetings: dict[int, _Meeting] = {}
-        # When the server's links have done with the last reduction.
-        self._link_free = 0.0
         # Of the iteration: whether a chunk was reduced, and whether each is stepped on its own.
         self._begun = self._apart = False
         self._validation: Validation | None = None
@@ -244,14 +236,13 @@ class EmulatedUpdate:
         return Redo.THIS
 
     def start_reduction(self, chunk: int) -> None:
-        """Tell the peers that this server is there, and when."""
+        """Tell the peers that this server is there."""
         peers = next(each for each in self._peers if chunk in each.chunks)
-        count, time_here = torch.ones(1), torch.tensor([time.monotonic()], dtype=torch.float64)
-        under_way = peers.group.start_sum(count), peers.group.start_maximum(time_here)
-        self._meetings[chunk] = _Meeting(len(peers.servers), count, time_here, under_way)
+        count = torch.ones(1)
+        self._meetings[chunk] = _Meeting(len(peers.servers), count, peers.group.start_sum(count))
 
     def reduce(self, chunk: int, *, last: bool) -> None:
-        """Meet the peers, and sleep the reduction: what is left of it, where it goes on beside other work."""
+        """Meet the peers, and sleep the reduction."""
         if not self._begun:
             if self._validation is None and not self._staggered:
                 self._network.barrier()
@@ -259,12 +250,8 @@ class EmulatedUpdate:
         self._begun = not last
         if chunk not in self._meetings:
             self.start_reduction(chunk)
-        begun = self._meetings.pop(chunk).wait()
-        if self._beside:
-            self._link_free = max(begun, self._link_free) + self._reduction[chunk]
-            self._sleeper.sleep(self._link_free - time.monotonic())
-        else:
-            self._sleeper.sleep(self._reduction[chunk])
+        self._meetings.pop(chunk).wait()
+        self._sleeper.sleep(self._reduction[chunk])
         if last:
             self._tell_norm()
 

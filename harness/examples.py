@@ -4,10 +4,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
+from harness.job_files import encode_job
 from recycle.job import Job, Server, Stage
-from recycle.jobfile import encode_job, load_job
+from recycle.jobfile import load_job
 from recycle.placement import PlacedPipeline, PlacedServer, parse_placement
 from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Instruction
@@ -50,12 +49,6 @@ def placed_job(
     count = sum(map(len, placement))
     stages = (Stage(*costs, optimizer, 0, 1, 0, limit),) * count
     return Job(pipelines, micro_batches, stages, (latency,) * (count - 1), "placed", placement=placement)
-
-
-def overlapped(job: Job, reduction: int = 1) -> Job:
-    """The same, with chunks that take so long to be reduced while their servers compute others."""
-    stages = tuple(msgspec.structs.replace(stage, reduction=reduction) for stage in job.stages)
-    return msgspec.structs.replace(job, stages=stages, overlap_reduction=True)
 
 
 def uneven_job(slow: int = 100) -> Job:

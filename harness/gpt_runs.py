@@ -17,6 +17,7 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.utils import get_attr_wrapped_model
 
 from harness.examples import paper_job
+from harness.local import LocalProcess
 from harness.ranks import results_of
 from recycle.control.membership.view import View
 from recycle.job import Job, Server
@@ -37,7 +38,6 @@ from recycle.plan.plan import Plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.launch.process.local import LocalProcess
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.tokens import TokenTotal

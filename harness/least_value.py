@@ -43,9 +43,6 @@ def least_value(problem: Problem, upper: int, effort: float = 0.2) -> int:
     ready = [model.new_int_var(0, horizon, "") for _ in job.stages]
     for chunk, unit, kind in spots:
         model.add(end[chunk, unit, kind] <= ready[chunk])
-    summed = [model.new_int_var(0, 2 * horizon, "") for _ in job.stages]
-    for chunk, stage in enumerate(job.stages):
-        model.add(ready[chunk] + (stage.reduction if job.overlaps else 0) <= summed[chunk])
     for server in live:
         here_is = placed(job, server)
         chunks = here_is.chunks
@@ -73,12 +70,7 @@ def least_value(problem: Problem, upper: int, effort: float = 0.2) -> int:
             model.add_no_overlap(busy)
             model.add_cumulative(holds, amounts, here_is.limit)
         if problem.staggered:
-            _close(model, value, problem, server, opening[server], summed, steps)
-            if job.overlaps:
-                reductions = [(summed[chunk], job.stages[chunk].reduction) for chunk in chunks]
-                model.add_no_overlap(
-                    [model.new_fixed_size_interval_var(time - length, length, "") for time, length in reductions]
-                )
+            _close(model, value, problem, server, opening[server], ready, steps)
     if not problem.staggered:
         for time in ready:
             model.add(time <= value)
@@ -106,16 +98,12 @@ def _close(
     ready: Sequence[cp_model.IntVar],
     steps: Sequence[cp_model.IntVar],
 ) -> None:
-    """The updates of a server: behind its own work, each when its chunk is ready, one at a time, inside its window.
-
-    Where reductions keep no server busy, chunks are ready when they are summed, and each server's are so one by one.
-    """
+    """The updates of a server: behind its own work, each when its chunk is ready, one at a time, inside its window."""
     intervals = []
     costs = costs_on(problem.job, server)
     for (chunk, stage), step in zip(costs.items(), steps, strict=True):
-        update = stage.optimizer if problem.job.overlaps else stage.update
         model.add(step >= ready[chunk])
         model.add(step >= opening)
-        model.add(step + update <= opening + value)
-        intervals.append(model.new_fixed_size_interval_var(step, update, ""))
+        model.add(step + stage.update <= opening + value)
+        intervals.append(model.new_fixed_size_interval_var(step, stage.update, ""))
     model.add_no_overlap(intervals)

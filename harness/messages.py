@@ -48,7 +48,7 @@ OF_SETTINGS = (
 """Files that judge settings before a run begins, in lines that name the setting, its value and the remedy; and the last
 two, which list what stands in for CUDA."""
 
-EXPLAINED = ("process <...> ended with ", "racks: ", "<...> failed: ", "<...> died: ", "<...>, iteration <...>, row ")
+EXPLAINED = ("process <...> ended with ", "<...> failed: ", "<...> died: ", "<...>, iteration <...>, row ")
 """How lines begin that are explained whatever file they are in, and however few words they have."""
 
 WORDS = 3

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from recycle.runtime.launch.process.local import LocalProcess, launch
+from harness.local import LocalProcess, launch
 
 
 def results_of(count: int, body: Callable[[LocalProcess], object], kind: Any = Any) -> dict[int, Any]:

@@ -34,7 +34,7 @@ from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Plan
 from recycle.planner.make import make_plan
-from recycle.record.reporting import SilentReporter
+from recycle.record.reporting import Reporters
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.notices import NoticeExchange
 from recycle.runtime.execute.stage import MicroBatch
@@ -159,7 +159,7 @@ class CountingServer(EmulatedServer):
     """An emulated server whose reductions must have every micro-batch of the batch once."""
 
     def __init__(self, run: "StandInRun", server: Server) -> None:
-        super().__init__(Emulated(JOB, True, 0.0, 0, size=8), server, SilentReporter())
+        super().__init__(Emulated(JOB, True, 0.0, 0, size=8), server, Reporters())
         self.entered: View | None = None
         self._totals: dict[int, torch.Tensor] = {}
         self.iterated = -1
@@ -240,7 +240,7 @@ class Life:
                 Door(mortal, run.endpoint),  # type: ignore[arg-type]
                 DURATIONS,
                 Plans(planned(()), None, lambda dead: planned(tuple(sorted(dead)))),
-                SilentReporter(),
+                Reporters(),
                 (mortal,),
             )
             status = TrainingLoop(survivor, self.trainee).run()

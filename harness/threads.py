@@ -7,9 +7,9 @@ from typing import NamedTuple, Protocol
 
 from torch.distributed import HashStore, Store
 
+from harness.local import launch
 from harness.stand_in import Library
 from harness.stand_in_transport import ends_over
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import Network
 
@@ -35,7 +35,7 @@ class Rank(Protocol):
 
 
 class Launch(Protocol):
-    """Runs ranks to their end, as ``recycle.runtime.launch.process.local.launch`` does."""
+    """Runs ranks to their end, as ``harness.local.launch`` does."""
 
     def __call__(self, count: int, body: Callable[[Rank], None], receive: Callable[[int, bytes], None]) -> None:
         """See there."""

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from harness.local import LocalProcess, launch
 from recycle.control.membership.view import ServerRank, View
 from recycle.megatron.gpt.device import prepare_device
 from recycle.megatron.gpt.forward import load_text
@@ -9,7 +10,6 @@ from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.gpt.training import Watch
 from recycle.record.reporting import Event, FileReporter
-from recycle.runtime.launch.process.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions
 

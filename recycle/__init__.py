@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
     from recycle.api.planned import Planned, load_job, load_plan, make_plan
     from recycle.api.planned import make_job as Job  # noqa: N812 - it makes jobs as a type would
-    from recycle.api.routing import register_routing
     from recycle.api.runs import RecordedRun, read_run
     from recycle.api.studies import PlanCatalogue, compare_policies, make_catalogue
-    from recycle.study.registry import register_policy
 
 __all__ = [
     "Job",
@@ -37,8 +35,6 @@ __all__ = [
     "make_catalogue",
     "make_plan",
     "read_run",
-    "register_policy",
-    "register_routing",
 ]
 _STUDIES, _RUNS = "recycle.api.studies", "recycle.api.runs"
 _PLACES = {
@@ -47,8 +43,6 @@ _PLACES = {
     "make_catalogue": _STUDIES,
     "RecordedRun": _RUNS,
     "read_run": _RUNS,
-    "register_policy": "recycle.study.registry",
-    "register_routing": "recycle.api.routing",
 }
 
 

@@ -75,16 +75,12 @@ def longest_update(job: Job, dead: Collection[Server]) -> int:
         servers = [Server(0, place) for place in range(job.depth)]
     else:
         servers = [server for server in job.servers() if server not in dead]
-    return max(sum(stage.update for stage in costs_on(job, server).values()) for server in servers)
+    return max(least_updates(job, server) for server in servers)
 
 
 def least_updates(job: Job, server: Server) -> int:
-    """The least time from the end of a server's compute to that of its last optimizer step, where stages step alone.
-
-    It steps one chunk after the other; and the one that it computed last is not reduced before.
-    """
-    costs = costs_on(job, server).values()
-    return max(sum(map(job.busy_update, costs)), min((stage.update for stage in costs), default=0))
+    """The least time from the end of a server's compute to that of its last optimizer step, where stages step alone."""
+    return sum(stage.update for stage in costs_on(job, server).values())
 
 
 def live_holders(job: Job, live: Collection[Server]) -> tuple[tuple[Server, ...], ...]:

@@ -3,7 +3,8 @@
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from typing import Literal, NamedTuple, Self
+from itertools import accumulate, pairwise
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -125,8 +126,6 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         placement: which chunks each server of a pipeline holds; unset where server s holds chunk s.
         layout: the servers and the micro-batches of each pipeline, where pipelines are not alike. The limits of its
             servers then take the place of those of the chunks.
-        overlap_reduction: whether the reduction of a chunk begins as soon as its gradients are complete on all its
-            servers, and keeps their links busy and not them; set only where that is so.
     """
 
     pipelines: int
@@ -138,7 +137,6 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_unit: str = "activation"
     placement: Placement | msgspec.UnsetType = msgspec.UNSET
     layout: Layout | msgspec.UnsetType = msgspec.UNSET
-    overlap_reduction: Literal[True] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         _at_least(self.pipelines, 1, "pipelines", "a job has at least one pipeline")
@@ -244,15 +242,6 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return isinstance(self.placement, msgspec.UnsetType) and self.even
 
     @property
-    def overlaps(self) -> bool:
-        """Whether servers go on computing while chunks are reduced. Who holds one chunk has nothing else to do then."""
-        return self.overlap_reduction is True and not self.standard
-
-    def busy_update(self, stage: Stage) -> int:
-        """How long reduction and optimizer step of a chunk keep a server busy, by what the chunk costs there."""
-        return stage.optimizer if self.overlaps else stage.update
-
-    @property
     def chunks(self) -> Placement:
         """The chunks of each server of a pipeline, rising; all pipelines are alike."""
         assert self.even, "pipelines differ: ask placements"
@@ -291,16 +280,24 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def capacity(self, place: int) -> int:
         """How many micro-batches a server at a place of its pipeline can hold before it must release the first."""
-        chunks = self.chunks[place]
+        return self._capacity(self.chunks[place], self.limit(place))
+
+    def _capacity(self, chunks: Sequence[int], limit: int) -> int:
         none = self.needs(chunks, 0)
-        return (self.limit(place) - none) // (self.needs(chunks) - none)
+        return (limit - none) // (self.needs(chunks) - none)
 
     @property
     def baseline_name(self) -> str:
-        """What plans are compared with: 1F1B, which tight memory keeps from running as far ahead as it wants."""
+        """What plans are compared with: 1F1B, which tight memory keeps from running as far ahead as it wants.
+
+        There, a server holds as many chunks as here, but neighbouring ones, and has room for a micro-batch of them.
+        """
         if not self.even:
             return BASELINE
-        tight = any(self.capacity(at) < min(self.depth - at, self.micro_batches) for at in range(self.depth))
+        cuts = accumulate(map(len, self.chunks), initial=0)
+        runs = [range(*ends) for ends in pairwise(cuts)]
+        room = [self._capacity(run, max(self.limit(at), self.needs(run))) for at, run in enumerate(runs)]
+        tight = any(each < min(self.depth - at, self.micro_batches) for at, each in enumerate(room))
         return f"{BASELINE} within this memory" if tight else BASELINE
 
     def require_standard(self, what: str) -> None:

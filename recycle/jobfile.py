@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import tomli_w
 
 from recycle.errors import JobError, UserError
 from recycle.files import read_bytes
@@ -21,7 +20,6 @@ from recycle.placement import (
     PlacedServer,
     Placement,
     parse_placement,
-    placement_text,
     require_placement,
 )
 
@@ -77,7 +75,6 @@ class JobDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_unit: str = "slot"
     memory_unit: str = "activation"
     placement: str | list[list[int]] = "standard"
-    overlap_reduction: bool = False
     costs: Costs = Costs()
     memory: Memory = Memory()
 
@@ -136,53 +133,6 @@ def _refusal(path: Path | None, what: str) -> JobError:
     wrong, at, rest = _TABLE.sub("", what).partition(" - at `$.")
     name, _, remedy = rest.partition("`")
     return JobError(f"{name}: {wrong}{remedy}" if at else wrong)
-
-
-def encode_job(job: Job) -> bytes:
-    """The content of a job file that describes this job."""
-
-    def column(key: str) -> PerStage:
-        return _shortest([getattr(stage, key) for stage in job.stages])
-
-    def limit(chunks: Sequence[int], room: int) -> int:
-        return room + sum(job.stages[chunk].state for chunk in chunks)
-
-    head: dict[str, Any] = {}
-    limits: PerStage | None = None
-    if isinstance(job.layout, msgspec.UnsetType):
-        text = placement_text(job.chunks)
-        head = {"pipelines": job.pipelines, "stages": job.depth, "micro_batches": job.micro_batches}
-        if not job.standard:
-            head["placement"] = text if not text.startswith("[") else [list(chunks) for chunks in job.chunks]
-        limits = _shortest([limit(chunks, job.limit(place)) for place, chunks in enumerate(job.chunks)])
-    else:
-        head["layout"] = [
-            {
-                "micro_batches": pipeline.micro_batches,
-                "servers": [
-                    {"chunks": each.chunks, "speed": each.speed, "limit": limit(each.chunks, each.limit)}
-                    | ({} if each.pipeline is None else {"pipeline": each.pipeline})
-                    for each in pipeline.servers
-                ],
-            }
-            for pipeline in job.layout
-        ]
-    if job.overlap_reduction is True:
-        head["overlap_reduction"] = True
-    times = {key: column(key) for key in Costs.__struct_fields__ if key != "latency"}
-    amounts = {key: column(key) for key in Memory.__struct_fields__ if key != "limit"}
-    costs, memory = Costs(**times, latency=_shortest(job.latency)), Memory(**amounts, limit=limits)
-    names = {"name": job.name, "time_unit": job.time_unit, "memory_unit": job.memory_unit}
-    tables = {"costs": msgspec.to_builtins(costs), "memory": msgspec.to_builtins(memory)}
-    if limits is None:
-        del tables["memory"]["limit"]
-    layout = {"layout": head.pop("layout")} if "layout" in head else {}
-    return tomli_w.dumps({**head, **names, **tables, **layout}).encode()
-
-
-def _shortest(values: Sequence[int]) -> PerStage:
-    """One number where all are the same."""
-    return list(values) if len(set(values)) > 1 else next(iter(values), 0)
 
 
 def _build(document: JobDocument) -> Job:
@@ -273,7 +223,6 @@ def _job(
         name=document.name,
         time_unit=document.time_unit,
         memory_unit=document.memory_unit,
-        overlap_reduction=True if document.overlap_reduction else msgspec.UNSET,
         **placed,
     )
 

@@ -13,7 +13,7 @@ JOB, FAULTS, MODEL = "a job file", "a fault file", "a model file"
 _SOURCES = {
     PLAN: "recycle plan makes one from a job file, and recycle plan --catalogue takes one from a catalogue",
     CATALOGUE: "recycle catalogue makes one from a job file",
-    JOB: "docs/reference/job-file.md has its keys, and recycle profile writes one",
+    JOB: "docs/reference/job-file.md has its keys",
     FAULTS: "docs/reference/faults.md has its fields",
     MODEL: "docs/reference/train.md has its keys",
     RECORDING: "recycle train writes them into the folder of its run, a Megatron job into that of --recycle-record",

@@ -14,12 +14,10 @@ Usage: scripts/gpu-check [PART ...] [--wheels FOLDER] [--output FOLDER] [--minut
 import argparse
 import importlib
 import importlib.metadata
-import importlib.util
 import json
 import math
 import os
 import platform
-import re
 import shutil
 import signal
 import subprocess
@@ -32,8 +30,6 @@ from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
-
-from scripts.gpu_recycle import run_recycle
 
 LEAST = 5.0
 """Seconds without which no part is begun."""
@@ -132,26 +128,11 @@ def delayed(_: argparse.Namespace) -> str:
 
 
 def profile(arguments: argparse.Namespace) -> str:
-    """What the stages of a GPT cost and hold, of Megatron's layers and, where it is there, of Transformer Engine's."""
+    """What the stages of a GPT of Megatron's layers cost and hold."""
     require("megatron.core", "ortools", "click", "rich")
-    model = LAYERS if device() == "cuda" and not arguments.small else ""
-    found = [f"{_profile(model)}"]
-    if device() == "cuda" and importlib.util.find_spec("transformer_engine") is not None:
-        found.append(f"of Transformer Engine's layers: {_profile(f'{model}transformer_engine = true')}")
-    return "; ".join(found)
+    from scripts.gpu_profile import profile_stages
 
-
-def _profile(model: str) -> str:
-    """Measure two stages, and make the plan of a job of theirs in which a server is dead."""
-    shape = ["-D", "2", "-P", "2", "-M", "8", "--repeats", "5", "--device", device()]
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "model.toml").write_text(model)
-        said = run_recycle(Path(folder), "profile", *shape, "--model", "model.toml", "-o", "job.toml")
-        plan = run_recycle(Path(folder), "plan", "job.toml", "--dead", "W1_1", "--moves", "500")
-    rows = [re.split(r"\s{2,}", line.strip()) for line in said.splitlines()]
-    stages = ", ".join(" ".join([*row[1:4], *row[6:8]]) for row in rows if len(row) == 9 and row[0] in "01")
-    planned = re.search(r"throughput +(.*)", plan)
-    return f"F, I, W, held, after I of two stages: {stages}; with one of 4 servers dead: {planned and planned[1]}"
+    return profile_stages(device(), arguments.small)
 
 
 def own(_: argparse.Namespace) -> str:
@@ -291,9 +272,6 @@ SPEED = "speed"
 """Names all parts that time the execution of lists."""
 
 OF_SPEED = ("executor", "passes", "events", "launches", "copies", "gaps")
-
-LAYERS = "layers = 2\nhidden = 4096\nheads = 32\nsequence = 2048\nmicro_batch_size = 1\nbf16 = true\n"
-"""A model whose layers are of a real size."""
 
 
 class Outcome(NamedTuple):

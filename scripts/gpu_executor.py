@@ -17,6 +17,7 @@ from megatron.core.pipeline_parallel.schedules import forward_backward_no_pipeli
 from torch.distributed import Store
 from torch.profiler import ProfilerActivity, profile
 
+from harness.local import LocalProcess, launch
 from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.jobfile import load_job
@@ -34,7 +35,6 @@ from recycle.runtime.device import DeviceClock, DeviceKind, settle
 from recycle.runtime.execute.executor import Hooks
 from recycle.runtime.execute.stage import MicroBatch
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.launch.process.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.step.main_parameters import MainParameters

@@ -13,12 +13,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import torch
 
 from harness.processes import children, send_signal
-from recycle.jobfile import load_job
 from recycle.megatron.flag.command.on_cpu import settings_for_cpu
+from recycle.megatron.gpt.model import ModelOptions
 from recycle.record.reading import load_recording
+from recycle.runtime.device import DeviceKind
+from scripts.gpu_profile import StageProfile, job_text, profile
 from scripts.gpu_recycle import run_recycle
 
 ROOT = Path(__file__).parents[1]
@@ -176,7 +179,7 @@ def survive_under_flag(backends: Sequence[str], kind: str, script: Path = SCRIPT
     return f"{script.name}, {RANKS} ranks on {kind}, one killed, against one pipeline on the cpu: {'; '.join(found)}"
 
 
-def time_against_stock(stages: int, kind: str, model: str) -> str:
+def time_against_stock(stages: int, kind: DeviceKind, model: str) -> str:
     """Iterations of stock 1F1B against those of plans that fuse the backward pass and split it, made by one profile.
 
     Args:
@@ -189,10 +192,9 @@ def time_against_stock(stages: int, kind: str, model: str) -> str:
     """
     with tempfile.TemporaryDirectory() as name:
         folder = _prepare(Path(name))
-        shape = ["-D", "1", "-P", str(stages), "-M", "8"]
         size = SIZES[model]
-        (folder / "model.toml").write_text("".join(f"{key} = {value}\n" for key, value in size.items()))
-        run_recycle(folder, "profile", *shape, "--model", "model.toml", "--device", kind, "-o", "job.toml")
+        profiles = profile(msgspec.convert(size, ModelOptions), stages, kind)
+        (folder / "job.toml").write_text(job_text(1, 8, profiles))
         plans = ["--backward", "fused", "--optimizer", "global", "--failures", "0"]
         run_recycle(folder, "catalogue", "job.toml", *plans, "-o", "plans.zip")
         backend = "gloo" if kind == "cpu" else "nccl"
@@ -218,7 +220,7 @@ def time_against_stock(stages: int, kind: str, model: str) -> str:
         return (
             f"{stages} stages of a {model} model on {kind}: stock 1F1B {stock:.1f} ms, a fused plan "
             f"{fused / stock:.3f} of it, a split one {split / stock:.3f}; losses differ by at most {apart:.1e}; in ms, "
-            f"by the profile {_profiled(folder / 'job.toml')}, in the runs {costs['fused']}, and {costs['split']}"
+            f"by the profile {_profiled(profiles)}, in the runs {costs['fused']}, and {costs['split']}"
         )
 
 
@@ -239,9 +241,8 @@ def _apart(what: str, lines: Sequence[Line], others: Sequence[Line], kind: str) 
     return found
 
 
-def _profiled(job: Path) -> str:
+def _profiled(stages: Sequence[StageProfile]) -> str:
     """What each stage was measured to cost, in milliseconds."""
-    stages = load_job(job, {}).stages
     return " ".join(
         f"F{number} {each.forward / 1000:.2f} I{number} {each.input_gradient / 1000:.2f} "
         f"W{number} {each.weight_gradient / 1000:.2f}"

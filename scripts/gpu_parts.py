@@ -15,6 +15,7 @@ import msgspec
 import torch
 from torch.distributed import AllreduceOptions, PrefixStore, Store, TCPStore
 
+from harness.local import LocalProcess, launch
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member, ServerRank, View
 from recycle.job import Job, Server
@@ -27,9 +28,7 @@ from recycle.runtime.device import DeviceClock, DeviceKind, take_device
 from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import MicroBatch
-from recycle.runtime.execute.torch_stage import TorchStage, boundaries, cut
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.launch.process.local import LocalProcess, launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions, TransportKind
 from recycle.runtime.net.own_ranks import OwnRanks
@@ -38,6 +37,7 @@ from recycle.runtime.net.stop_line import OwnGroup
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.method import Method
 from recycle.runtime.step.update import TorchUpdate
+from scripts.plain_torch import TorchStage, boundaries, cut
 
 WIDTH, ROWS, STEPS = 64, 8, 5
 LOSS = torch.nn.functional.mse_loss

@@ -177,7 +177,7 @@ CONDITIONAL = {
 TRAINING = {
     "tensor parallelism": "tensor_parallel=2",
     "sequence parallelism": "tensor_parallel=2 sequence_parallel=true",
-    "fp16": "fp16=true",
+    "bf16": "bf16=true",
     "exact sums": "exact=true",
     "distributed optimizer": "distributed_optimizer=true",
     "state in memory": "--keep-in-memory copies=1",
@@ -187,7 +187,7 @@ TRAINING = {
 }
 """What ``recycle train`` is asked for: options, and keys of its job file and of its model file."""
 
-MODEL_KEYS = ("fp16", "exact", "tensor_parallel", "sequence_parallel", "distributed_optimizer")
+MODEL_KEYS = ("bf16", "exact", "tensor_parallel", "sequence_parallel", "distributed_optimizer")
 """The keys of these that are the model file's."""
 
 ONE_OF = (("chunks", "moving layers"), ("tensor parallelism", "sequence parallelism"))

@@ -2,13 +2,12 @@
 
 from itertools import pairwise
 
-import msgspec
 from hypothesis import strategies as st
 
 from recycle.errors import NoPlanError
 from recycle.job import Job, Server, Stage
 from recycle.placement import PlacedPipeline, PlacedServer
-from recycle.plan.mode import ROUTING_RULES, Mode
+from recycle.plan.mode import ROUTINGS, Mode
 from recycle.planner.greedy.chunk_scheduler import POLICIES, schedule_chunks
 from recycle.planner.greedy.list_scheduler import list_schedule
 from recycle.planner.model.lowering import instructions
@@ -51,7 +50,7 @@ modes = st.builds(
     Mode,
     backward=st.sampled_from(["fused", "split"]),
     optimizer=st.sampled_from(["global", "staggered"]),
-    routing=st.sampled_from(list(ROUTING_RULES)),
+    routing=st.sampled_from(list(ROUTINGS)),
 )
 
 
@@ -96,7 +95,6 @@ def placed_jobs(draw, pipelines=3, servers=3, chunks=6, micro_batches=4, cost=3)
         stages=tuple(stages),
         latency=tuple(draw(st.integers(0, 2)) for _ in range(count - 1)),
         placement=placement,
-        overlap_reduction=draw(st.sampled_from([msgspec.UNSET, True])),
     )
 
 

@@ -5,29 +5,18 @@ import logging
 import re
 import subprocess
 import sys
-from collections import Counter
-from hashlib import sha256
-from itertools import chain, combinations, combinations_with_replacement, product
 from xml.etree import ElementTree
 
 import click
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import recycle
 from harness.paths import ROOT
 from recycle.api.planned import Planned
 from recycle.cli.verbs import group
-from recycle.errors import IllegalPlan, NoPlanError, PlanFileError, UserError
-from recycle.plan.catalogue import Catalogue
-from recycle.plan.document import decode_plan, encode_plan
-from recycle.plan.mode import ROUTING_RULES
-from recycle.planner.model.problem import make_problem
-from recycle.study.policies.baselines import FaultScaled
-from recycle.study.policy import Reaction, train
-from recycle.study.registry import MAKERS
+from recycle.errors import IllegalPlan, UserError
+from recycle.plan.document import encode_plan
 from tests.view.disturbed import DEATH, write_disturbed
 
 NAMELESS = ("__version__", "Planned", "RecordedRun")
@@ -37,15 +26,11 @@ PAPER = {"pipelines": 3, "stages": 4, "micro_batches": 6, "optimizer": 3, "limit
 
 
 @pytest.fixture
-def registries():
-    """What is registered is so in one test, handlers of logs too."""
+def log_handlers():
+    """Handlers of logs are those of one test."""
     handlers = list(logging.getLogger("recycle").handlers)
-    kept = [(registry, dict(registry)) for registry in (MAKERS, ROUTING_RULES)]
     yield
     logging.getLogger("recycle").handlers[:] = handlers
-    for registry, before in kept:
-        registry.clear()
-        registry.update(before)
 
 
 def test_a_question_is_a_few_lines(tmp_path):
@@ -115,7 +100,7 @@ MODE = {"routing", "optimizer", "backward"}
 ELSEWHERE = {
     # The job, the file and the table of results are arguments and results, and a catalogue has a class of its own.
     *("pipelines", "stages", "micro-batches", "output", "json", "catalogue"),
-    *("checkpoint-interval", "checkpoint-cost", "restart", "constant", "sweep", "policy"),
+    *("constant", "policy"),
 }
 
 
@@ -220,13 +205,9 @@ ODD = {"a list": [3.5], "an object": object(), "nothing": None, "a text": "odd",
         (lambda job, value: recycle.compare_policies(job, "dropping", seeds=value), ()),
         (lambda job, value: recycle.compare_policies(job, "dropping", gpus_per_server=value), (None,)),
         (lambda job, value: recycle.compare_policies(job, "dropping", price=value), (None,)),
-        (lambda job, value: recycle.register_routing(value, lambda home, live: live), ("odd",)),
-        (lambda job, value: recycle.register_routing("new", value), ()),
-        (lambda job, value: recycle.register_policy(value, FaultScaled), ("odd",)),
-        (lambda job, value: recycle.register_policy("new", value), ()),
     ],
 )
-def test_an_argument_of_any_type_is_taken_or_refused_in_words(registries, tmp_path, monkeypatch, call, may_be, value):
+def test_an_argument_of_any_type_is_taken_or_refused_in_words(log_handlers, tmp_path, monkeypatch, call, may_be, value):
     monkeypatch.chdir(tmp_path)
     job = recycle.Job(2, 2, 2)
     if any(value is each or (isinstance(value, str) and value == each) for each in may_be):
@@ -252,28 +233,7 @@ def test_a_script_that_makes_a_catalogue_runs_once(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "once\n", "")
 
 
-def test_a_study_with_a_policy_of_ones_own(registries):
-    class Standing(FaultScaled):
-        name = "standing"
-
-        def react(self, cluster, died):
-            return Reaction((train(1.0 if not cluster.dead else 0.0, cluster.live),))
-
-    recycle.register_policy("standing", Standing)
-    with pytest.raises(UserError, match="policy 'standing': there is one already"):
-        recycle.register_policy("standing", Standing)
-    found = recycle.compare_policies(
-        recycle.Job(**PAPER), ["standing", "fault-scaled"], mtbf_of_job="7h", repair="4h", seeds=2
-    )
-    standing, scaled = found.as_json()["policies"]
-    assert standing["policy"] == "standing"
-    # No training while one of twelve is dead: far below the share of live servers.
-    assert 0 < standing["goodput"] < scaled["goodput"] - 0.2
-    with pytest.raises(UserError, match="give one of them"):
-        recycle.compare_policies(recycle.Job(**PAPER), trace="x.csv", mtbf_of_job="1h")
-
-
-def test_the_page_runs_as_it_stands(registries, tmp_path, monkeypatch):
+def test_the_page_runs_as_it_stands(log_handlers, tmp_path, monkeypatch):
     page = (ROOT / "docs" / "reference" / "python.md").read_text()
     assert all(f"recycle.{name}(" in page for name in recycle.__all__ if name not in NAMELESS)
     write_disturbed(tmp_path / "run")
@@ -290,143 +250,6 @@ def test_the_page_runs_as_it_stands(registries, tmp_path, monkeypatch):
         assert len(frame) == len(rows)
         assert all(isinstance(column, str) for column in frame.columns)
 
-
-def rack(home, live):
-    return [each for each in live if each // 2 == home // 2] or live
-
-
-@pytest.mark.parametrize("keeps_home", [True, False])
-@pytest.mark.parametrize(
-    ("keys", "large"),
-    [({}, 30_000), ({"limit": 5}, 30_000), ({"placement": "v-shaped"}, 30_000), ({"micro_batches": 30}, 300)],
-    ids=["plain", "tight", "v-shaped", "large"],
-)
-def test_plans_keep_to_a_rule_that_tells_pipelines_apart(registries, monkeypatch, keys, large, keeps_home):
-    for module in ("improve", "search"):
-        monkeypatch.setattr(f"recycle.planner.anneal.{module}.LARGE", large)
-    recycle.register_routing("rack", rack, keeps_home=keeps_home)
-    job = recycle.Job(**{"pipelines": 6, "stages": 4, "micro_batches": 6} | keys)
-    plan = recycle.make_plan(job, "W0_1,W3_2,W4_0", moves=20, mode="rack")
-    assert plan.check() == []
-    guests = {
-        (server.pipeline, each.home)
-        for server, program in plan.plan.programs.items()
-        for each in program
-        if each.op.value in "FIWB" and each.home != server.pipeline
-    }
-    assert guests >= {(1, 0), (2, 3), (5, 4)}
-    assert all(host // 2 == home // 2 for host, home in guests)
-    # Without it the plan means nothing.
-    del ROUTING_RULES["rack"]
-    with pytest.raises(PlanFileError, match="routing 'rack': there is none; choose from home, free"):
-        decode_plan(encode_plan(plan.plan), "plan.json")
-
-
-def test_a_catalogue_by_a_rule_that_tells_pipelines_apart_has_a_plan_for_every_set(registries, tmp_path):
-    recycle.register_routing("rack", rack)
-    job, path, told = recycle.Job(pipelines=4, stages=2, micro_batches=2), tmp_path / "c.zip", []
-    left = path.with_name("c.zip.part")
-    left.mkdir()
-    (left / "mark").write_text(sha256(b"of a run that was interrupted").hexdigest())
-    made = recycle.make_catalogue(
-        job, path, 2, moves=2, mode="rack", progress=lambda done, total: told.append((done, total))
-    )
-    assert told[-1] == (1 + 8 + 28, 1 + 8 + 28)
-    assert not left.exists()
-    for count in range(3):
-        for dead in combinations(job.servers(), count):
-            plan = made.plan(dead)
-            assert (plan.plan.dead, plan.check(), plan.plan.roles) == (job.dead_servers(dead), [], {})
-            assert plan.period == recycle.make_plan(job, dead, moves=2, mode="rack").period
-            for server in plan.plan.programs:
-                one = Catalogue(path).look_up(dead).plan_of(server)
-                assert one.programs[server] == plan.plan.programs[server]
-    with pytest.raises(NoPlanError, match="no plan for failure counts"):
-        made.plan("W0_0,W1_0,W2_1")
-    del ROUTING_RULES["rack"]
-    with pytest.raises(PlanFileError, match="routing 'rack': there is none"):
-        recycle.PlanCatalogue(path)
-
-
-def test_the_bound_of_a_plan_takes_account_of_the_rule(registries):
-    recycle.register_routing("rack", rack)
-    job = recycle.Job(pipelines=4, stages=4, micro_batches=6)
-    plan = recycle.make_plan(job, "W1_2", moves=200, mode="rack")
-    assert plan.period == plan.bound > recycle.make_plan(job, "W1_2", moves=200).period
-    one = recycle.make_plan(recycle.Job(pipelines=4, stages=1, micro_batches=6), "W1_0", moves=5, mode="rack")
-    assert "1 live server for 12 micro-batches, so one of them executes 12" in one.explain().bound
-
-
-@st.composite
-def rules(draw):
-    """A rule as a table: which live servers may execute the micro-batches of a home, drawn for each question."""
-    random = draw(st.randoms(use_true_random=False))
-    table = {}
-
-    def hosts(home, live):
-        if (home, live) not in table:
-            table[home, live] = [*random.sample(live, random.randint(1, len(live))), *({home} & set(live))]
-        return table[home, live]
-
-    return hosts
-
-
-@settings(max_examples=40)
-@given(
-    rule=rules(),
-    keeps_home=st.booleans(),
-    shape=st.sampled_from(["standard", "v-shaped", "looped"]),
-    pipelines=st.integers(2, 4),
-    micro_batches=st.integers(1, 3),
-    numbers=st.integers(0, 2**30),
-)
-def test_no_plan_is_below_the_bound_of_any_rule_and_the_busiest_server_has_its_share(
-    rule, keeps_home, shape, pipelines, micro_batches, numbers
-):
-    name = f"drawn-{len(ROUTING_RULES)}"
-    recycle.register_routing(name, rule, keeps_home=keeps_home)
-    try:
-        keys = {} if shape == "standard" else {"placement": "v-shaped" if shape == "v-shaped" else [[0, 2], [1, 3]]}
-        job = recycle.Job(pipelines=pipelines, stages=2, micro_batches=micro_batches, **keys)
-        dead = [each for place, each in enumerate(job.servers()) if numbers >> place & 1 and each.pipeline]
-        # A plan below its bound is refused when it is made.
-        plan = recycle.make_plan(job, dead, moves=3, mode=name)
-        assert plan.check() == []
-        problem = make_problem(job, dead, plan.plan.mode)
-        for place in range(2):
-            hosts = [problem.hosts(place, home) for home in range(pipelines)]
-            assert max(map(problem.least_share, problem.crowds(place))) == least_load(hosts, micro_batches)
-    finally:
-        del ROUTING_RULES[name]
-
-
-def least_load(hosts, micro_batches):
-    """The least number of micro-batches of the busiest server, by trying all ways to deal them out."""
-    deals = [list(combinations_with_replacement(each, micro_batches)) for each in hosts]
-    return min(max(Counter(chain(*dealt)).values()) for dealt in product(*deals))
-
-
-@pytest.mark.parametrize(
-    ("hosts", "keeps_home", "message"),
-    [
-        (lambda home, live: [], True, r"gives \[\] to micro-batches of pipeline 1 while \[0, 2\] are alive"),
-        (lambda home, live: [1], True, r"gives \[1\] to"),
-        (lambda home, live: [home + 1], False, "its own among them if it is"),
-    ],
-)
-def test_a_rule_that_gives_no_server_is_refused(registries, hosts, keeps_home, message):
-    recycle.register_routing("own", hosts, keeps_home=keeps_home)
-    with pytest.raises(UserError, match=message):
-        recycle.make_plan(recycle.Job(**PAPER), "W1_2", moves=1, mode="own")
-
-
-@pytest.mark.parametrize("name", ["home", "fused", "", "a b", "a,b"])
-def test_a_rule_has_a_name_that_a_mode_can_have(registries, name):
-    with pytest.raises(UserError, match=f"routing {name!r}: "):
-        recycle.register_routing(name, rack)
-
-
-def test_failures_of_a_study_are_read_or_refused():
     for wrong, message in (
         ({"mtbf_of_job": 0, "repair": "4h"}, "give more than 0"),
         ({"mtbf_of_job": -1, "repair": "4h"}, "mtbf_of_job is -1: give seconds"),

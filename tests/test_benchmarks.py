@@ -87,7 +87,6 @@ SMALL = {
     "hostile": Small("--moments 1 --seed 1 --kind folder", r"seed 1: 0 of 1 moments failed"),
     "stand_in threads": Small("--deaths 4", r"\| one \| 2 \| .* \| 0 \| "),
     "stand_in library": Small("--kills 4", r"\| one \| 2 \| .* \| 0 \| "),
-    "study figures": Small("--seeds 1 -o .", r"study-cost.svg"),
     "study fidelity -o docs/images/fidelity.svg": Small(
         "--kills 1 --apart 2 -M 2 -o fidelity.svg",
         r"emulated +[\d.]+ iterations/s with \d+ outages in .* simulated",

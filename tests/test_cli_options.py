@@ -18,8 +18,8 @@ EVERY = None
 PLAN = {"--catalogue", "--dead", "--budget", "--moves", "--prove", "--output", "--json"}
 CATALOGUE = {"--failures", "--budget", "--moves", "--output"}
 STUDY = {
-    *("--policy", "--iteration", "--layers", "--checkpoint-interval", "--checkpoint-cost", "--restart", "--constant"),
-    *("--seeds", "--output", "--json", "--sweep"),
+    *("--policy", "--iteration", "--layers", "--constant"),
+    *("--seeds", "--json"),
 }
 PRICED = {"--gpus-per-server", "--price"}
 
@@ -41,13 +41,11 @@ READ = {
     ("show", "{plan}", "--losses", "out.svg"): {*WRITTEN, "--against", "--list", "--json"},
     ("study", "{job}"): JOB | STUDY | PRICED | {"--trace", "--servers", "--mtbf-of-job"},
     ("study", "{job}", "--mtbf-of-job", "7h", "--repair", "4h"): JOB | STUDY | PRICED | {"--mtbf-of-job", "--repair"},
-    ("study", "{job}", "--sweep", "servers=8"): JOB | STUDY | {"--trace", "--servers", "--mtbf-of-job"},
     ("train", "{job}"): EVERY,
     ("watch", "{plan}"): EVERY,
     ("doctor", "script"): EVERY,
     ("kill", "run", "W0_0"): EVERY,
     ("join", "run"): EVERY,
-    ("profile", "{job}"): EVERY,
 }
 """By what chooses a branch: the options that it reads."""
 

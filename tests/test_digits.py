@@ -8,21 +8,22 @@ import click
 import pytest
 from click.types import IntParamType
 
-from recycle.cli.parameters import FAULTS, KeepInMemory, MoveLayers, Saves, Timeouts, Whole
+from recycle.cli.parameters import FAULTS, MoveLayers, Saves, Timeouts, Whole
 from recycle.cli.verbs import VERBS, group
 from recycle.digits import parse_number, parse_whole
 from recycle.duration import parse_duration
 from recycle.errors import UserError
-from recycle.faults.rows import read_rows
+from recycle.faults.rows import read_nodes
+from recycle.faults.trace import read_changes
 from recycle.job import Server
 from recycle.megatron.flag.command.command_line import read_command_line
 from recycle.placement import parse_placement
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.start import find_start
+from recycle.state.redundancy import Redundancy
 from recycle.study.answer import Bill
 from recycle.study.constants import parse_constant
 from recycle.study.registry import parse_policies
-from recycle.study.sweep import parse_axes
 
 SLIPS = ("1_0", "\N{ARABIC-INDIC DIGIT THREE}", "\N{FULLWIDTH DIGIT TWO}", "\N{SUPERSCRIPT TWO}", "0x10", "1 0", "")
 """Texts that are no numbers, of which Python takes some."""
@@ -34,15 +35,14 @@ READERS = {
     "a timeout": lambda text: Timeouts.parse(f"hang={text}s"),
     "checkpoints": Saves.parse,
     "kept checkpoints": lambda text: Saves.parse(f"1,keep={text}"),
-    "copies": lambda text: KeepInMemory.parse(f"copies={text}"),
+    "copies": lambda text: Redundancy.parse(f"copies={text}"),
     "moves": lambda text: MoveLayers.parse(f"{text}h/{text}h"),
     "a placement": lambda text: parse_placement(f"interleaved:{text}", 2),
     "a price": lambda text: Bill.parse(8, f"{text}/gpuh"),
     "a share": lambda text: parse_constant(f"bamboo-share={text}"),
     "spares": lambda text: parse_policies(f"spares:{text}"),
-    "an axis": lambda text: parse_axes(f"servers=4 micro-batches={text or 'x'}"),
-    "a time of a trace": lambda text: read_rows(f"{text},remove,node1\n".encode()),
-    "a count of a trace": lambda text: read_rows(f"hours,live\n0,{text}\n".encode()),
+    "a time of a trace": lambda text: read_changes(f"{text},remove,W0_0\n".encode()),
+    "a count of a trace": lambda text: read_nodes(f"hours,live\n0,{text}\n".encode()),
     "a flag": lambda text: read_command_line(["a.py", "--micro-batch-size", "1", "--recycle-restarts", text], 1),
     **{
         name: lambda text, name=name: find_start(TORCHRUN | {name: text})

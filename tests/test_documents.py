@@ -31,9 +31,7 @@ SMALLER = {
     "study": ["-D", "2", "-P", "2", "-M", "2", "--seeds", "1"],
     "watch": ["--port", "0"],
     "train": ["-D", "2", "-P", "3", "-M", "2", "--model", "tiny.toml", "--iterations", "2", "-o", "trained"],
-    "profile": ["-D", "2", "-P", "2", "-M", "2", "--model", "tiny.toml", "--repeats", "1", "-o", "profiled.toml"],
 }
-SWEEP = ["--sweep", "servers=104 micro-batches=6"]
 LOOKED_AT = {
     "recycle kill": "tests/test_kill_verb.py kills processes with it",
     "recycle join": "tests/survival/test_joining.py brings servers back with it",
@@ -177,7 +175,6 @@ def made_smaller(words):
     """A command with other sizes: those that it has are taken out, because an option is given once."""
     # For a plan that a catalogue has, nothing is searched.
     less = [] if words[1] == "plan" and "--catalogue" in words else SMALLER[words[1]]
-    less = [*less, *(SWEEP if "--sweep" in words else ())]
     options = [each.opts for each in group.get_command(click.Context(group), words[1]).params]
     same = {name: names[0] for names in options for name in names}
     given, left = {same.get(each) for each in less} - {None}, iter(words)
@@ -205,7 +202,7 @@ def test_what_takes_seconds_is_run(words, inputs, tmp_path, monkeypatch, run):
             watch.wait_for(" shows ")
         finally:
             watch.kill()
-    elif words[1] in ("train", "profile"):
+    elif words[1] == "train":
         started(Path.cwd(), smaller)
     else:
         status, out, err = run(*smaller[1:])

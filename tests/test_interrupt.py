@@ -32,8 +32,7 @@ COMMANDS = {
     "plan": ("plan", *JOB, "--dead", "W0_1,W2_3", "--budget", "10m", "-o", "plan.json"),
     "prove": (*("plan", "-D", "4", "-P", "6", "-M", "12", "--dead", "W1_2,W0_1"), "--moves", "1", "--prove", "10m"),
     "catalogue": ("catalogue", *JOB, "--failures", "3", "--budget", "10m", "-o", "plans.zip"),
-    "study": ("study", *JOB, "--seeds", "64", "-o", "out"),
-    "sweep": ("study", *JOB, "--sweep", "servers=100,400,1000,4000 micro-batches=64,256", "-o", "out"),
+    "study": ("study", *JOB, "--seeds", "64"),
     "doctor": (
         *("doctor", "--ranks", "4096", "pretrain_gpt.py", "--micro-batch-size", "1", "--global-batch-size", "8192"),
         *("--pipeline-model-parallel-size", "32"),
@@ -44,7 +43,6 @@ COMMANDS = {
     "watch": ("watch", "{large}/plan.json", "--port", "0"),
     "kill": ("kill", "{large}", "W0_0"),
     "train": ("train", "-D", "2", "-P", "1", "-M", "2", "--iterations", "1000000", "-o", "run"),
-    "profile": ("profile", "-D", "2", "-P", "2", "-M", "2", "--repeats", "1000000", "-o", "job.toml"),
     "join": ("join", "{run}"),
 }
 """What would go on for longer than a test waits, on most machines; at least one command of each verb."""

@@ -1,8 +1,9 @@
 import msgspec
 import pytest
 
+from harness.job_files import encode_job
 from recycle.errors import JobError, UserError
-from recycle.jobfile import encode_job, load_job
+from recycle.jobfile import load_job
 
 SHAPE = {"pipelines": 3, "stages": 4, "micro_batches": 6}
 
@@ -188,17 +189,6 @@ def test_placements_have_short_forms_and_lists(placement, chunks):
     assert job.chunks == chunks
     # Memory is enough for as many micro-batches as there are servers by default.
     assert [job.limit(place) for place in (0, 1)] == [2 * len(held) for held in chunks]
-
-
-def test_a_job_file_says_whether_reductions_overlap(tmp_path):
-    text = 'pipelines = 2\nstages = 2\nmicro_batches = 2\nplacement = "v-shaped"\noverlap_reduction = true\n'
-    path = write(tmp_path, text)
-    job = load_job(path, {})
-    assert job.overlaps
-    assert written(tmp_path, job) == job
-    # With one chunk per server there is nothing to overlap with.
-    assert not load_job(path, {"placement": "standard"}).overlaps
-    assert b"overlap" not in encode_job(load_job(None, SHAPE))
 
 
 def test_one_chunk_per_server_in_order_is_the_standard_placement():

@@ -11,7 +11,7 @@ import tomli_w
 from recycle.cli.run.model import read_model
 from recycle.errors import UserError
 from recycle.faults.file import FaultsDocument, decode_faults
-from recycle.faults.rows import FaultEvent, read_rows
+from recycle.faults.rows import FaultEvent, read_nodes
 from recycle.jobfile import Costs, JobDocument, Memory, PipelineDocument, ServerDocument, load_job
 from recycle.keys import convert
 from recycle.runtime.model_keys import ModelKeys
@@ -75,9 +75,9 @@ def test_of_a_trace_in_json(name: str) -> None:
     event = {"node_id": "a", "event_time": 1.0, "event_type": "fault_start"}
     wrong = json.dumps([event, without(event, name, misspelt(name))]).encode()
     with pytest.raises(UserError, match=rf"unknown key `{misspelt(name)}` \(did you mean `{name}`\?\) - at `\$\[1\]`"):
-        read_rows(wrong)
+        read_nodes(wrong)
     more = [{**event, "rack": 1}, {**event, "event_type": "fault_end", "event_time": 2.0}]
-    assert len(read_rows(json.dumps(more).encode())) == 2
+    assert len(read_nodes(json.dumps(more).encode()).outages) == 1
 
 
 @pytest.mark.parametrize(

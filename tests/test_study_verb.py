@@ -1,4 +1,3 @@
-import csv
 import json
 import re
 from pathlib import Path
@@ -32,43 +31,19 @@ def trace(tmp_path):
 
 
 def test_a_table_of_policies(trace):
-    result = study("--trace", trace, "--policy", "recycle,oobleck,fault-scaled", "--seeds", 1)
+    result = study("--trace", trace, "--policy", "recycle,oobleck", "--seeds", 1)
     assert result.exit_code == 0
     assert re.search(r"^recycle +0\.9\d+ +0\.9\d+ +0\.9\d+ +12 ", result.stdout, re.MULTILINE)
-    assert "fault-scaled (model only)" in result.stdout
     assert "20 days, servers failed 8 times in the mean of 1 sample" in result.stdout
     assert re.search(r"^(recycle|oobleck) keeps 9\d\.\d\d% ", result.stdout, re.MULTILINE)
 
 
 def test_json_has_buckets_that_add_up(trace):
     policies = json.loads(study("--trace", trace, "--seeds", 2, "--json").stdout)["policies"]
-    assert len(policies) >= 13
+    assert len(policies) >= 10
     for each in policies:
         assert sum(each["shares"].values()) == pytest.approx(1, abs=1e-9)
         assert each["goodput_low"] <= each["goodput"] <= each["goodput_high"]
-
-
-@pytest.mark.long
-def test_the_page_and_its_tables(trace, tmp_path):
-    out = tmp_path / "out"
-    pages = []
-    for _ in range(2):
-        study("--trace", trace, "--policy", "recycle,recycle+move-layers,spares:2", "--seeds", 1, "-o", out)
-        pages.append((out / "index.html").read_text())
-    page = pages[0]
-    assert page.count("<svg") == 4
-    assert "recycle+move-layers" in page
-    assert page == pages[1]
-    with (out / "policies.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["policy"] for row in rows] == ["recycle", "recycle+move-layers", "spares:2"]
-    assert [row["servers_paid"] for row in rows] == ["12", "12", "14"]
-    with (out / "timeline.csv").open() as file:
-        spans = [row for row in csv.DictReader(file) if row["policy"] == "recycle"]
-    assert float(spans[0]["start"]) == 0
-    assert float(spans[-1]["end"]) == 20 * 86_400
-    with (out / "throughput.csv").open() as file:
-        assert next(csv.DictReader(file)) == {"policy": "recycle", "dead": "0", "rate": "1.0"}
 
 
 @pytest.mark.parametrize(
@@ -84,13 +59,7 @@ def test_the_page_and_its_tables(trace, tmp_path):
         (("--mtbf-of-job", "0s", "--repair", "4h"), "mean time between two failures of the job is 0 s: give"),
         (("--mtbf-of-job", "7h", "--repair", "0s"), "mean time to repair is 0 s: give"),
         (("--constant", "restart=5m", "--constant", "restart=6m"), "--constant restart: it is given twice; leave one"),
-        (
-            ("--sweep", "mtbf-of-server=1ms"),
-            "mtbf of a node is 0.001 s, with .* nodes over .* s: at most 1000000 failures",
-        ),
-        (("--sweep", "servers=99999999999"), "99999999999 servers: a study has 1000000 at most; give fewer"),
         (("-D", "9999999"), "servers: a study has 1000000 at most; give fewer"),
-        (("--restart", "5m", "--constant", "restart=6m"), "--restart: --constant restart=... sets it too; leave one"),
         (("--price", "2.5"), "price 2.5: give it for an hour of a GPU or of a server, such as 2.5/gpuh"),
         (("--price", "2.5/gpuh"), "price 2.5/gpuh: give gpus-per-server too"),
     ],
@@ -101,15 +70,15 @@ def test_what_cannot_be_used(arguments, message):
 
 
 LEAD = (
-    *("--mtbf-of-job", "75h", "--repair", "4h", "--restart", "5m"),
-    *("--checkpoint-interval", "30m", "--checkpoint-cost", "20s"),
+    *("--mtbf-of-job", "75h", "--repair", "4h", "--constant", "restart=5m"),
+    *("--constant", "checkpoint-interval=30m", "--constant", "checkpoint-cost=20s"),
 )
 
 
-def test_the_questions_of_an_infrastructure_lead(tmp_path):
+def test_the_questions_of_an_infrastructure_lead():
     year = (*LEAD, "--seeds", 1)
     arguments = (*year, "--gpus-per-server", 8, "--price", "2.5/gpuh", "--policy", "recycle,checkpoints,spares:1")
-    found = json.loads(study(*arguments, "-o", tmp_path / "out", "--json").stdout)
+    found = json.loads(study(*arguments, "--json").stdout)
     sentence = found["sentence"]
     assert sentence.startswith("recycle keeps")
     for part in (
@@ -121,9 +90,6 @@ def test_the_questions_of_an_infrastructure_lead(tmp_path):
         assert part in sentence
     # Each figure has its unit: money is given beside it.
     assert sentence.count("would save") == len(re.findall(r"would save [0-9,]+ GPU-hours", sentence)) > 0
-    page = (tmp_path / "out" / "index.html").read_text()
-    assert sentence.split(" keeps ")[1][:20] in page
-    assert "12 of 8 GPUs: 96 GPUs" in page
     for each in found["policies"]:
         # All columns of a row are of the same samples, and follow from each other.
         lost = (1 - each["goodput"]) * each["servers"] * 8766
@@ -139,9 +105,7 @@ def test_the_questions_of_an_infrastructure_lead(tmp_path):
     assert alone["goodput"] == found["policies"][0]["goodput"]
     (as_it_is,) = [each for each in found["choices"] if each["topic"] == "spare servers" and each["is_present"]]
     assert as_it_is["goodput"] == pytest.approx(alone["goodput"], abs=1e-12)
-    with (tmp_path / "out" / "choices.csv").open() as file:
-        rows = [(row["what"], row["choice"], float(row["goodput"])) for row in csv.DictReader(file)]
-    assert rows == [(each["topic"], each["choice"], each["goodput"]) for each in found["choices"]]
+    assert all(each["source"] for each in (*found["policies"], *found["constants"]))
 
 
 def test_a_trace_is_of_as_many_servers_as_it_is_said_to_be(tmp_path):
@@ -181,10 +145,3 @@ def test_random_failures_are_those_of_a_run(tmp_path):
     for one, other in zip(ended, mine, strict=False):
         assert one.node == other.node
         assert one[1:] == pytest.approx(other[1:], abs=2e-3)
-
-
-def test_a_page_needs_matplotlib_before_anything_is_computed(monkeypatch, tmp_path):
-    monkeypatch.setattr("recycle.cli.study.find_spec", lambda name: None)
-    with pytest.raises(UserError, match="plots need matplotlib: pip install matplotlib, or leave -o out"):
-        study("--seeds", 64, "-o", tmp_path / "out")
-    assert not (tmp_path / "out").exists()

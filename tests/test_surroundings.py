@@ -191,11 +191,6 @@ def test_an_exit_status_keeps_its_meaning_whatever_becomes_of_the_streams(call, 
         assert call("check", redirected).returncode == 2
 
 
-def test_letters_that_a_font_lacks_are_no_warning(call, tmp_path):
-    done = call("study", "-o out", PYTHONWARNINGS="error")
-    assert (done.returncode, b"Warning" in done.stderr) == (0, False)
-
-
 @given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff\0"), min_size=1))
 def test_a_text_is_the_same_with_any_byte_order_mark(text):
     plain = text.encode()

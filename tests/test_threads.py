@@ -6,10 +6,10 @@ import time
 import pytest
 from torch.distributed import ProcessGroupGloo
 
+from harness.local import launch
 from harness.scarcity import nothing_starts
 from recycle.control.host.children import fork_below
 from recycle.errors import UserError
-from recycle.runtime.launch.process.local import launch
 from recycle.threads import NoneLeft, map_apart, named_shortage, needing_threads, run_apart, start_thread
 
 REMEDY = r"raise ulimit -u, and the limit of processes of the container \(pids.max\)"

@@ -1,4 +1,4 @@
-"""``recycle train`` and ``recycle profile``: what they print, and what they refuse."""
+"""``recycle train``: what it prints, and what it refuses."""
 
 import os
 import re
@@ -14,7 +14,7 @@ import torch
 from click.testing import CliRunner
 
 from recycle.cli.join import LATE
-from recycle.cli.parameters import FAULTS, KeepInMemory, MoveLayers, RandomFaults, Saves, Timeouts
+from recycle.cli.parameters import FAULTS, MoveLayers, RandomFaults, Saves, Timeouts
 from recycle.cli.verbs import group
 from recycle.control.board.run_folder import taken
 from recycle.control.host.agent import FENCED
@@ -22,7 +22,6 @@ from recycle.control.store.etcd_store import EtcdStore
 from recycle.errors import RunFailed, UserError
 from recycle.placing.decision import OF_A_CLUSTER
 from recycle.runtime.checkpoint_folders import MANIFEST, Manifest
-from recycle.state.redundancy import Racks, Redundancy
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "schedules"
 V_SHAPED = SCHEDULES.parent / "tests" / "v-shaped.toml"
@@ -31,16 +30,6 @@ SMALL = ["--stages", "2", "--pipelines", "2", "--micro-batches", "2"]
 
 def call(*arguments):
     return CliRunner().invoke(group, [*map(str, arguments)], catch_exceptions=False, standalone_mode=False)
-
-
-def test_profiles_a_job_that_can_be_planned(tmp_path):
-    profiled = tmp_path / "profiled.toml"
-    result = call("profile", *SMALL, "--repeats", 2, "-o", profiled)
-    assert "a transfer between stages takes " in result.output
-    rows = [line.split() for line in result.output.splitlines()]
-    assert [row[0] for row in rows if row and row[0].isdigit()] == ["0", "1"]
-    planned = call("plan", profiled, "--dead", "W0_1", "--moves", 100)
-    assert re.search(r"period +[\d.]+ m?s ", planned.output)
 
 
 def test_trains_with_a_dead_server(tmp_path, monkeypatch):
@@ -79,7 +68,6 @@ def test_trains_with_a_dead_server(tmp_path, monkeypatch):
         (["--timeouts", "silence"], "is no duration"),
         (["--timeouts", "sleep=3s"], "'sleep=3s': give silence, hang, start with a duration"),
         (["--move-layers", "off,speeds"], "'off,speeds': layers stay where they are; give on,speeds, or off alone"),
-        (["--keep-in-memory", "off,racks=a/b"], "'off,racks=a/b': racks say where copies are kept, and there are none"),
         (["--checkpoint-every", "5,keep=0"], "'5,keep=0': give a number of iterations, with ,keep=N"),
         (["--faults", "mtbf=soon"], "'soon' is no duration"),
         (["--timeouts", "hang=1m,silence=0s"], "'silence=0s': give a time above 0"),
@@ -97,7 +85,6 @@ def test_values_of_several_parts_are_read():
     assert Timeouts.parse("") == Timeouts()
     assert Saves.parse("100") == Saves(100, 2)
     assert Saves.parse("100,keep=3") == Saves(100, 3)
-    assert KeepInMemory.parse("copies=2,racks=a,b/c") == KeepInMemory(Redundancy(1, 2), Racks((("a", "b"), ("c",))))
     assert MoveLayers.parse("on,speeds") == MoveLayers(OF_A_CLUSTER, True)
     assert MoveLayers.parse("off") == MoveLayers(None, False)
     assert FAULTS.convert("mtbf=30s,seed=1", None, None) == RandomFaults(30.0, 1)
@@ -215,18 +202,6 @@ def test_what_is_wrong_is_refused_before_anything_slow(tmp_path, option, content
     else:
         value.write_text(content)
     require_refusal(said_before_anything_slow(tmp_path, "train", *SMALL, option, value, "-o", "run"), message)
-
-
-def test_a_profile_refuses_a_model_before_anything_slow(tmp_path):
-    for key, message in (
-        ("hiden = 1", "unknown key `hiden`"),
-        ("layers = 3", "2 stages"),
-        ("tensor_parallel = 2", "one rank"),
-    ):
-        (tmp_path / "model.toml").write_text(key)
-        said = said_before_anything_slow(tmp_path, "profile", *SMALL, "--model", "model.toml", "-o", "job.toml")
-        require_refusal(said, message)
-    assert [each.name for each in tmp_path.iterdir()] == ["model.toml"]
 
 
 @pytest.mark.parametrize("words", [["nowhere"], ["nowhere", "--address", "nosuch0"]])

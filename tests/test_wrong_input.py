@@ -139,14 +139,11 @@ def test_a_folder_is_no_plan(refused, tmp_path):
         (["plan", *PAPER, "-o", "folder.json"], "folder.json: cannot be written: there is a folder of this name"),
         (["catalogue", *PAPER, "-o", "plan.json"], "plan.json: give a name that ends in .zip"),
         (["show", "plan.json", "--html", "plan.json"], "plan.json: give a name that ends in .html"),
-        (["profile", *PAPER, "-o", "plan.json"], "plan.json: give a name that ends in .toml"),
         (["plan", *PAPER, "-o", "/proc/plan.json"], "/proc/plan.json: cannot be written: No such file"),
         (["show", "plan.json", "--html", "/proc/a.html"], "/proc/a.html: cannot be written: No such file"),
-        (["study", *PAPER, "-o", "/proc/a/b"], "/proc/a/b: cannot be written: No such file"),
-        (["study", *PAPER, "-o", "-"], "-: a folder is written, and standard output is none; give it a name"),
-        (["study", *PAPER, "-o", "plan.json"], "plan.json: cannot be written: Not a directory"),
-        (["study", *PAPER, "-o", "plan.json/a", "--sweep", "servers=4"], "plan.json/a: cannot be written: Not a dir"),
-        (["study", *PAPER, "-o", "a" * 300], "cannot be written: File name too long"),
+        (["train", *PAPER, "-o", "/proc/a/b"], "/proc/a/b: cannot be written: No such file"),
+        (["train", *PAPER, "-o", "plan.json"], "plan.json: cannot be written: Not a directory"),
+        (["train", *PAPER, "-o", "a" * 300], "cannot be written: File name too long"),
         (["train", "-", "-o", "-"], "-: a folder is written, and standard output is none; give it a name"),
         (["train", *PAPER, "-o", "plan.json/a"], "plan.json/a: cannot be written: Not a directory"),
         (["plann", "job.toml"], "there is no verb 'plann': did you mean plan?"),
@@ -166,11 +163,9 @@ def test_what_cannot_be_written_or_called_is_said_before_any_work(refused, plan_
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (["study", *PAPER], ["index.html", "policies.csv", "choices.csv", "timeline.csv", "throughput.csv"]),
-        (["study", *PAPER, "--sweep", "servers=4"], ["sweep.csv"]),
         (["train", *PAPER], ["plan.json", "run.json", "join.json", "plans.zip"]),
     ],
-    ids=["study", "map", "train"],
+    ids=["train"],
 )
 def test_a_folder_in_the_place_of_a_file_of_an_output_is_said_before_any_work(refused, tmp_path, words, names):
     for name in names:
@@ -302,7 +297,6 @@ def test_without_a_job_the_remedy_is_said(refused):
     ("module", "words"),
     [
         ("torch", ["train", "-D", "2", "-P", "2", "-M", "2"]),
-        ("torch", ["profile", "-D", "2", "-P", "2", "-M", "2", "-o", "profiled.toml"]),
         ("torch", ["join", "run"]),
         # Greedy and annealed plans of this job stay above the bound, so that the solver is asked.
         ("ortools", ["plan", "-D", "3", "-P", "4", "-M", "6", "--dead", "W1_2,W0_1", "--moves", "1", "--prove", "1s"]),

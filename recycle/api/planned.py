@@ -22,7 +22,7 @@ from recycle.plan.checker import check_plan, require_legal
 from recycle.plan.document import load_plan as load_plan_file
 from recycle.plan.document import save_plan
 from recycle.plan.memory import peak_memory
-from recycle.plan.mode import ROUTING_RULES, Mode
+from recycle.plan.mode import ROUTINGS, Mode
 from recycle.plan.plan import Plan
 from recycle.planner import make
 from recycle.planner.explain import Explanation, explain
@@ -37,7 +37,7 @@ PathLike = str | os.PathLike[str]
 MODES: Mapping[str, Collection[str]] = {
     "backward": ("fused", "split"),
     "optimizer": ("global", "staggered"),
-    "routing": ROUTING_RULES.keys(),
+    "routing": ROUTINGS.keys(),
 }
 """The words of a mode, by what they choose."""
 

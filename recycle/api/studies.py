@@ -1,4 +1,4 @@
-"""Studies, catalogues and ways of surviving, for notebooks and scripts."""
+"""Studies and catalogues, for notebooks and scripts."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -52,7 +52,7 @@ def compare_policies(
 
     Args:
         job: what is trained.
-        policies: ways of surviving by name, those of ``register_policy`` among them.
+        policies: ways of surviving by name.
         trace: a trace file, or the name of one that comes along; the default without ``mtbf_of_job``.
         mtbf_of_job: mean time between two random failures of the job, instead of a trace: a text, or seconds.
         repair: mean time from a random failure to the return; has no default.
@@ -63,7 +63,7 @@ def compare_policies(
         gpus_per_server: to count GPU-hours.
         price: of an hour, such as ``2.5/gpuh``.
         seeds: samples of the failures.
-        with_choices: whether it also says what spares, other shapes, micro-batches and memory are worth.
+        with_choices: whether it also says what spares and other shapes are worth.
         progress: told how far it is.
 
     Raises:
@@ -162,8 +162,6 @@ def make_catalogue(
 ) -> PlanCatalogue:
     """Plan every vector of failure counts into one file, on all processors.
 
-    By a rule of ``register_routing`` that is every set of dead servers: many more plans.
-
     Args:
         job: what is trained.
         path: of the file, which ends in .zip.
@@ -180,7 +178,7 @@ def make_catalogue(
     effort = read_effort(budget, moves, seed)
     most = read_count("failures", failures)
     target = read_path("path", path)
-    # Processes that are spawned would run the user's script again, and know no rule that it has registered.
+    # Processes that are spawned would run the user's script again.
     watch = lambda done, total, _: progress(done, total)  # noqa: E731 - the entry is of no interest here
     make_catalogue_file(target, read_job(job), read_mode(mode), most, effort, "lowered", watch, processors(), "fork")
     return PlanCatalogue(target)

@@ -17,7 +17,7 @@ from recycle.jobfile import load_job
 from recycle.placement import placement_text
 from recycle.plan.checker import require_legal
 from recycle.plan.document import load_plan
-from recycle.plan.mode import ROUTING_RULES, Mode
+from recycle.plan.mode import ROUTINGS, Mode
 from recycle.plan.plan import Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -165,8 +165,8 @@ def mode_options(function: F) -> F:
     for names, choices, text in (
         (
             ("--routing",),
-            tuple(ROUTING_RULES),
-            f"{'; '.join(f'{name}: {rule.summary}' for name, rule in ROUTING_RULES.items())}.",
+            tuple(ROUTINGS),
+            f"{'; '.join(f'{name}: {summary}' for name, summary in ROUTINGS.items())}.",
         ),
         (
             ("--optimizer", "optimizer_mode"),
@@ -180,14 +180,6 @@ def mode_options(function: F) -> F:
         )
     result: F = decorated
     return result
-
-
-def device_option(function: F) -> F:
-    """Add ``--device``."""
-    text = "What stages are computed on; they can share a GPU."
-    return click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help=text)(
-        function
-    )
 
 
 def refuse_unread(branch: str, *flags: str) -> None:

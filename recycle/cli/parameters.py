@@ -15,7 +15,7 @@ from recycle.errors import UserError
 from recycle.files import STANDARD, require_writable
 from recycle.job import Server
 from recycle.placing.decision import Outlook
-from recycle.state.redundancy import Racks, Redundancy
+from recycle.state.redundancy import Redundancy
 
 T = TypeVar("T")
 
@@ -73,33 +73,6 @@ class Timeouts(NamedTuple):
             if not given[name]:
                 raise UserError(f"{part!r}: give a time above 0")
         return cls(**given)
-
-
-class KeepInMemory(NamedTuple):
-    """How hosts keep each version in memory.
-
-    Attributes:
-        redundancy: as how many pieces; None if they do not.
-        racks: which hosts fail together.
-    """
-
-    redundancy: Redundancy | None
-    racks: Racks
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read ``off``, ``copies=2`` or ``parity=4+1``, the last two with ``,racks=a1,a2/b1,b2`` or without.
-
-        Raises:
-            UserError: it is something else.
-        """
-        redundancy, _, racks = text.partition(",racks=")
-        keeping = cls(Redundancy.parse(redundancy), Racks.parse(racks))
-        if keeping.redundancy is None and racks:
-            raise UserError(
-                f"{text!r}: racks say where copies are kept, and there are none; give copies=N, or off alone"
-            )
-        return keeping
 
 
 class MoveLayers(NamedTuple):
@@ -209,8 +182,8 @@ SERVER = Parsed("server", lambda text: Server.parse(text.strip()))
 SERVERS = Parsed("server[,server...]", _servers)
 """Comma-separated servers such as W1_2,W0_3."""
 
-KEEPING = Parsed("keeping", KeepInMemory.parse)
-"""How hosts keep each version in memory, and which of them fail together."""
+KEEPING = Parsed("keeping", Redundancy.parse)
+"""How hosts keep each version in memory."""
 
 MOVING = Parsed("moving", MoveLayers.parse)
 """Whether layers move, and how long servers stay as they are."""
@@ -278,22 +251,13 @@ class OutputFile(click.ParamType[Path]):
 
 
 class OutputFolder(click.ParamType[Path]):
-    """A folder that will be made, if it is not there. What would keep it from that is said before any work is done.
-
-    Args:
-        tried: whether that is found here, and not later by what begins the work.
-    """
+    """A folder that will be made, if it is not there. What would keep it from that is found by what begins the work."""
 
     name = "directory"
-
-    def __init__(self, *, tried: bool = True) -> None:
-        self._tried = tried
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: D102 - click's contract
         _require_name(value)
         path = Path(value)
         if path == STANDARD:
             raise UserError(f"{path}: a folder is written, and standard output is none; give it a name")
-        if self._tried:
-            require_writable(path, folder=True)
         return path

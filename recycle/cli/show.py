@@ -78,7 +78,7 @@ def command(
     Without a file to write, it is drawn in the terminal: a row per server, a column per time quantum, and at the end of
     each row its bubble and its peak memory. An illegal plan is refused: recycle check says what is wrong with it.
 
-    --csv has the columns server, chunk, op, home, micro_batch, start and end, and a row per reduction beside others.
+    --csv has the columns server, chunk, op, home, micro_batch, start and end.
     With --losses and --against, the exit status is 1 if the two runs have no iteration in common.
 
     \b

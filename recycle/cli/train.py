@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+import msgspec
 
 from recycle.cli.console import make_console, progress_line
 from recycle.cli.options import GroupedOption, JobCommand, job_options
@@ -20,7 +21,6 @@ from recycle.cli.parameters import (
     TIMEOUTS,
     Count,
     InputPath,
-    KeepInMemory,
     MoveLayers,
     OutputFolder,
     RandomFaults,
@@ -28,7 +28,7 @@ from recycle.cli.parameters import (
     Timeouts,
 )
 from recycle.cli.run.choices import Chosen, choose
-from recycle.cli.run.model import load_model, quiet, read_model
+from recycle.cli.run.model import quiet, read_model
 from recycle.cli.run.shown_run import train_and_show
 from recycle.cli.surroundings import interrupted_at_once
 from recycle.control.board.joinfile import JOIN_FILE
@@ -40,7 +40,6 @@ from recycle.faults.menu import Kind
 from recycle.files import require_writable, resolved
 from recycle.holding import with_own_layout
 from recycle.job import Job, Server
-from recycle.plan.plan import Plan
 from recycle.record.recording import PLAN, SETTINGS
 from recycle.runtime.checkpoint_folders import (
     CHECKPOINTS,
@@ -54,6 +53,7 @@ from recycle.runtime.checkpoint_folders import (
 from recycle.runtime.launch.process.restarts import RESTARTS
 from recycle.runtime.model_keys import ModelKeys
 from recycle.runtime.text_file import require_text
+from recycle.state.redundancy import Redundancy
 
 if TYPE_CHECKING:
     from recycle.runtime.launch.meet.rendezvous import Rendezvous
@@ -80,9 +80,7 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
     help="A TOML file with the size of the GPT, and how it is trained.",
 )
 @click.option("--text", type=InputPath(), help="A file or a .bin/.idx dataset to train on.")
-@click.option(
-    "-o", "--output", type=OutputFolder(tried=False), default="run", show_default=True, help="The run's folder."
-)
+@click.option("-o", "--output", type=OutputFolder(), default="run", show_default=True, help="The run's folder.")
 @click.option(
     "--device",
     type=click.Choice(["cpu", "cuda", "cuda+nccl"]),
@@ -124,13 +122,12 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
 )
 @click.option(
     "--keep-in-memory",
-    "keeping",
+    "redundancy",
     type=KEEPING,
     default="off",
     show_default=True,
-    metavar="off|copies=N|parity=K+M[,racks=HOST,HOST/HOST,...]",
-    help="Have N hosts keep every iteration's state, or pieces of it, to lose one iteration with a whole stage. Racks "
-    "are hosts that fail together.",
+    metavar="off|copies=N|parity=K+M",
+    help="Have N hosts keep every iteration's state, or pieces of it, to lose one iteration with a whole stage.",
     **SURVIVING,
 )
 @click.option(
@@ -199,7 +196,7 @@ def command(
     catalogue: Path | None,
     timeouts: Timeouts,
     address: str | None,
-    keeping: KeepInMemory,
+    redundancy: Redundancy | None,
     store: str | None,
     token_file: Path | None,
     moving: MoveLayers,
@@ -220,7 +217,7 @@ def command(
     """
     # Torch reads what it may log when it is first imported, and that is below.
     quiet()
-    redundancy, outlook = keeping.redundancy, moving.outlook
+    outlook = moving.outlook
     if outlook is not None:
         refuse_beside({"--keep-in-memory": redundancy, "--catalogue": catalogue})
         job = with_own_layout(job)
@@ -298,8 +295,11 @@ def command(
         return
     with nullcontext() if meeting is None else meeting.telling_others():
         (plan, faults), keys = read_before or read()
-        tell_start(plan, catalogue)
+        # What takes the seconds before training begins.
+        plans = f"plans for failures are in {catalogue}" if catalogue else "making plans for failures"
+        make_console(error=True).print(f"{plan.job.name}: {plans}; loading PyTorch and Megatron")
         with interrupted_at_once():
+            from recycle.megatron.gpt.model import ModelOptions
             from recycle.megatron.gpt.run import Run
             from recycle.planner.source import plan_ahead
 
@@ -310,7 +310,7 @@ def command(
             catalogue = plan_ahead(plan.job, plan.mode, output / PLANS)
         run = Run(
             plan,
-            load_model(keys),
+            ModelOptions(**msgspec.structs.asdict(keys)),
             iterations,
             output,
             resume,
@@ -325,7 +325,6 @@ def command(
             restarts=(0 if faults.entries else RESTARTS) if restarts is None else restarts,
             cluster=cluster,
             redundancy=redundancy,
-            racks=keeping.racks,
             device=kind,
             nccl=device == "cuda+nccl",
             outlook=outlook,
@@ -345,12 +344,6 @@ def refuse_beside(others: Mapping[str, object]) -> None:
     """
     if refused := next((name for name, given in others.items() if given), ""):
         raise UserError(f"--move-layers: it does not go with {refused} yet; leave one of them out")
-
-
-def tell_start(plan: Plan, catalogue: Path | None) -> None:
-    """Say what takes the seconds before training begins."""
-    plans = f"plans for failures are in {catalogue}" if catalogue else "making plans for failures"
-    make_console(error=True).print(f"{plan.job.name}: {plans}; loading PyTorch and Megatron")
 
 
 def meet(
@@ -399,17 +392,12 @@ def attend(folder: Path, meeting: "Rendezvous", *, keeps: bool, goes_on: bool) -
         UserError: there is no run.
     """
     from recycle.cli.run.planning import planning_of
-    from recycle.cli.run.stand_in import StandIn
     from recycle.control.board.joinfile import last_token
     from recycle.megatron.gpt.arriving import attend_run
     from recycle.runtime.launch.meet.keepers import KeeperSlot
 
     slot = KeeperSlot(last_token(folder), meeting.address, resumes=goes_on) if keeps else None
-    stand_in = StandIn(folder)
-    try:
-        status = attend_run(folder, planning_of, meeting, say, slot, stand_in.wake)
-    finally:
-        stand_in.end()
+    status = attend_run(folder, planning_of, meeting, say, slot)
     if status:
         raise RunFailed(
             f"process {meeting.start.rank} ended with {status}: see what the first process says; if its host is lost, "

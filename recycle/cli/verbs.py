@@ -23,7 +23,6 @@ MORE = {
     "catalogue": "Plan every vector of failure counts ahead of time.",
     "kill": "Kill servers of a run, to see it go on.",
     "join": "Bring a server back into a running training.",
-    "profile": "Measure what the stages of a GPT cost on this machine, and write a job file.",
 }
 
 VERBS = FIRST | MORE

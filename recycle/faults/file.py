@@ -1,4 +1,4 @@
-"""Fault files: the menu as TOML, the three forms in which faults can be given, and whether they can happen in a job."""
+"""Fault files: the menu as TOML, the two forms in which faults can be given, and whether they can happen in a job."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from recycle.job import Job, Server
 from recycle.keys import convert
 from recycle.kinds import FAULTS, read_toml
 
-TRACES = (".csv", ".txt", ".json")
+TRACES = (".csv", ".txt")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
@@ -44,14 +44,13 @@ class FaultsDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fault: list[FaultDocument] = []
 
 
-def load_faults(path: Path, job: Job, iterations: int, speed: float = 60.0, dead: Collection[Server] = ()) -> Faults:
-    """Read a fault file, a trace of servers or a public preemption trace, and check it against a job.
+def load_faults(path: Path, job: Job, iterations: int, dead: Collection[Server] = ()) -> Faults:
+    """Read a fault file or a trace of servers, and check it against a job.
 
     Args:
-        path: ``.toml`` for a fault file, ``.csv``, ``.txt`` or ``.json`` for a trace.
+        path: ``.toml`` for a fault file, ``.csv`` or ``.txt`` for a trace.
         job: that is trained.
         iterations: how many are run.
-        speed: by how much a public trace, which lasts hours, is replayed faster than it was recorded.
         dead: the servers that take no part from the start.
 
     Raises:
@@ -62,9 +61,9 @@ def load_faults(path: Path, job: Job, iterations: int, speed: float = 60.0, dead
         if path.suffix == ".toml":
             faults = decode_faults(read_bytes(path))
         elif path.suffix in TRACES:
-            faults = decode_trace(read_bytes(path), job, speed, dead)
+            faults = decode_trace(read_bytes(path), job, dead)
         else:
-            raise FaultError("its name has to end in .toml for a fault file, or .csv, .txt or .json for a trace")
+            raise FaultError("its name has to end in .toml for a fault file, or .csv or .txt for a trace")
         check_faults(faults.entries, job, iterations, dead)
     except FaultError as error:
         raise FaultError(f"{path}: {error}") from error

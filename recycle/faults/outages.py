@@ -1,7 +1,6 @@
-"""Outages: when each place of a cluster was without a live server. What studies replay, and what generators make."""
+"""Outages: when each place of a cluster was without a live server. What studies replay."""
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from random import Random
@@ -9,26 +8,18 @@ from typing import NamedTuple
 
 import msgspec
 
+from recycle.errors import JobError, UserError
 from recycle.faults.errors import FaultError
 from recycle.faults.file import TRACES, decode_faults
 from recycle.faults.menu import Kind
-from recycle.faults.rows import (
-    ADD,
-    MILLISECONDS,
-    MOST_NODES,
-    REMOVE,
-    TraceRow,
-    comments,
-    is_server,
-    natural,
-    read_rows,
-    refuse_misnamed,
-    unit_of,
-)
-from recycle.faults.trace import server_changes, servers_of_nodes
+from recycle.faults.rows import MOST_NODES, UNITS, NamedOutage, NodeTrace, comments, natural, read_nodes
+from recycle.faults.trace import ADD, REMOVE, ServerChange, checked_changes, read_changes
 from recycle.files import STANDARD, read_bytes
 from recycle.job import Job, Server
 from recycle.wording import plural
+
+STAGES, PEERS = "stages-per-node", "peers-per-node"
+"""What a comment of a trace calls servers that are on one node: neighbouring stages of a pipeline, or peers."""
 
 ROUNDED = 1e-3
 """Seconds by which dates may be off, whose fractions are cut where they are written as numbers."""
@@ -98,7 +89,7 @@ class Outages(msgspec.Struct, frozen=True):
         for first in range(0, nodes, self.nodes):
             size = min(self.nodes, nodes - first)
             # All are drawn, so that the first ones are the same however many are taken.
-            chosen = _first_of_sample(random, self.nodes, size if size == nodes else self.nodes)[:size]
+            chosen = random.sample(range(self.nodes), self.nodes)[:size]
             places = dict(zip(chosen, range(first, first + size), strict=True))
             shift = random.uniform(0, self.seconds) if first else 0.0
             for node, start, end in self.entries:
@@ -109,7 +100,7 @@ class Outages(msgspec.Struct, frozen=True):
 
 
 def load_outages(source: str, job: Job | None = None, servers: int | None = None) -> Outages:
-    """Read a trace of any known form, a trace of servers, a fault file, or one that comes with the package.
+    """Read a trace of nodes or of servers, a fault file, or a trace that comes with the package.
 
     Args:
         source: a path, or the name of a trace of the package.
@@ -123,36 +114,83 @@ def load_outages(source: str, job: Job | None = None, servers: int | None = None
     """
     if source in SHIPPED:
         content = (resources.files("recycle.faults") / "data" / f"{source}.csv").read_bytes()
-    elif source != str(STANDARD) and Path(source).suffix not in (".toml", *TRACES):
+    elif source != str(STANDARD) and Path(source).suffix not in (".toml", *TRACES, ".json"):
         raise FaultError(
-            f"{source}: its name has to end in .toml, {', '.join(TRACES)}, or be one of {', '.join(SHIPPED)}"
+            f"{source}: its name has to end in .toml, {', '.join(TRACES)}, .json, or be one of {', '.join(SHIPPED)}"
         )
     else:
         content = read_bytes(Path(source))
     try:
-        rows = _rows_of_faults(content) if source.endswith(".toml") else read_rows(content)
+        is_of_faults = source.endswith(".toml")
+        trace = None if is_of_faults else read_nodes(content)
         facts = comments(content)
+        if trace is None:
+            changes = _changes_of_faults(content) if is_of_faults else read_changes(content)
+            trace = _of_servers(changes, _required(job), "fault" if is_of_faults else "line")
+        if not trace.outages:
+            raise FaultError("nothing is lost in it: give a trace with at least one failure")
+        if any(map(is_server, trace.names)):
+            job = _required(job)
+            if servers is not None:
+                raise FaultError(
+                    f"{servers} servers: its names are those of this job's servers; leave out how many they are"
+                )
+            places = _server_places(trace, job)
+            outages = _outages(source, trace, places, len(job.servers()), facts)
+            return msgspec.structs.replace(outages, is_of_servers=True)
+        places = {name: place for place, name in enumerate(sorted(trace.names, key=natural))}
         held = None if job is None else servers_of_nodes(job, facts)
-        if not any(is_server(name) for row in rows for name in row.names):
-            refuse_misnamed(content)
-            if job is not None and held is not None:
-                if servers is not None:
-                    raise FaultError(
-                        f"{servers} servers: a trace that says how many a node has is of this job's; leave them out"
-                    )
-                return _on_servers(_outages(source, rows, facts), job, held)
-            return _outages(source, rows, _with_servers(rows, facts, job, servers), given=servers is not None)
-        if job is None:
-            raise FaultError("it is of servers: give the job that they are of")
+        if job is None or held is None:
+            return _outages(source, trace, places, _count_nodes(trace, facts, job, servers), facts)
         if servers is not None:
             raise FaultError(
-                f"{servers} servers: its names are those of this job's servers; leave out how many they are"
+                f"{servers} servers: a trace that says how many a node has is of this job's; leave them out"
             )
-        what = "fault" if source.endswith(".toml") else unit_of(content)
-        outages = _outages(source, _of_places(rows, job, what), facts | {"nodes": job.pipelines * job.depth})
-        return msgspec.structs.replace(outages, is_of_servers=True)
+        of_nodes = _outages(source, trace, places, _count_nodes(trace, facts), facts)
+        return _on_servers(of_nodes, job, held)
     except FaultError as error:
         raise FaultError(f"{source}: {error}") from error
+
+
+def _required(job: Job | None) -> Job:
+    if job is None:
+        raise FaultError("it is of servers: give the job that they are of")
+    return job
+
+
+def is_server(name: str) -> bool:
+    """Whether a trace's name is that of a server."""
+    try:
+        Server.parse(name)
+    except JobError:
+        return False
+    return True
+
+
+def servers_of_nodes(job: Job, facts: Mapping[str, float]) -> list[tuple[Server, ...]] | None:
+    """The servers of each node of a job, in the order of ranks.
+
+    Args:
+        job: whose servers nodes hold.
+        facts: what a trace says in its comments.
+
+    Returns:
+        None if the trace does not say that a node has several servers.
+
+    Raises:
+        FaultError: what it says makes no sense.
+    """
+    said = {name: number for name, number in facts.items() if name.endswith("-per-node")}
+    if not said:
+        return None
+    (name, number), *others = said.items()
+    if others or name not in (STAGES, PEERS):
+        raise FaultError(f"# {' and # '.join(said)}: write one line # {STAGES} N or # {PEERS} N")
+    servers = sorted(job.servers(), key=lambda each: each if name == STAGES else (each.stage, each.pipeline))
+    if number not in range(1, len(servers) + 1):
+        raise FaultError(f"# {name} {number:g}: give a whole number from 1 to {len(servers)}, the job's servers")
+    size = int(number)
+    return [tuple(servers[first : first + size]) for first in range(0, len(servers), size)]
 
 
 def _on_servers(outages: Outages, job: Job, held: Sequence[Sequence[Server]]) -> Outages:
@@ -169,176 +207,111 @@ def _on_servers(outages: Outages, job: Job, held: Sequence[Sequence[Server]]) ->
     return msgspec.structs.replace(outages, nodes=len(number), entries=tuple(entries), is_of_servers=True, held=places)
 
 
-def _rows_of_faults(content: bytes) -> list[TraceRow]:
-    rows = []
+def _changes_of_faults(content: bytes) -> list[ServerChange]:
+    changes = []
     for number, fault in enumerate(decode_faults(content).entries, 1):
         if not (fault.kind.ends_server or fault.kind is Kind.JOIN):
             continue
         if fault.at is None:
             raise FaultError(f"fault {number}, {fault}: a study has no steps; write at = instead")
-        change = ADD if fault.kind is Kind.JOIN else REMOVE
-        rows.append((fault.at, TraceRow(number, f"{fault.at}s", change, tuple(map(str, fault.servers)))))
-    return [row for _, row in sorted(rows, key=lambda each: each[0])]
+        changes.append(ServerChange(number, fault.at, ADD if fault.kind is Kind.JOIN else REMOVE, fault.servers))
+    return sorted(changes, key=lambda each: each.time)
 
 
-def _of_places(rows: Sequence[TraceRow], job: Job, what: str) -> list[TraceRow]:
-    """With numbers of places for servers, all there at the start, and all times in milliseconds."""
-    numbered = [TraceRow(0, "0", ADD, tuple(map(str, range(job.pipelines * job.depth))))]
-    for line, time, change, servers in server_changes(rows, job, what=what):
-        names = tuple(str(server.pipeline * job.depth + server.stage) for server in servers)
-        numbered.append(TraceRow(line, repr(time * MILLISECONDS["seconds"]), change, names))
-    return numbered
+def _of_servers(changes: Iterable[ServerChange], job: Job, what: str) -> NodeTrace:
+    """The outages of a job's servers, all of which are there at the start."""
+    lost: dict[Server, NamedOutage] = {}
+    outages = []
+    time = 0.0
+    for line, time, change, servers in checked_changes(changes, job, what=what):
+        for server in servers:
+            if change == REMOVE:
+                lost[server] = NamedOutage(line, str(server), time, None)
+            else:
+                outages.append(lost.pop(server)._replace(end=time))
+    return NodeTrace(frozenset(map(str, job.servers())), (*outages, *lost.values()), time, what)
 
 
-def _with_servers(
-    rows: Sequence[TraceRow], facts: dict[str, float], job: Job | None, servers: int | None
-) -> dict[str, float]:
-    """With how many servers a trace is of: what it says, what is given, or what follows from what it names."""
+def _server_places(trace: NodeTrace, job: Job) -> dict[str, int]:
+    """The place of each server that a trace names, by pipeline and then stage."""
+    places = {}
+    for each in trace.outages:
+        try:
+            server = Server.parse(each.name)
+            job.require_servers([server])
+        except UserError as error:
+            raise FaultError(f"{trace.what} {each.line}: {error}") from error
+        places[each.name] = server.pipeline * job.depth + server.stage
+    return places
+
+
+def _count_nodes(
+    trace: NodeTrace, facts: Mapping[str, float], job: Job | None = None, servers: int | None = None
+) -> int:
+    """Of how many servers a trace is: what it says, what is given, or what follows from what it names."""
+    named, said = len(trace.names), facts.get("nodes")
     if servers is not None:
         if servers > MOST_NODES:
             raise FaultError(f"{servers} servers: give {MOST_NODES} at most")
-        if facts.get("nodes", servers) != servers:
-            raise FaultError(
-                f"{servers} servers are given, and the trace says {facts['nodes']:g}; leave one of them out"
-            )
-        return facts | {"nodes": servers}
-    # Where servers are added at the start, or counted, all of them are there.
-    if "nodes" in facts or job is None or not rows or rows[0].change == ADD:
-        return facts
-    named, size = len({name for row in rows for name in row.names}), job.pipelines * job.depth
+        if said not in (None, servers):
+            raise FaultError(f"{servers} servers are given, and the trace says {said:g}; leave one of them out")
+        if named > servers:
+            raise FaultError(f"{servers} servers: it names {named}; give as many at least")
+        return servers
+    if said is not None:
+        if not (said.is_integer() and 0 < said <= MOST_NODES):
+            raise FaultError(f"# nodes {said:g}: give a whole number from 1 to {MOST_NODES}")
+        if named > said:
+            raise FaultError(f"it names {named} nodes, and says that there are {said:g}; correct it")
+        return int(said)
+    # Where live nodes are counted, all of them are known.
+    if trace.is_whole or job is None:
+        return named
+    size = job.pipelines * job.depth
     if named > size:
         raise FaultError(
             f"it names {plural(named, 'server')} that failed, and does not say of how many; give --servers, or a line "
             "# nodes N"
         )
-    return facts | {"nodes": size}
+    return size
 
 
-def _outages(source: str, rows: Sequence[TraceRow], facts: dict[str, float], *, given: bool = False) -> Outages:
+def _outages(
+    source: str, trace: NodeTrace, places: Mapping[str, int], nodes: int, facts: Mapping[str, float]
+) -> Outages:
     """The outages of a trace.
 
     Args:
         source: where it is from.
-        rows: its lines.
-        facts: what it says of itself, or is given for that.
-        given: whether the number of its nodes is given.
+        trace: what it says.
+        places: of what it names.
+        nodes: how many places there are.
+        facts: what it says of itself.
     """
-    if all(row.change == ADD for row in rows):
-        raise FaultError(
-            f"its {plural(len(rows), 'line')} add servers or nodes, and none removes one: give a trace with at least "
-            "one failure"
-        )
-    places = _NodePlaces()
-    latest = 0.0
-    for row in rows:
-        time = float(row.time) / 1000
-        if time < latest:
-            raise FaultError(f"line {row.line}: its time is before that of the line above; sort the lines by time")
-        latest = time
-        for name in row.names:
-            places.change(name, row.change, time)
-    seconds = facts["days"] * 86_400 if "days" in facts else latest
-    if seconds < latest < seconds + ROUNDED:
-        seconds = latest
-    said = facts.get("nodes", places.count)
-    nodes = int(said)
-    if nodes != said or not 0 < nodes <= MOST_NODES:
-        raise FaultError(f"# nodes {said:g}: give a whole number from 1 to {MOST_NODES}")
-    if places.count > nodes:
-        if given:
-            raise FaultError(f"{nodes} servers: it names {places.count}; give as many at least")
-        raise FaultError(f"it names {places.count} nodes, and says that there are {nodes}; correct it")
+    seconds = facts["days"] * UNITS["days"] if "days" in facts else trace.end
+    if seconds < trace.end < seconds + ROUNDED:
+        seconds = trace.end
     if not seconds and "days" not in facts:
         raise FaultError("all that happens in it is at its begin; say how long it lasts in a line # days N")
-    if not latest <= seconds or not seconds:
-        raise FaultError(f"it lasts {seconds:g} s, and its last event is at {latest:g} s; correct # days")
-    entries = sorted(places.outages(seconds), key=lambda entry: (entry.start, entry.node))
-    at_end = places.lost_at(seconds)
-    return Outages(source, nodes, seconds, tuple(entries), at_end=at_end, without_length=places.without_length)
-
-
-class _NodePlaces:
-    """Which node is in which place: who comes back takes its own, and a stranger that of the longest lost.
-
-    Places are in the order of the names of their first nodes, whatever the order in which a trace names them.
-
-    Attributes:
-        without_length: outages that ended at the time at which they began.
-    """
-
-    def __init__(self) -> None:
-        self.without_length = 0
-        self._first: list[str] = []
-        self._of: dict[str, int] = {}
-        self._lost: deque[int] = deque()
-        self._since: dict[int, float] = {}
-        self._outages: dict[int, list[NodeOutage]] = {}
-
-    def change(self, name: str, change: str, time: float) -> None:
-        place = self._of.get(name)
-        if place is None:
-            place = self._place_of_stranger(name, change, time)
-        if change == REMOVE and place not in self._since:
-            self._since[place] = time
-            self._lost.append(place)
-        elif change == ADD and place in self._since:
-            self._lost.remove(place)
-            self._end_outage(place, time)
-
-    def outages(self, seconds: float) -> Iterator[NodeOutage]:
-        """All of them, with those that last to the end."""
-        for place in list(self._since):
-            if self._since[place] < seconds:
-                self._end_outage(place, seconds)
-        order = sorted(range(self.count), key=lambda place: natural(self._first[place]))
-        for number, place in enumerate(order):
-            yield from (each._replace(node=number) for each in self._outages.get(place, ()))
-
-    def lost_at(self, seconds: float) -> int:
-        """How many places were lost at a time and not yet found."""
-        return sum(start == seconds for start in self._since.values())
-
-    @property
-    def count(self) -> int:
-        """How many places there are."""
-        return len(self._first)
-
-    def _end_outage(self, place: int, time: float) -> None:
-        start = self._since.pop(place)
-        outages = self._outages.setdefault(place, [])
-        if outages and outages[-1].end == start:
-            start = outages.pop().start
-        if start < time:
-            outages.append(NodeOutage(place, start, time))
+    if not trace.end <= seconds or not seconds:
+        raise FaultError(f"it lasts {seconds:g} s, and its last event is at {trace.end:g} s; correct # days")
+    found: dict[int, list[NodeOutage]] = {}
+    at_end: set[int] = set()
+    for each in sorted(trace.outages, key=lambda each: each.start):
+        place = places[each.name]
+        outage = NodeOutage(place, each.start, seconds if each.end is None else each.end)
+        of_place = found.setdefault(place, [])
+        if of_place and of_place[-1].end >= outage.start:
+            # Outages that overlap or touch are one.
+            of_place[-1] = of_place[-1]._replace(end=max(of_place[-1].end, outage.end))
+        elif each.end is None and each.start == seconds:
+            at_end.add(place)
         else:
-            self.without_length += 1
-
-    def _place_of_stranger(self, name: str, change: str, time: float) -> int:
-        if change == ADD and self._lost:
-            place = self._lost[0]
-            for other in [other for other, number in self._of.items() if number == place]:
-                del self._of[other]
-        else:
-            place = self.count
-            self._first.append(name)
-            if change == ADD and time > 0:
-                self._since[place] = 0.0
-                self._lost.append(place)
-        self._of[name] = place
-        return place
-
-
-def _first_of_sample(random: Random, total: int, size: int) -> list[int]:
-    """The first of ``random.sample(range(total), total)``, in a time that goes by their number."""
-    if size == total:
-        return random.sample(range(total), total)
-    moved: dict[int, int] = {}
-    chosen = []
-    for left in range(total, total - size, -1):
-        place = random.randrange(left)
-        chosen.append(moved.get(place, place))
-        moved[place] = moved.get(left - 1, left - 1)
-    return chosen
+            of_place.append(outage)
+    merged = [outage for of_place in found.values() for outage in of_place]
+    entries = sorted((each for each in merged if each.start < each.end), key=lambda each: (each.start, each.node))
+    without_length = len(merged) - len(entries)
+    return Outages(source, nodes, seconds, tuple(entries), at_end=len(at_end), without_length=without_length)
 
 
 def _turned(outage: NodeOutage, shift: float, seconds: float) -> list[NodeOutage]:

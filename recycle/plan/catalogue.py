@@ -1,9 +1,8 @@
 """The catalogue: plans for every vector of failure counts up to some number of failures, in one file.
 
 The file is a zip archive of ``index.json``, a packed plan per vector, ``plans/0-0-1-0``, and ``references``, which
-holds what the plans have in common. By a routing rule of users, for which it matters which pipeline is which, there is
-a plan per set of dead servers, ``plans/W1_2-W3_0``. A plan is read when it is looked up, and a program when a server
-asks for it, so a look-up costs little however large the job is.
+holds what the plans have in common. A plan is read when it is looked up, and a program when a server asks for it, so a
+look-up costs little however large the job is.
 """
 
 import zipfile
@@ -11,7 +10,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import msgspec
 
@@ -44,11 +43,7 @@ _BAD_ARCHIVE = (zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError,
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-Key: TypeAlias = Counts | tuple[str, ...]
-"""What a plan is for: failure counts, or the names of the dead servers."""
-
-
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The figures of one plan of a catalogue.
 
     Attributes:
@@ -56,24 +51,17 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         period: of the plan.
         bound: likewise.
         makespan: likewise.
-        dead: the names of the dead servers, where the plan is of these alone and not of all with their counts.
     """
 
     counts: tuple[Count, ...]
     period: Time
     bound: Time
     makespan: Time
-    dead: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> Key:
-        """What it is looked up by."""
-        return self.dead or self.counts
 
     @property
     def member(self) -> str:
         """The name of its plan in the archive."""
-        return member_name(self.key)
+        return f"plans/{'-'.join(map(str, self.counts))}"
 
     @property
     def figures(self) -> tuple[int, int, int]:
@@ -161,8 +149,7 @@ class Found(msgspec.Struct, frozen=True):
         """The stored plan without programs, which must be the one that the index says."""
         plan = self.packed.plan(self.source)
         figures = plan.period, plan.bound, plan.makespan
-        of_others = bool(self.entry.dead) and plan.dead != self.dead
-        if of_others or (plan.job, plan.dead.counts, figures) != (self.job, self.dead.counts, self.entry.figures):
+        if (plan.job, plan.dead.counts, figures) != (self.job, self.dead.counts, self.entry.figures):
             raise PlanFileError(f"{self.source}: this is another plan than the index says; make the catalogue again")
         return plan
 
@@ -209,7 +196,7 @@ class Catalogue:
                 f"{path}: this catalogue was made for another job ({other_job(self.index.job, job)}); "
                 "make one for this job with recycle catalogue"
             )
-        self.entries: dict[Key, Entry] = {entry.key: entry for entry in self.index.entries}
+        self.entries: dict[Counts, Entry] = {entry.counts: entry for entry in self.index.entries}
         whole = self.index.job.dead_servers(()).counts
         if whole not in self.entries or len(self.entries) != len(self.index.entries):
             raise PlanFileError(f"{path}: its index has no plan for all servers, or two for the same; make it again")
@@ -224,8 +211,7 @@ class Catalogue:
         job = self.index.job
         dead = job.dead_servers(dead)
         counts = dead.counts
-        by_set = self.index.mode.routing_rule.registered
-        entry = self.entries.get(set_key(self.index.mode, dead) or counts)
+        entry = self.entries.get(counts)
         if entry is None:
             raise NoPlanError(
                 f"{self.path}: no plan for failure counts {counts}, {plural(sum(counts), 'failure')}; it holds every "
@@ -240,7 +226,7 @@ class Catalogue:
             job=job,
             dead=dead,
             entry=entry,
-            reading=Relabelling(tuple(range(job.pipelines)), {}) if by_set else relabelling(job, dead),
+            reading=relabelling(job, dead),
             source=f"{self.path}: {entry.member}",
             packed=packed,
             references=self.references,
@@ -260,16 +246,6 @@ class Catalogue:
         if self.archive.getinfo(name).file_size > LARGEST_MEMBER:
             raise zipfile.BadZipFile(f"{name} has more than {LARGEST_MEMBER} bytes")
         return self.archive.read(name)
-
-
-def set_key(mode: Mode, dead: DeadServers) -> tuple[str, ...]:
-    """The names of the dead servers, if a plan is of these alone; none if it is of all with their counts."""
-    return tuple(map(str, sorted(dead))) if mode.routing_rule.registered else ()
-
-
-def member_name(key: Key) -> str:
-    """The archive's name for the plan of some failure counts, or of some dead servers."""
-    return f"plans/{'-'.join(map(str, key))}"
 
 
 def write_catalogue(path: Path, index: Index, references: bytes, plans: Iterator[tuple[str, bytes]]) -> None:

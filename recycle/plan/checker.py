@@ -11,11 +11,9 @@ from itertools import product
 from recycle.errors import IllegalPlan
 from recycle.holding import holders, placed
 from recycle.job import Server
-from recycle.plan import update_rules
 from recycle.plan.clock import COMPUTE, activity_network, run_clock
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Instruction, Op
-from recycle.plan.meeting import Standstill, are_partners, meeting_order
 from recycle.plan.memory import first_excess
 from recycle.plan.plan import Plan
 from recycle.plan.timing import Deadlock, executable_order
@@ -168,27 +166,18 @@ def _together(plan: Plan) -> Iterator[Violation]:
 
 
 def _routing(plan: Plan) -> Iterator[Violation]:
+    if not plan.mode.keeps_home:
+        return
     acts = {server: plan.roles.get(server, server) for server in plan.programs}
     holder = {role: server for server, role in acts.items()}
     held_by = holders(plan.job)
-    allowed: list[list[frozenset[int]]] = []
-    for peers in held_by:
-        live = tuple(pipeline for pipeline, peer in peers.items() if peer in holder)
-        hosts_of = plan.mode.routing_rule.hosts
-        allowed.append([frozenset(hosts_of(home, live)) for home in range(plan.job.pipelines)])
     for server, program in plan.programs.items():
+        pipeline = plan.job.pipeline_of(acts[server])
         for index, instruction in enumerate(program):
-            if instruction.op is not Op.F:
-                continue
-            hosts, peers = allowed[instruction.stage][instruction.home], held_by[instruction.stage]
-            if plan.job.pipeline_of(acts[server]) in hosts:
-                continue
-            if hosts == {instruction.home}:
-                message = f"{instruction} is away from home: {holder[peers[instruction.home]]} is alive"
-            else:
-                names = [str(holder[peers[pipeline]]) for pipeline in sorted(hosts)]
-                message = f"{instruction} belongs on {' or '.join(names)}"
-            yield Violation("routing", f"{message} and the routing is '{plan.mode.routing}'", server, index)
+            home = held_by[instruction.stage].get(instruction.home)
+            if instruction.op is Op.F and instruction.home != pipeline and home in holder:
+                message = f"{instruction} is away from home: {holder[home]} is alive and the routing is 'home'"
+                yield Violation("routing", message, server, index)
 
 
 def _memory(plan: Plan) -> Iterator[Violation]:
@@ -250,10 +239,18 @@ def _pair_order(plan: Plan) -> Iterator[Violation]:
                 received.setdefault((instruction.peer, server), []).append((index, instruction))
     for (source, target), sends in sent.items():
         for send, (index, receive) in zip(sends, received[source, target], strict=True):
-            if not are_partners(send, receive):
+            if not _are_partners(send, receive):
                 message = f"{receive} is next on {target}, and {source} sends {send} first"
                 yield Violation("pair order", message, target, index)
                 break
+
+
+def _are_partners(mine: Instruction, other: Instruction) -> bool:
+    """Whether two instructions are the ends of one transfer; two servers may have transfers of several chunks."""
+    if not other.op.is_transfer or other.op is not mine.op.partner:
+        return False
+    across = 1 if mine.op in (Op.SEND_F, Op.RECV_B) else -1
+    return other.stage == mine.stage + across and (other.home, other.micro_batch) == (mine.home, mine.micro_batch)
 
 
 def _deadlock(plan: Plan) -> Iterator[Violation]:
@@ -275,15 +272,43 @@ def _deadlock(plan: Plan) -> Iterator[Violation]:
                     "deadlock", f"{instruction} waits for ever: servers wait for each other", servers[lane], index
                 )
         return
-    try:
-        for _ in meeting_order(plan):
-            pass
-    except Standstill as standstill:
-        for server, place in standstill.position.items():
-            if place < len(plan.programs[server]):
-                missed = _missed(plan, standstill.position, server)
-                message = f"{plan.programs[server][place]} waits for ever: {missed}"
-                yield Violation("deadlock", message, server, place)
+    reached = _reached(plan)
+    for server, place in reached.items():
+        if place < len(plan.programs[server]):
+            message = f"{plan.programs[server][place]} waits for ever: {_missed(plan, reached, server)}"
+            yield Violation("deadlock", message, server, place)
+
+
+def _reached(plan: Plan) -> dict[Server, int]:
+    """How far each server of a lowered plan comes in its list, where the two ends of a transfer wait for each other."""
+    holding = Counter(chunk for server in plan.programs for chunk in placed(plan.job, server).chunks)
+    come: dict[int, set[Server]] = {}
+    position = dict.fromkeys(plan.programs, 0)
+    ready = list(plan.programs)
+    while ready:
+        server = ready.pop()
+        program = plan.programs[server]
+        while position[server] < len(program):
+            instruction = program[position[server]]
+            peer, met = instruction.peer, {server}
+            if peer is not None:
+                theirs, there = plan.programs[peer], position[peer]
+                if (
+                    there == len(theirs)
+                    or theirs[there].peer != server
+                    or not _are_partners(instruction, theirs[there])
+                ):
+                    break
+                met.add(peer)
+            elif instruction.op is Op.REDUCE:
+                met = come.setdefault(instruction.stage, set())
+                met.add(server)
+                if len(met) < holding[instruction.stage]:
+                    break
+            for each in met:
+                position[each] += 1
+            ready += met - {server}
+    return position
 
 
 def _missed(plan: Plan, position: Mapping[Server, int], server: Server) -> str:
@@ -307,6 +332,41 @@ def _figures(plan: Plan) -> Iterator[Violation]:
         yield Violation("figures", f"the plan says that no period is below {plan.bound}, and its own is {clock.period}")
 
 
+def _updates(plan: Plan) -> Iterator[Violation]:
+    """Every server reduces and steps each of its chunks once, when nothing is left to be computed."""
+    for server, program in plan.programs.items():
+        tail = [index for index, each in enumerate(program) if each.op.is_update]
+        chunks = placed(plan.job, server).chunks
+        order = list(dict.fromkeys(program[index].stage for index in tail))
+        pairs = [(op, chunk) for chunk in order for op in (Op.REDUCE, Op.STEP)]
+        if sorted(order) != list(chunks) or [(program[index].op, program[index].stage) for index in tail] != pairs:
+            names = " ".join(_step_name(plan, program[index]) for index in tail) or "nothing"
+            every = "" if len(chunks) == 1 else " for each of its chunks"
+            message = f"{server} must reduce and step once{every}, in this order, and has {names}"
+            yield Violation("updates", message, server, tail[0] if tail else None)
+        elif tail and tail[0] != len(program) - len(tail):
+            late = next(index for index in range(len(program)) if index > tail[0] and index not in tail)
+            yield Violation("updates", f"{program[late]} comes after {server} reduces its gradients", server, late)
+
+
+def _step_name(plan: Plan, instruction: Instruction) -> str:
+    return instruction.op.value if plan.job.standard else str(instruction)
+
+
+def _update_order(plan: Plan) -> Iterator[Violation]:
+    """Servers reduce and step their chunks in the order in which these are ready: as timed, and peers alike."""
+    if plan.job.standard:
+        return
+    clock = run_clock(plan.job, plan.mode, plan.programs)
+    for server, program in plan.programs.items():
+        reduced = [(index, each.stage) for index, each in enumerate(program) if each.op is Op.REDUCE]
+        for (index, chunk), update in zip(reduced, clock.updates[server], strict=True):
+            if chunk != update.chunk:
+                message = f"{server} reduces chunk {chunk}, and chunk {update.chunk} is ready first"
+                yield Violation("update order", message, server, index)
+                break
+
+
 def _lowered(rule: Rule) -> Rule:
     return lambda plan: rule(plan) if plan.form == "lowered" else iter(())
 
@@ -317,10 +377,10 @@ GROUPS: Sequence[Sequence[Rule]] = (
     (_once,),
     (_together, _routing),
     (_memory,),
-    (_lowered(update_rules.once),),
+    (_lowered(_updates),),
     (_lowered(_transfers),),
     (_lowered(_pair_order),),
     (_deadlock,),
-    (_lowered(update_rules.order),),
+    (_lowered(_update_order),),
     (_figures,),
 )

@@ -10,7 +10,7 @@ from recycle.job import Job, Server, Stage
 from recycle.plan.dependency import other_server_need
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode
-from recycle.plan.timing import ActivityNetwork, Lane, Reduced, Timing, Update, global_timing, staggered_timing
+from recycle.plan.timing import ActivityNetwork, Lane, Timing, Update, global_timing, staggered_timing
 
 Program = Sequence[Instruction]
 
@@ -24,12 +24,10 @@ class Clock(msgspec.Struct, frozen=True):
         compute: per server, its compute instructions in order.
         start: per server, when each of them starts.
         end: per server, when each of them ends.
-        updates: per server, its reductions and optimizer steps in order, one of each for every chunk that it holds;
-            the step alone where the reduction keeps it not busy.
+        updates: per server, its reductions and optimizer steps in order, one of each for every chunk that it holds.
         makespan: end of the last compute instruction if all servers start at 0.
         period: time per iteration in the steady state.
         sequence: the instructions in an order that respects every wait, as places in the concatenation of ``compute``.
-        reductions: of the chunks that are reduced while their servers compute, in the order in which they begin.
     """
 
     compute: Mapping[Server, Program]
@@ -39,7 +37,6 @@ class Clock(msgspec.Struct, frozen=True):
     makespan: int
     period: int
     sequence: Sequence[int]
-    reductions: Mapping[int, Reduced] = {}
 
     def bubble(self, server: Server) -> float:
         """The share of the period in which the server neither computes nor updates."""
@@ -78,7 +75,6 @@ def run_clock(job: Job, mode: Mode, programs: Mapping[Server, Iterable[Instructi
         makespan=timing.makespan,
         period=timing.period,
         sequence=timing.sequence,
-        reductions=timing.reductions,
     )
 
 
@@ -104,7 +100,7 @@ def activity_network(job: Job, compute: Mapping[Server, Sequence[Instruction]]) 
             for table in completes[each.stage][each.op]:
                 table[each.home * width + each.micro_batch] = node
             last[each.stage] = node
-        updates = tuple(map(job.busy_update, costs.values()))
+        updates = tuple(stage.update for stage in costs.values())
         lanes.append(Lane(range(first, len(length)), tuple(last), tuple(last.values()), updates))
     nothing = [-1] * total
     source: list[dict[Op, list[int]]] = [{} for _ in chunks]
@@ -125,5 +121,4 @@ def activity_network(job: Job, compute: Mapping[Server, Sequence[Instruction]]) 
             # Between neighbouring chunks on one server nothing is transferred.
             ways = zip(needs, program, strict=True)
             lag += [0 if other in lane.nodes else delay[each.stage][each.op] for other, each in ways]
-    reduction = [stage.reduction for stage in job.stages] if job.overlaps else []
-    return ActivityNetwork(length, need, lag, lanes, len(job.stages), reduction)
+    return ActivityNetwork(length, need, lag, lanes, len(job.stages))

@@ -4,8 +4,7 @@ Work is a network of nodes (compute instructions) with durations. A lane is one 
 starts when its predecessor on the lane has ended and the node that it needs has ended ``lag`` earlier.
 """
 
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -44,7 +43,6 @@ class ActivityNetwork(msgspec.Struct, frozen=True):
         lag: per node, the time from the end of that need to the earliest start.
         lanes: every live server.
         chunks: how many the model has.
-        reduction: per chunk, the time of its reduction, if lanes go on beside it; nothing where it is in their updates.
     """
 
     duration: Sequence[int]
@@ -52,21 +50,6 @@ class ActivityNetwork(msgspec.Struct, frozen=True):
     lag: Sequence[int]
     lanes: Sequence[Lane]
     chunks: int
-    reduction: Sequence[int]
-
-
-class Reduced(NamedTuple):
-    """A chunk's gradients on their way to their sum.
-
-    Attributes:
-        start: when the reduction begins.
-        end: when the sum is there.
-        node: the one whose end it begins at, by way of other reductions; -1 if there is none.
-    """
-
-    start: int
-    end: int
-    node: int
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -78,7 +61,6 @@ class Timing(msgspec.Struct, frozen=True):
         makespan: end of the last node if all lanes start at 0.
         period: time after which the next iteration can follow in the same pattern.
         sequence: the nodes in an order that respects every wait.
-        reductions: of the chunks that are reduced beside other work, in the order in which they begin.
     """
 
     start: list[int]
@@ -86,7 +68,6 @@ class Timing(msgspec.Struct, frozen=True):
     makespan: int
     period: int
     sequence: list[int]
-    reductions: Mapping[int, Reduced] = {}
 
 
 class Deadlock(Exception):
@@ -156,29 +137,6 @@ class Passes:
                     found[chunk] = node
         return found
 
-    def reduced(self, end: Sequence[int]) -> dict[int, Reduced]:
-        """The reductions of all chunks: each when its gradients are complete, and every link is free of others.
-
-        Taken by the time at which they are ready, so that all lanes have theirs in one order.
-        """
-        last = self.last_nodes(end)
-        ready = [end[node] if node >= 0 else 0 for node in last]
-        holding: list[list[int]] = [[] for _ in last]
-        for number, lane in enumerate(self.network.lanes):
-            for chunk in lane.chunks:
-                holding[chunk].append(number)
-        times = self.network.reduction
-        links: dict[int, Reduced] = {}
-        found: dict[int, Reduced] = {}
-        for chunk in sorted(range(len(last)), key=lambda each: (ready[each], each)):
-            start, node = ready[chunk], last[chunk]
-            for before in (links[number] for number in holding[chunk] if number in links):
-                if before.end > start:
-                    start, node = before.end, before.node
-            found[chunk] = Reduced(start, start + (times[chunk] if times else 0), node)
-            links.update(dict.fromkeys(holding[chunk], found[chunk]))
-        return found
-
     def updates(self, lane: Lane, ready: Sequence[int], free: int) -> tuple[tuple[Update, ...], int]:
         """The updates of a lane, one at a time: each when its chunk is ready for it and the lane is free.
 
@@ -186,7 +144,7 @@ class Passes:
 
         Args:
             lane: whose.
-            ready: per chunk, when its gradients are complete, and their sum where it is made beside.
+            ready: per chunk, when its gradients are complete.
             free: when the lane has nothing else to do.
 
         Returns:
@@ -247,16 +205,8 @@ def global_timing(network: ActivityNetwork) -> Timing:
     start, end, _ = passes.run([0] * len(network.lanes))
     makespan = max(end, default=0)
     ready = [makespan] * network.chunks
-    lanes = network.lanes
-    if network.reduction:
-        # Nobody has anything else to do when all reduce.
-        beside = [[network.reduction[chunk] for chunk in lane.chunks] for lane in lanes]
-        lanes = [
-            lane._replace(update=tuple(map(operator.add, lane.update, times)))
-            for lane, times in zip(lanes, beside, strict=True)
-        ]
-    updates = [passes.updates(lane, ready, makespan)[0] for lane in lanes]
-    period = makespan + max(sum(lane.update) for lane in lanes)
+    updates = [passes.updates(lane, ready, makespan)[0] for lane in network.lanes]
+    period = makespan + max(sum(lane.update) for lane in network.lanes)
     return Timing(start, updates, makespan, period, passes.sequence)
 
 
@@ -285,8 +235,8 @@ def staggered_timing(network: ActivityNetwork) -> Timing:
     while True:
         start, finish, origin = passes.run(release)
         makespan = max(finish, default=0) if makespan is None else makespan
-        reduced = passes.reduced(finish)
-        ready = [reduced[chunk].end for chunk in range(network.chunks)]
+        last = passes.last_nodes(finish)
+        ready = [finish[node] if node >= 0 else 0 for node in last]
         updates: list[tuple[Update, ...]] = []
         end: list[int] = []
         roots: list[int] = []
@@ -296,8 +246,7 @@ def staggered_timing(network: ActivityNetwork) -> Timing:
             updates.append(mine)
             # An empty lane is nobody's root and its own: it binds nothing beyond the least period.
             end.append(mine[-1].end if lane.nodes else release[number])
-            node = reduced[cause].node if cause >= 0 else lane.nodes[-1] if lane.nodes else -1
-            roots.append(origin[node] if lane.nodes else number)
+            roots.append(origin[last[cause] if cause >= 0 else lane.nodes[-1]] if lane.nodes else number)
         mean = largest_cycle_mean(roots, lambda lane: end[lane] - release[roots[lane]])  # noqa: B023 - used at once
         rounds += 1
         if mean > period or rounds > len(lanes) + 1:
@@ -307,8 +256,7 @@ def staggered_timing(network: ActivityNetwork) -> Timing:
             continue
         raised = [max(time, stop - period) for time, stop in zip(release, end, strict=True)]
         if raised == release:
-            beside = reduced if network.reduction else {}
-            return Timing(start, updates, makespan, period, passes.sequence, beside)
+            return Timing(start, updates, makespan, period, passes.sequence)
         release = raised
 
 

@@ -8,8 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
 from contextlib import contextmanager
-from functools import partial
-from itertools import combinations, combinations_with_replacement
+from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +17,7 @@ import msgspec
 from recycle.errors import UserError
 from recycle.files import read_bytes, write_whole
 from recycle.job import DeadServers, Job
-from recycle.plan.catalogue import FORMAT, VERSION, Entry, Index, set_key, write_catalogue
+from recycle.plan.catalogue import FORMAT, VERSION, Entry, Index, write_catalogue
 from recycle.plan.mode import Mode
 from recycle.plan.normalise import Counts, canonical_dead
 from recycle.plan.packing import (
@@ -53,15 +52,6 @@ def failure_vectors(job: Job, failures: int) -> Iterator[Counts]:
                 yield counts
 
 
-def failure_sets(job: Job, failures: int) -> Iterator[DeadServers]:
-    """Every set of up to some number of dead servers that leaves each stage a live one."""
-    for total in range(failures + 1):
-        for some in combinations(job.servers(), total):
-            dead = job.dead_servers(some)
-            if max(dead.counts) < job.pipelines:
-                yield dead
-
-
 def make_catalogue(
     path: Path,
     job: Job,
@@ -73,7 +63,7 @@ def make_catalogue(
     workers: int = 0,
     method: Literal["spawn", "fork"] = "spawn",
 ) -> None:
-    """Plan every vector of failure counts into one file; by a routing rule of users, every set of dead servers.
+    """Plan every vector of failure counts into one file.
 
     Every plan is kept beside the target as soon as it is made, so that an interrupted run is taken up where it ended.
     The target appears when all plans are there.
@@ -87,7 +77,7 @@ def make_catalogue(
         form: whether transfers, reductions and optimizer steps are added.
         watch: called with (plans done, plans in all, the plan's figures) after each plan.
         workers: processes that plan; 0 to plan in this one.
-        method: of starting them; a rule of users is known in processes alone that are forked.
+        method: of starting them.
 
     Raises:
         UserError: the job or the catalogue is too large, the target cannot be written, or an interrupted run beside it
@@ -95,11 +85,8 @@ def make_catalogue(
     """
     job.require_size()
     job.require_even("a catalogue")
-    by_set = mode.routing_rule.registered
-    _require_few(job, failures, by_set=by_set)
-    cases = [
-        *(failure_sets(job, failures) if by_set else map(partial(canonical_dead, job), failure_vectors(job, failures)))
-    ]
+    _require_few(job, failures)
+    cases = [canonical_dead(job, counts) for counts in failure_vectors(job, failures)]
     parts = _open_parts(path, job, mode, failures, effort, form)
     references = _references(parts, job, mode, failures, effort, form)
     planner = _Planner(parts, job, mode, effort, form, references)
@@ -139,7 +126,7 @@ class _Planner(msgspec.Struct, frozen=True):
             packed = pack_plan(plan, self.references)
             write_whole(part, msgspec.msgpack.encode(packed))
         head = packed.plan(str(part))
-        return number, Entry(dead.counts, head.period, head.bound, head.makespan, set_key(self.mode, dead))
+        return number, Entry(dead.counts, head.period, head.bound, head.makespan)
 
 
 @contextmanager
@@ -168,10 +155,8 @@ def _references(parts: Path, job: Job, mode: Mode, failures: int, effort: Effort
     return decode_references(read_bytes(kept), str(kept))
 
 
-def _require_few(job: Job, failures: int, *, by_set: bool) -> None:
+def _require_few(job: Job, failures: int) -> None:
     most = math.comb(job.depth + failures, failures)
-    if by_set:
-        most = sum(math.comb(len(job.servers()), count) for count in range(failures + 1))
     if most > MOST_PLANS:
         raise UserError(
             f"failures {failures}: {job.depth} stages can lose up to {failures} servers in as many as {most} ways, "
@@ -192,15 +177,12 @@ def _open_parts(path: Path, job: Job, mode: Mode, failures: int, effort: Effort,
                 f"{parts}: plans are kept there until the catalogue is whole, and something else is there; move it "
                 "away, or write the catalogue elsewhere"
             )
-        if not mode.routing_rule.registered:
-            if found != mark:
-                raise UserError(
-                    f"{parts}: an interrupted run for another job, mode, number of failures, budget or seed left its "
-                    "plans here; delete the folder, or write the catalogue elsewhere"
-                )
-            return parts
-        # What an interrupted run has left may be of another rule of that name.
-        shutil.rmtree(parts, ignore_errors=True)
+        if found != mark:
+            raise UserError(
+                f"{parts}: an interrupted run for another job, mode, number of failures, budget or seed left its "
+                "plans here; delete the folder, or write the catalogue elsewhere"
+            )
+        return parts
     try:
         parts.mkdir()
     except OSError as error:

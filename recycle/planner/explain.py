@@ -87,11 +87,10 @@ def _argument(plan: Plan) -> str:
     problem = make_problem(job, plan.dead, plan.mode)
     bound = lower_bound(problem)
     stage = job.stages[bound.stage]
-    crowd = max(problem.crowds(bound.stage), key=problem.least_share)
-    live, most = len(crowd.hosts), problem.least_share(crowd)
-    shared, work = len(crowd.homes) * job.micro_batches, most * stage.work
+    live, most = len(problem.live[bound.stage]), problem.least_share(bound.stage)
+    work = most * stage.work
     text = (
-        f"Stage {bound.stage} bounds it ({bound.rule}): {live} live {_servers(live)} for {shared} micro-batches,"
+        f"Stage {bound.stage} bounds it ({bound.rule}): {live} live {_servers(live)} for {problem.total} micro-batches,"
         f" so one of them executes {most}, which is {most} x {job.time_text(stage.work)} = {job.time_text(work)}"
     )
     rest = bound.value - work - (stage.update if problem.staggered else 0)

@@ -76,7 +76,7 @@ def make_plan(
     clock, least, bound_by, planner = _search(problem, effort, report)
     provenance = Provenance(f"recycle {__version__} {planner}", effort.seed, effort.budget, bound_by, "bounded")
     plan = assemble_timed(problem, clock, form, period(problem, least), provenance)
-    if problem.tasks <= LARGE or mode.routing_rule.registered:
+    if problem.tasks <= LARGE:
         _require_legal(plan)
     return plan
 
@@ -108,7 +108,6 @@ def _search(problem: Problem, effort: Effort, watch: Watch | None) -> tuple[Cloc
         one_pipeline(problem, micro_batches) if problem.alike else problem,
         seconds=effort.proof,
         hint=pattern_of(problem, found.programs) if problem.alike else found.programs,
-        lower=analytic.value,
         seed=effort.seed,
         on_improve=None if watch is None else lambda value, bound, _: watch(value, bound),
     )

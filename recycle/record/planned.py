@@ -7,8 +7,7 @@ from recycle.plan.clock import COMPUTE, run_clock
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.memory import memory_changes, walk_memory
 from recycle.plan.plan import Plan
-from recycle.plan.timing import Reduced
-from recycle.record.recording import InstantLine, LaneName, SampleLine
+from recycle.record.recording import InstantLine, SampleLine
 from recycle.record.timeline import Span, Timeline
 
 
@@ -51,13 +50,10 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
                     arrival = end + job.latency[send.stage if send.op is Op.SEND_F else send.stage - 1]
                     lane.append(Span(server, "communication", send, end + shift, arrival + shift, iteration, place))
             for chunk, begin, stop in clock.updates[server]:
-                beside = clock.reductions.get(chunk)
-                middle = begin if beside else begin + job.stages[chunk].reduction
-                reduced = (beside.start, beside.end) if beside else (begin, middle)
-                for op, start, end in ((Op.REDUCE, *reduced), (Op.STEP, middle, stop)):
-                    index = update.get((op, chunk), places)
-                    step, where = Instruction(op, chunk), _lane_of(op, beside)
-                    lane.append(Span(server, where, step, start + shift, end + shift, iteration, index))
+                middle = begin + job.stages[chunk].reduction
+                for op, start, end in ((Op.REDUCE, begin, middle), (Op.STEP, middle, stop)):
+                    index, step = update.get((op, chunk), places), Instruction(op, chunk)
+                    lane.append(Span(server, "compute", step, start + shift, end + shift, iteration, index))
         spans += sorted(lane, key=lambda span: span.start)
     stepped: dict[int, int] = {}
     for updates in clock.updates.values():
@@ -77,10 +73,6 @@ def timeline(plan: Plan, iterations: int = 1) -> Timeline:
         samples=tuple(samples),
         period=clock.period,
     )
-
-
-def _lane_of(op: Op, beside: Reduced | None) -> LaneName:
-    return "communication" if beside and op is Op.REDUCE else "compute"
 
 
 def _compute(program: Sequence[Instruction]) -> list[tuple[int, Instruction]]:

@@ -144,13 +144,6 @@ class Reporters:
             each.tell(event, spans)
 
 
-class SilentReporter:
-    """Reports nothing: another process speaks for the server."""
-
-    def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
-        """See Reporter."""
-
-
 class ConsoleReporter:
     """Tells the user of new views and of what went wrong, a line each.
 

@@ -1,6 +1,6 @@
 """The keys of a model file, which are judged without torch, which takes seconds to import."""
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -9,22 +9,6 @@ from recycle.runtime.errors import RunError
 Kind = Literal["adamw", "sgd"]
 Decay = Literal["constant", "linear", "cosine"]
 Count = Annotated[int, msgspec.Meta(ge=1)]
-
-
-class ScaleRule(NamedTuple):
-    """How the scale begins, grows and falls, with the defaults of Megatron's DynamicGradScaler.
-
-    Attributes:
-        initial: the scale of the first iteration. Of a power of two, scaling changes no bits.
-        least: below which it does not fall.
-        window: after so many iterations in a row without overflow it grows.
-        hysteresis: with how many overflows it falls for the first time after it grew; from then on with each.
-    """
-
-    initial: float = 2.0**32
-    least: float = 1.0
-    window: int = 1000
-    hysteresis: int = 2
 
 
 class ModelKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,13 +35,6 @@ class ModelKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         clip: the largest norm of the whole gradient; none by default.
         exact: whether sums of gradients have the same bits whichever servers live.
         bf16: whether the model computes in bfloat16; gradients are added up and parameters stepped in float32.
-        fp16: the same in half precision, with a dynamic loss scale.
-        initial_loss_scale: the loss scale of the first iteration.
-        min_loss_scale: below which it does not fall.
-        loss_scale_window: after so many iterations in a row without overflow it is doubled.
-        hysteresis: with how many overflows it is halved for the first time after it was doubled.
-        transformer_engine: whether layers are Transformer Engine's, which need a GPU, and leave their weight gradients
-            for W by their own means.
         per_token_loss: whether every token of the batch counts the same; otherwise every micro-batch does.
         tensor_parallel: ranks of a server, over which every layer is split.
         sequence_parallel: whether these divide sequences among them where they do not divide layers.
@@ -83,12 +60,6 @@ class ModelKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight_decay: Annotated[float, msgspec.Meta(ge=0)] = 0.1
     clip: Annotated[float, msgspec.Meta(gt=0)] | None = None
     bf16: bool = False
-    fp16: bool = False
-    initial_loss_scale: Annotated[float, msgspec.Meta(ge=1)] = ScaleRule().initial
-    min_loss_scale: Annotated[float, msgspec.Meta(ge=1)] = ScaleRule().least
-    loss_scale_window: Count = ScaleRule().window
-    hysteresis: Count = ScaleRule().hysteresis
-    transformer_engine: bool = False
     per_token_loss: bool = False
     exact: bool = False
     tensor_parallel: Count = 1
@@ -124,11 +95,4 @@ class ModelKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise RunError(
                 f"decay_steps is {self.decay_steps}: a {self.decay} decay ends after the warm-up, which takes "
                 f"{self.warm_up} steps"
-            )
-        if self.fp16 and self.bf16:
-            raise RunError("fp16 and bf16 are both on: a model computes in one of them; turn one off")
-        if self.fp16 and self.initial_loss_scale < self.min_loss_scale:
-            raise RunError(
-                f"initial_loss_scale is {self.initial_loss_scale:g}: the loss scale begins at no less than "
-                f"min_loss_scale, which is {self.min_loss_scale:g}"
             )

@@ -1,9 +1,8 @@
 """The directory of a run's keepers: where they are, whose parts each one keeps, and what lost hosts take along."""
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Annotated, Self
 
 import msgspec
@@ -31,13 +30,11 @@ class KeeperHome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         host: the name of its host, for people.
         address: at which other hosts reach that.
         port: of the keeper there; 0 where no other host is in the run.
-        rack: what it fails together with; empty where it fails alone.
     """
 
     host: Annotated[str, msgspec.Meta(max_length=256)]
     address: Annotated[str, msgspec.Meta(max_length=256)]
     port: Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
-    rack: Annotated[str, msgspec.Meta(max_length=256)] = ""
 
     def name(self, address: str) -> str:
         """What it is called on a host.
@@ -121,14 +118,14 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Which hosts hold each host's parts, in the order of the pieces: itself first.
 
         Raises:
-            StateError: there are not so many hosts, or too many of them in one rack.
+            StateError: there are not so many hosts.
         """
         hosts, pieces = len(self.homes), self.redundancy.pieces
         if pieces > hosts:
             raise StateError(
                 f"keep-in-memory {self.redundancy}: it takes {plural(pieces, 'host')}, and this run has {hosts}"
             )
-        return place_copies([home.rack or str(place) for place, home in enumerate(self.homes)], pieces)
+        return place_copies(hosts, pieces)
 
     def keepers_of(self, server: Server) -> Sequence[KeeperHome]:
         """Who keeps a server's parts, in the order of the pieces; of one that was not there, as of a peer."""
@@ -157,15 +154,6 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The probability that some hosts lost at once leave every stage with a live server, or all its parts."""
         return survival(len(self.homes), self._fatal(), lost)
 
-    def survived_racks(self) -> tuple[int, int]:
-        """How many racks there are, and the loss of how many leaves each stage a live server or all its parts."""
-        racks: dict[str, set[int]] = {}
-        for place, home in enumerate(self.homes):
-            if home.rack:
-                racks.setdefault(home.rack, set()).add(place)
-        fatal = self._fatal()
-        return len(racks), sum(not any(each <= rack for each in fatal) for rack in racks.values())
-
     def describe(self, whole: int, most: int) -> str:
         """What keeping costs and survives, in a line.
 
@@ -177,12 +165,10 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         sent = f", {memory_text(there, 'B')} of them to other hosts" if there else ""
         hosts = range(1, min(LOST, len(self.homes)) + 1)
         survived = ", ".join(f"{self.survival(lost):.1%} of those of {plural(lost, 'host')}" for lost in hosts)
-        racks, left = self.survived_racks()
-        of_racks = f"; that of any one rack in {left} of {racks} cases" if racks else ""
         return (
             f"the state is kept in memory ({self.redundancy}): {memory_text(taken, 'B')} are copied in every "
             f"iteration{sent}, and a keeper takes at most {memory_text(most, 'B')}; survived are the loss of all "
-            f"servers of a stage, and of all losses {survived} at once{of_racks}"
+            f"servers of a stage, and of all losses {survived} at once"
         )
 
     def _fatal(self) -> set[frozenset[int]]:
@@ -199,42 +185,22 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         }
 
 
-def place_copies(domains: Sequence[str], copies: int) -> tuple[Holders, ...]:
-    """Which hosts hold each host's state, itself first: Gemini's Algorithm 1 (SOSP'23), over failure domains.
+def place_copies(hosts: int, copies: int) -> tuple[Holders, ...]:
+    """Which hosts hold each host's state, itself first: Gemini's Algorithm 1 (SOSP'23).
 
     Groups of as many hosts as there are copies keep each other's state; so many that the rest is less than two groups,
-    and in that rest each host is kept by those behind it in a ring. No two hosts of a group, or of the ring, fail
-    together.
+    and in that rest each host is kept by those behind it in a ring.
 
     Args:
-        domains: for each host, the name of what fails with it: its own, or that of its rack.
-        copies: of each state, one's own among them.
-
-    Raises:
-        StateError: there are not enough domains, or one of them has too many of the hosts.
+        hosts: how many there are.
+        copies: of each state, one's own among them; not more than there are hosts.
     """
-    hosts = len(domains)
-    if not 1 <= copies <= hosts:
-        raise StateError(f"copies is {copies}, and this run has {plural(hosts, 'host')}: give at most {hosts}")
-    groups = hosts // copies
-    sizes = [copies] * (groups - 1) + [hosts - copies * (groups - 1)]
-    left = Counter(domains)
-    waiting = {domain: [host for host in range(hosts) if domains[host] == domain] for domain in left}
-    placed: list[Holders] = [()] * hosts
-    for size in sizes:
-        # One host from each of those domains that have the most left: no other way finds groups where this does not.
-        chosen = [domain for domain, count in left.most_common(size) if count]
-        if len(chosen) < size:
-            fullest, count = Counter(domains).most_common(1)[0]
-            raise StateError(
-                f"copies is {copies}: {count} of {hosts} hosts fail together as {fullest}, so that two copies would "
-                f"be in one place; name smaller racks, or ask for fewer copies"
-            )
-        left.subtract(chosen)
-        members = sorted(waiting[domain].pop(0) for domain in chosen)
-        for place, host in enumerate(members):
-            placed[host] = tuple(members[(place + step) % size] for step in range(copies))
-    return tuple(placed)
+    begins = [copies * group for group in range(hosts // copies)]
+    return tuple(
+        tuple(begin + (place + step) % (end - begin) for step in range(copies))
+        for begin, end in pairwise([*begins, hosts])
+        for place in range(end - begin)
+    )
 
 
 def survival(hosts: int, states: Iterable[Collection[int]], lost: int) -> float:

@@ -7,7 +7,7 @@ import msgspec
 
 from recycle.errors import UserError
 from recycle.study.buckets import Bucket
-from recycle.study.choices import BATCH, MEMORY, SHAPE, SPARE, Choice, weigh_choices
+from recycle.study.choices import SHAPE, SPARE, Choice, weigh_choices
 from recycle.study.compare import PolicyComparison, StudySetting, compare
 from recycle.study.constants import SOURCES
 from recycle.study.policies.rerouting import Rerouting
@@ -64,14 +64,6 @@ class Bill(msgspec.Struct, frozen=True):
         """Server-hours in the unit, and what they cost, in words."""
         paid = f" ({self.money(servers):,.0f} in money)" if self.price else ""
         return f"{self.hours(servers):,.0f} {self.unit}{paid}"
-
-
-SHORT = {
-    SHAPE: "{} on these servers",
-    BATCH: "{} micro-batches per pipeline",
-    MEMORY: "memory for {} micro-batches",
-}
-"""What choices are called in the sentence."""
 
 
 class UsedConstant(msgspec.Struct, frozen=True):
@@ -136,7 +128,7 @@ class StudyAnswer(msgspec.Struct, frozen=True):
         restarts = next((each for each in self.policies if each.policy == "checkpoints" and each is not best), None)
         if restarts is not None:
             text += f", restarts from checkpoints lose {self.bill.text(restarts.lost)}"
-        return text + (f"; {self._spares()}; {self._others()}." if self.choices else ".")
+        return text + (f"; {self._spares()}; {self._shape()}." if self.choices else ".")
 
     def _spares(self) -> str:
         spares = max((each for each in self.choices if each.topic == SPARE), key=lambda each: each.saved)
@@ -146,16 +138,11 @@ class StudyAnswer(msgspec.Struct, frozen=True):
             return f"1 spare server pays off and saves {self.bill.text(spares.saved)}"
         return f"{spares.choice} spare servers pay off and save {self.bill.text(spares.saved)}"
 
-    def _others(self) -> str:
-        """The best of the other shapes, batches and amounts of memory, each."""
-        said = []
-        for topic, text in SHORT.items():
-            best = max((each for each in self.choices if each.topic == topic), key=lambda each: each.saved)
-            if not best.is_present and best.saved > 0:
-                said.append(
-                    f"{text.format(best.choice)} would save {self.bill.hours(best.saved):,.0f} {self.bill.unit}"
-                )
-        return ", ".join(said) if said else "no other shape, batch or memory that was tried loses less"
+    def _shape(self) -> str:
+        best = max((each for each in self.choices if each.topic == SHAPE), key=lambda each: each.saved)
+        if best.is_present or best.saved <= 0:
+            return "no other shape that was tried loses less"
+        return f"{best.choice} on these servers would save {self.bill.hours(best.saved):,.0f} {self.bill.unit}"
 
     def policy_table(self) -> list[list[str]]:
         """Each policy with what it keeps and loses, below a header in which columns of numbers begin with a star."""
@@ -167,9 +154,9 @@ class StudyAnswer(msgspec.Struct, frozen=True):
             shares = sorted(((share, bucket.value) for bucket, share in each.shares.items()), reverse=True)
             rows.append(
                 [
-                    each.policy + (" (model only)" if each.model_only else ""),
+                    each.policy,
                     *(f"{goodput:.4f}" for goodput in (each.goodput, each.low, each.high)),
-                    str(each.outcome.paid),
+                    str(each.paid),
                     *(f"{bill.hours(hours):,.0f}" for hours in lost),
                     *(f"{bill.money(hours):,.0f}" for hours in lost if bill.price),
                     ", ".join([f"{name} {share:.1%}" for share, name in shares if name != "useful"][:2]),
@@ -177,24 +164,19 @@ class StudyAnswer(msgspec.Struct, frozen=True):
             )
         return rows
 
-    def choice_table(self, *, paid: bool = False) -> list[list[str]]:
-        """Each choice with what it loses and saves, in the same form.
-
-        Args:
-            paid: whether it is also said in money, if there is a price.
-        """
+    def choice_table(self) -> list[list[str]]:
+        """Each choice with what it loses and saves, in the same form."""
         bill = self.bill
         rows = [["by recycle", "choice", "*goodput", f"*{bill.unit} lost a year", "*saved a year", ""]]
         for each in self.choices:
             saved = "" if each.is_present else f"{bill.hours(each.saved):+,.0f}"
-            money = f"{bill.money(each.saved):+,.0f} in money" if paid and bill.price else ""
-            remark = "as it is" if each.is_present else money
+            remark = "as it is" if each.is_present else ""
             lost = f"{bill.hours(each.lost):,.0f}"
             rows.append([each.topic, each.choice, f"{each.goodput:.4f}", lost, saved, remark])
         return rows
 
     def as_json(self) -> Mapping[str, object]:
-        """What scripts read; throughput over time is left out."""
+        """What scripts read."""
         return {
             "sentence": self.sentence,
             "policies": [self._policy(each) for each in self.policies],
@@ -212,16 +194,16 @@ class StudyAnswer(msgspec.Struct, frozen=True):
         money = {f"lost_money{name}": self.bill.money(lost) for name, lost in named.items() if self.bill.price}
         return {
             "policy": each.policy,
-            "model_only": each.model_only,
             "goodput": each.goodput,
             "goodput_low": each.low,
             "goodput_high": each.high,
-            "servers": each.outcome.paid,
+            "servers": each.paid,
             **hours,
             **gpus,
             **money,
             "failures": each.failures,
             "shares": {bucket.value: each.shares[bucket] for bucket in Bucket},
+            "source": each.source,
         }
 
 

@@ -1,4 +1,4 @@
-"""What the job's own choices are worth: spare servers, another shape, micro-batches, memory, the order of ranks."""
+"""What the job's own choices are worth: spare servers, and another shape on the same servers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
@@ -7,7 +7,6 @@ from contextlib import suppress
 import msgspec
 
 from recycle.errors import JobError
-from recycle.faults.outages import Outages
 from recycle.job import Job
 from recycle.placing.layers import layers_of
 from recycle.planner.assemble import unlimited_baseline
@@ -19,12 +18,8 @@ from recycle.study.simulator import simulate
 
 SPARE = "spare servers"
 SHAPE = "pipelines x stages x micro-batches on these servers"
-BATCH = "micro-batches per pipeline (another batch)"
-MEMORY = "memory, in micro-batches at the first stage"
-RANK_ORDER = "rank order, where a host has two servers"
 
 SPARES = (0, 1, 2, 3, 4, 6, 8)
-CAPACITIES = (-2, -1, 0, 1, 2, 4)
 
 
 class Alternative(msgspec.Struct, frozen=True):
@@ -36,7 +31,6 @@ class Alternative(msgspec.Struct, frozen=True):
         job: with it set so.
         is_present: whether the job has it so.
         spares: servers in reserve.
-        apart: how far two servers of one host are from each other, by pipeline and then stage; 0 for a server a host.
         scale: units of the job's time in one of the job as it is.
     """
 
@@ -45,7 +39,6 @@ class Alternative(msgspec.Struct, frozen=True):
     job: Job
     is_present: bool = False
     spares: int = 0
-    apart: int = 0
     scale: int = 1
 
 
@@ -101,20 +94,6 @@ def _alternatives(setting: StudySetting) -> Iterator[Alternative]:
         text = f"{other.pipelines} x {other.depth} x {other.micro_batches}"
         scale = 1 if other == job else layers
         yield Alternative(SHAPE, text, other, other == job, scale=scale)
-    for number in sorted({max(1, job.micro_batches // 2), job.micro_batches, 2 * job.micro_batches}):
-        other = msgspec.structs.replace(job, micro_batches=number)
-        yield Alternative(BATCH, str(number), other, other == job)
-    for more in CAPACITIES:
-        if (capacity := job.stages[0].capacity + more) >= 1:
-            yield Alternative(MEMORY, str(capacity), _with_capacity(job, more), not more)
-    if setting.history.outages is not None and setting.history.outages.is_of_servers:
-        # The trace says which servers are lost together.
-        return
-    yield Alternative(RANK_ORDER, "a host has one server", job, True)
-    if job.depth > 1:
-        yield Alternative(RANK_ORDER, "stages first: two stages of a pipeline", job, apart=1)
-    if job.pipelines > 1:
-        yield Alternative(RANK_ORDER, "pipelines first: two peers of a stage", job, apart=job.depth)
 
 
 def _shapes(job: Job, layers: int) -> Iterator[Job]:
@@ -150,7 +129,6 @@ def _weigh(setting: StudySetting, group: Sequence[Alternative]) -> list[tuple[fl
     job = group[0].job
     old = setting.ground.job
     longer = unlimited_baseline(job) / group[0].scale / unlimited_baseline(old)
-    speed = job.pipelines * job.micro_batches / (old.pipelines * old.micro_batches) / longer
     ground = msgspec.structs.replace(setting.ground, job=job, iteration=setting.ground.iteration * longer)
     rates = Rates(job, ground.layers)
     results = []
@@ -159,28 +137,7 @@ def _weigh(setting: StudySetting, group: Sequence[Alternative]) -> list[tuple[fl
         for seed in range(setting.seeds):
             policy = Rerouting(ground, rates, setting.sets[-1], each.spares)
             outages = setting.history.sample(job.pipelines * job.depth, each.spares, seed)
-            if each.apart:
-                outages = _on_hosts(outages, job, each.apart)
-            goodputs.append(simulate(policy, job.pipelines, job.depth, outages).goodput * speed)
+            goodputs.append(simulate(policy, job.pipelines, job.depth, outages).goodput / longer)
         goodput = sum(goodputs) / len(goodputs)
         results.append((goodput, (1 - goodput) * (job.pipelines * job.depth + each.spares) * YEAR_HOURS))
     return results
-
-
-def _on_hosts(outages: Outages, job: Job, apart: int) -> Outages:
-    """The trace's places as hosts of two servers: every other place is left out, and its twin dies with each."""
-    servers = job.pipelines * job.depth
-    twins = [(place, place + apart) for place in range(servers) if (place // apart) % 2 == 0]
-    host = {place: [server for server in pair if server < servers] for place, pair in enumerate(twins)}
-    entries = [
-        entry._replace(node=server) for entry in outages.entries if entry.node in host for server in host[entry.node]
-    ]
-    return msgspec.structs.replace(outages, entries=tuple(entries))
-
-
-def _with_capacity(job: Job, more: int) -> Job:
-    stages = tuple(
-        msgspec.structs.replace(stage, limit=max(stage.needs(1), stage.limit + more * stage.held))
-        for stage in job.stages
-    )
-    return msgspec.structs.replace(job, stages=stages)

@@ -1,7 +1,6 @@
 """Policies over the same samples of failures: what each keeps and loses, by chance and by constants."""
 
 from collections.abc import Callable, Iterator, Mapping
-from random import Random
 from statistics import fmean
 
 import msgspec
@@ -13,7 +12,6 @@ from recycle.processors import pool, processors
 from recycle.study.buckets import Bucket, Outcome
 from recycle.study.constants import Constants, constant_sets
 from recycle.study.failures import FailureHistory
-from recycle.study.policy import Cluster
 from recycle.study.rates import Ground, Rates
 from recycle.study.registry import make_policy
 from recycle.study.simulator import simulate
@@ -23,9 +21,6 @@ SLOT_SECONDS = 10.0
 """Of an iteration, for jobs whose time unit is none of a clock."""
 
 YEAR_HOURS = 8_766.0
-
-POINTS, DRAWS = 9, 3
-MOST_DEAD = 0.3
 
 
 class StudySetting(msgspec.Struct, frozen=True):
@@ -56,9 +51,8 @@ class PolicyComparison(msgspec.Struct, frozen=True):
 
     Attributes:
         policy: its name.
-        model_only: whether it models what is not built.
         source: what its throughput and its pauses are from.
-        outcome: of the first sample, with the typical constants: what is drawn over time.
+        paid: servers that are paid for, spares among them.
         goodput: useful training per server-hour paid for, over that of the fault-free job; the mean.
         low: the least over samples and constants.
         high: the greatest.
@@ -67,9 +61,8 @@ class PolicyComparison(msgspec.Struct, frozen=True):
     """
 
     policy: str
-    model_only: bool
     source: str
-    outcome: Outcome
+    paid: int
     goodput: float
     low: float
     high: float
@@ -83,7 +76,7 @@ class PolicyComparison(msgspec.Struct, frozen=True):
 
     def lost_with(self, goodput: float) -> float:
         """Server-hours a year that another goodput would lose."""
-        return (1 - goodput) * self.outcome.paid * YEAR_HOURS
+        return (1 - goodput) * self.paid * YEAR_HOURS
 
 
 def iteration_seconds(job: Job) -> float:
@@ -119,45 +112,21 @@ def compare(setting: StudySetting, advance: Callable[[str], None] = lambda _: No
         outcomes = [result[place][0] for result in results]
         values = [value for result in results for value in result[place][1]]
         policy = make_policy(name, setting.ground, rates)
-        paid = outcomes[0].paid * outcomes[0].seconds
+        paid = outcomes[0].paid
+        seconds = paid * outcomes[0].seconds
         comparisons.append(
             PolicyComparison(
                 policy=name,
-                model_only=policy.model_only,
                 source=policy.source,
-                outcome=outcomes[0],
+                paid=paid,
                 goodput=fmean(each.goodput for each in outcomes),
                 low=min(values),
                 high=max(values),
-                shares={bucket: fmean(each.buckets[bucket] for each in outcomes) / paid for bucket in Bucket},
+                shares={bucket: fmean(each.buckets[bucket] for each in outcomes) / seconds for bucket in Bucket},
                 failures=fmean(len(each.failures) for each in outcomes),
             )
         )
     return tuple(comparisons)
-
-
-def throughput_curves(setting: StudySetting) -> dict[str, list[tuple[int, float]]]:
-    """Throughput of each policy with so many dead servers, the mean over random sets of them."""
-    job = setting.ground.job
-    rates = Rates(job, setting.ground.layers)
-    size = job.pipelines * job.depth
-    numbers = sorted({round(MOST_DEAD * size * point / (POINTS - 1)) for point in range(POINTS)})
-    sets = {number: [Random(draw).sample(range(size), number) for draw in range(DRAWS)] for number in numbers}
-    curves = {}
-    for name in setting.policies:
-        curves[name] = [
-            (number, fmean(_rate(name, setting, rates, dead) for dead in sets[number])) for number in numbers
-        ]
-    return curves
-
-
-def _rate(name: str, setting: StudySetting, rates: Rates, dead: list[int]) -> float:
-    job = setting.ground.job
-    policy = make_policy(name, setting.ground, rates, setting.sets[-1])
-    cluster = Cluster(job.pipelines, job.depth, policy.spares)
-    reaction = policy.react(cluster, cluster.change((server, True) for server in dead))
-    assert reaction is not None, "nobody goes on as before at the start"
-    return reaction.phases[-1].rate
 
 
 def _in_parallel(setting: StudySetting, workers: int) -> Iterator[list[tuple[Outcome, list[float]]]]:
@@ -179,7 +148,5 @@ def _sample(setting: StudySetting, seed: int) -> list[tuple[Outcome, list[float]
             simulate(make_policy(name, setting.ground, rates, each), job.pipelines, job.depth, outages)
             for each in setting.sets
         ]
-        results.append(
-            (outcomes[-1] if seed == 0 else outcomes[-1].without_spans(), [each.goodput for each in outcomes])
-        )
+        results.append((outcomes[-1].without_spans(), [each.goodput for each in outcomes]))
     return results

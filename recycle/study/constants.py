@@ -46,11 +46,6 @@ class Measured(msgspec.Struct, frozen=True):
     varuna: tuple[float, ...]
     bamboo: tuple[float, ...]
 
-    @property
-    def iteration(self) -> float:
-        """Seconds of Oobleck's iteration on all servers."""
-        return self.batch / self.oobleck[0]
-
 
 class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file of these figures.
@@ -70,9 +65,6 @@ ARTIFACT = msgspec.json.decode(
     (resources.files("recycle.study") / "data" / "oobleck-artifact.json").read_bytes(), type=Artifact
 )
 MEASURED = ARTIFACT.models
-
-VARUNA_ITERATIONS = 10
-"""Iterations between Varuna's checkpoints."""
 
 BAMBOO_RENDEZVOUS = 30.0
 """Seconds that Bamboo needs to meet again after a failure that it cannot survive, on top of its pause."""
@@ -100,7 +92,6 @@ SOURCES: Mapping[str, str] = {
     "bamboo-pause": f"a reconfiguration, {_ARTIFACT}, five models",
     "bamboo-rendezvous": f"what a restart of Bamboo takes longer, {_ARTIFACT}",
     "bamboo-share": f"what redundant computing leaves of throughput: BERT-large, {_ARTIFACT}",
-    "varuna-interval": f"ten iterations of each of five models, {_ARTIFACT}",
     "gemini-restart": f"15 s to detect, 162 s to serialise, 243 s to warm up, {_GEMINI}",
     "detect": f"until a failure is known, where a warm spare server takes over, {_GEMINI}",
     "layer-size": "assumed: bytes of a layer with its moments that go to a server when layers move",
@@ -128,7 +119,6 @@ class Constants(msgspec.Struct, frozen=True, rename="kebab"):
         bamboo_pause: of a reconfiguration.
         bamboo_rendezvous: on top of it, where Bamboo restarts.
         bamboo_share: of the fault-free throughput.
-        varuna_interval: of training between Varuna's checkpoints.
         gemini_restart: from memory.
         detect: until a failure is known.
         layer_size: bytes.
@@ -140,7 +130,6 @@ class Constants(msgspec.Struct, frozen=True, rename="kebab"):
     checkpoint_cost: float
     oobleck_pause: float
     bamboo_pause: float
-    varuna_interval: float
     checkpoint_interval: float | None = None
     disk_interval: float = 3600.0
     bamboo_rendezvous: float = BAMBOO_RENDEZVOUS
@@ -182,7 +171,6 @@ def constant_sets(given: Mapping[str, float] = MappingProxyType({})) -> tuple[Co
                 checkpoint_cost=each.checkpoint,
                 oobleck_pause=each.oobleck_pause,
                 bamboo_pause=each.bamboo_pause,
-                varuna_interval=VARUNA_ITERATIONS * each.iteration,
             ),
             **known,
         )

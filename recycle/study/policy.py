@@ -157,7 +157,6 @@ class Policy(ABC):
     Attributes:
         name: as it is chosen by.
         source: where its constants come from, in words.
-        model_only: whether it models what this project has not built.
         spares: servers that are paid for beyond the job's.
         interval: seconds of fault-free training between safe points.
         cost: seconds for which training stands still at a safe point.
@@ -167,7 +166,6 @@ class Policy(ABC):
 
     name: str
     source: ClassVar[str]
-    model_only: ClassVar[bool] = False
     spares: int = 0
     interval: float
     cost: float = 0.0

@@ -26,9 +26,7 @@ from recycle.planner.model.stopping import MaxMoves
 MOST_TASKS = 5_000
 """Jobs with more tasks are judged by the proven bound, and by how far plans of their like are above it."""
 
-MOVES = 500
-"""Of the search for a plan."""
-
+SEARCH = Effort((MaxMoves(500),), "500 moves")
 ONCE = Effort((MaxMoves(1),), "1 move")
 SAMPLE_PIPELINES = 8
 ROUNDS = 60
@@ -36,16 +34,6 @@ FEWER = 8
 
 MOST_SERVERS = 256
 """Fleets of more servers are judged by one of their equal parts."""
-
-
-def require_few(servers: int) -> None:
-    """Refuse a job of so many servers that no study of it comes to its end.
-
-    Raises:
-        UserError: they are too many.
-    """
-    if servers > MOST_NODES:
-        raise UserError(f"{servers} servers: a study has {MOST_NODES} at most; give fewer")
 
 
 class Ground(msgspec.Struct, frozen=True):
@@ -66,7 +54,8 @@ class Ground(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not 0 < self.iteration < math.inf:
             raise UserError(f"iteration is {self.iteration:g}: give seconds above 0")
-        require_few(self.job.pipelines * self.job.depth)
+        if (servers := self.job.pipelines * self.job.depth) > MOST_NODES:
+            raise UserError(f"{servers} servers: a study has {MOST_NODES} at most; give fewer")
         if self.layers < self.job.depth:
             raise UserError(f"layers is {self.layers}: {self.job.depth} stages need at least {self.job.depth} layers")
 
@@ -84,24 +73,17 @@ class Rates:
         self.job = job
         self.layers = layers
         self._most = most
-        self._rerouted: dict[tuple[Counts, int], float] = {}
+        self._rerouted: dict[Counts, float] = {}
         self._templates: dict[int, float] = {}
         self._placed: dict[int, float] = {}
-        self._uniform: dict[int, float] = {}
         self._fewer: dict[int, float] = {}
         self._bounds: dict[tuple[int, ...], int] = {}
 
-    def rerouted(self, counts: Counts, moves: int = MOVES) -> float:
-        """By a plan around so many dead servers of each stage; every stage has a live one.
-
-        Args:
-            counts: dead servers of each stage.
-            moves: of the search; 0 for the list scheduler alone.
-        """
-        if (counts, moves) not in self._rerouted:
-            period = self._period(counts, moves)
-            self._rerouted[counts, moves] = min(self._most, self._baseline / period)
-        return self._rerouted[counts, moves]
+    def rerouted(self, counts: Counts) -> float:
+        """By a plan around so many dead servers of each stage; every stage has a live one."""
+        if counts not in self._rerouted:
+            self._rerouted[counts] = min(self._most, self._baseline / self._period(counts))
+        return self._rerouted[counts]
 
     def templates(self, live: int) -> float:
         """By the best pipelines of unequal depth on so many servers: fused 1F1B, fill and drain included.
@@ -132,16 +114,6 @@ class Rates:
             self._placed[live] = min(self._most, self._baseline / period)
         return self._placed[live]
 
-    def uniform(self, live: int) -> float:
-        """By the best pipelines of one depth on so many servers, the rest unused."""
-        if live not in self._uniform:
-            shapes = (
-                self._time([(live // pipelines, pipelines)], self.job.pipelines * self.job.micro_batches)
-                for pipelines in self._degrees(live)
-            )
-            self._uniform[live] = min(1.0, self._whole / min(shapes, default=math.inf))
-        return self._uniform[live]
-
     def whole(self, pipelines: int) -> float:
         """By so many pipelines of the job's depth, which share all micro-batches."""
         if pipelines == 0:
@@ -160,7 +132,7 @@ class Rates:
         """What the throughput with so many dead servers follows from, in words."""
         baseline, unit = self.job.time_text(self._baseline), self.job.time_text
         if not self.is_bounded:
-            return f"plan of {unit(round(self._period(counts, MOVES)))}, fault-free 1F1B {baseline}"
+            return f"plan of {unit(round(self._period(counts)))}, fault-free 1F1B {baseline}"
         return (
             f"proven bound of {unit(self._bound(counts))}, {self._gap:.1%} longer as plans of a smaller such job are, "
             f"fault-free 1F1B {baseline}"
@@ -196,12 +168,12 @@ class Rates:
                 gaps.append(plan.gap)
         return max(gaps)
 
-    def _period(self, counts: Counts, moves: int) -> float:
+    def _period(self, counts: Counts) -> float:
         job = self.job
         if self.is_bounded:
             return self._bound(counts) * (1 + self._gap)
         dead = canonical_dead(job, counts)
-        return make_plan(job, dead, STAGGERED, Effort((MaxMoves(moves),), f"{moves} moves")).period
+        return make_plan(job, dead, STAGGERED, SEARCH).period
 
     def _bound(self, counts: Counts) -> int:
         """Of plans around so many dead servers. It sees a stage's live servers by the load of the busiest one only."""

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from recycle.errors import UserError
 from recycle.study.constants import TYPICAL, Constants
-from recycle.study.policies.baselines import Bamboo, Dropping, FaultScaled, Oobleck
-from recycle.study.policies.rerouting import Published, Rerouting, WithMemory, WithPlacements
-from recycle.study.policies.restarts import Checkpoints, Gemini, Spares, Varuna
+from recycle.study.policies.baselines import Bamboo, Dropping, Oobleck
+from recycle.study.policies.rerouting import Rerouting, WithMemory, WithPlacements
+from recycle.study.policies.restarts import Checkpoints, Gemini, Spares
 from recycle.study.policy import Policy
 from recycle.study.rates import Ground, Rates
 
@@ -17,20 +17,15 @@ MAKERS: dict[str, Maker] = {
     Rerouting.name: Rerouting,
     WithPlacements.name: WithPlacements,
     WithMemory.name: WithMemory,
-    Published.name: Published,
     Oobleck.name: Oobleck,
     Bamboo.name: Bamboo,
-    Varuna.name: Varuna,
     Checkpoints.name: Checkpoints,
     Gemini.name: Gemini,
     Dropping.name: Dropping,
-    FaultScaled.name: FaultScaled,
 }
 NAMES = (*MAKERS, "spares:K", "spares:K:warm")
 ALL = (*MAKERS, "spares:4", "spares:4:warm")
 """What is compared if nothing is chosen."""
-
-OWN = (Rerouting.name, WithPlacements.name, WithMemory.name, FaultScaled.name)
 
 _SPARES = re.compile(r"spares:([0-9]{1,4})(:warm)?")
 
@@ -46,25 +41,6 @@ def make_policy(name: str, ground: Ground, rates: Rates, constants: Constants = 
     if name in MAKERS:
         return MAKERS[name](ground, rates, constants)
     raise UserError(f"policy {name!r}: there is none; choose from {', '.join(NAMES)}")
-
-
-def register_policy(name: str, maker: Maker) -> None:
-    """Add a way of surviving to those that studies compare, in this process and those that it forks.
-
-    Args:
-        name: as it is chosen by.
-        maker: makes a fresh policy, of what is trained, its throughput and the constants.
-
-    Raises:
-        UserError: there is one of that name, or the name cannot be written among others.
-    """
-    if not isinstance(name, str) or not callable(maker):
-        raise UserError(f"policy {name!r} by {maker!r}: give a name and what makes a policy, such as its class")
-    if name in MAKERS or _SPARES.fullmatch(name):
-        raise UserError(f"policy {name!r}: there is one already; choose another name")
-    if not name or "," in name or name != name.strip():
-        raise UserError(f"policy {name!r}: give a name without commas and spaces around it")
-    MAKERS[name] = maker
 
 
 def parse_policies(text: str) -> tuple[str, ...]:

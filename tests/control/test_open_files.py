@@ -8,12 +8,12 @@ from contextlib import suppress
 import pytest
 
 from harness.hosts import hosts, leave_few_ports, missing, no_port_free
+from harness.local import launch
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.open_files import allow_most, why_none_opens
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_store import EtcdStore
 from recycle.control.store.tcp_store import TorchStore
-from recycle.runtime.launch.process.local import launch
 
 
 def torch_store(port):

@@ -15,13 +15,14 @@ lengths = st.none() | seconds.filter(bool)
 @st.composite
 def patterns(draw):
     op = draw(st.sampled_from(Op))
-    fields = {"op": op, "stage": draw(st.integers(0, 99))}
+    text = f"{draw(st.integers(0, 99))}{op.value}"
     if not op.is_update:
         depth = draw(st.integers(0, 3 if op.is_transfer else 2))
+        parts = ("{}", ".{}", ">{}" if op.is_send else "<{}")
         values = (st.integers(0, 99), st.integers(0, 99), servers)
-        for name, value in zip(("home", "micro_batch", "peer")[:depth], values, strict=False):
-            fields[name] = draw(value)
-    return InstructionPattern(**fields)
+        for part, value in list(zip(parts, values, strict=True))[:depth]:
+            text += part.format(draw(value))
+    return InstructionPattern(text)
 
 
 @st.composite

@@ -9,14 +9,15 @@ from recycle.job import Server
 from recycle.plan.instruction import Instruction
 from tests.faults.strategies import patterns
 
-LIST = ["2RECV_F1.5<W0_1", "2F1.5", "2SEND_F1.5>W0_3", "2SEND_F1.50>W0_3", "3F1.5", "2W1.5", "2STEP"]
+LIST = ["2F10.5", "2RECV_F1.5<W0_1", "2F1.5", "2SEND_F1.5>W0_3", "2SEND_F1.50>W0_3", "3F1.5", "2W1.5", "2STEP"]
 
 
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
         ("2F1.5", ["2F1.5"]),
-        ("2F", ["2F1.5"]),
+        ("2F", ["2F10.5", "2F1.5"]),
+        ("2F1", ["2F1.5"]),
         ("2SEND_F1.5", ["2SEND_F1.5>W0_3"]),
         ("2SEND_F", ["2SEND_F1.5>W0_3", "2SEND_F1.50>W0_3"]),
         ("2SEND_F1.5>W0_3", ["2SEND_F1.5>W0_3"]),
@@ -36,7 +37,9 @@ def test_the_text_form_parses_back(pattern):
     assert InstructionPattern.parse(str(pattern)) == pattern
 
 
-@pytest.mark.parametrize("text", ["", "2", "F1.5", "F 1.3", "2X1.5", "2SEND", "2F1.", "2F1.5.6", "2f1.5", "\uff12F1.5"])
+@pytest.mark.parametrize(
+    "text", ["", "2", "F1.5", "F 1.3", "2X1.5", "2SEND", "2F1.", "2F1.5.6", "2f1.5", "2F01", "\uff12F1.5"]
+)
 def test_what_starts_no_instruction_is_refused(text):
     with pytest.raises(FaultError, match=r"write how its text starts, for example 2F1\.5"):
         InstructionPattern.parse(text)

@@ -2,7 +2,6 @@ import pytest
 
 from harness.examples import paper_job
 from recycle.faults.errors import FaultError
-from recycle.faults.file import load_faults
 from recycle.faults.outages import NodeOutage, load_outages
 
 DAY = 86_400.0
@@ -16,22 +15,16 @@ def load(tmp_path):
         path.write_text(text)
         return load_outages(str(path), **options)
 
-    call.folder = tmp_path
     return call
 
 
-def test_removals_and_additions_of_nodes(load):
-    outages = load("0,add,a\n0,add,b\n1000,remove,a\n3000,add,a\n5000,remove,b\n9000,add,stranger\n10000,remove,a\n")
-    assert (outages.nodes, outages.seconds) == (2, 10.0)
-    assert outages.entries == (NodeOutage(0, 1.0, 3.0), NodeOutage(1, 5.0, 9.0))
-
-
 def test_a_node_that_comes_later_was_missing_before(load):
-    outages = load("0,add,a\n2000,add,b\n4000,remove,b\n8000,add,b\n")
-    assert outages.entries == (NodeOutage(1, 0.0, 2.0), NodeOutage(1, 4.0, 8.0))
+    outages = load("hours,live\n0,1\n2,2\n4,1\n8,2\n")
+    assert sorted(each[1:] for each in outages.entries) == [(0.0, 7200.0), (14_400.0, 28_800.0)]
+    assert outages.nodes == 2
 
 
-@pytest.mark.parametrize("facts", ["# nodes 5\n# days 10", "# nodes: 5\n#days=10", "\ufeff# nodes = 5\n#\tdays :10"])
+@pytest.mark.parametrize("facts", ["# nodes 5\n# days 10", "# nodes: 5\n#days=10", "\ufeff# servers = 5\n#\tdays :10"])
 def test_a_fault_a_line_with_faults_that_overlap(load, facts):
     outages = load(f"{facts}\nnode,start_days,end_days\nx,1,3\nx,2,4\ny,5,\n")
     assert (outages.nodes, outages.seconds) == (5, 10 * DAY)
@@ -44,15 +37,8 @@ def test_events_in_json(load):
     assert load(text, "trace.json").entries == (NodeOutage(0, DAY, 2 * DAY),)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "2021-12-11, 11:00:00, 3\n2021-12-11, 11:00:10, 1\n2021-12-11, 11:00:20, 2\n2021-12-12, 11:00:00, 3\n",
-        "seconds,live\n0,3\n10,1\n20,2\n86400,3\n",
-    ],
-)
-def test_counts_of_live_nodes(load, text):
-    outages = load(text, "trace.txt")
+def test_counts_of_live_nodes(load):
+    outages = load("seconds,live\n0,3\n10,1\n20,2\n86400,3\n", "trace.txt")
     assert (outages.nodes, outages.seconds) == (3, DAY)
     assert sorted((entry.start, entry.end) for entry in outages.entries) == [(10.0, 20.0), (10.0, DAY)]
     assert len({entry.node for entry in outages.entries}) == 2
@@ -66,15 +52,8 @@ def test_servers_and_fault_files(load):
     assert faults.entries == trace.entries
 
 
-def test_the_same_file_drives_a_run(tmp_path):
-    path = tmp_path / "trace.csv"
-    path.write_text("node,start_days,end_days\nx,1,2\ny,1,3\n")
-    faults = load_faults(path, paper_job(), 10, speed=DAY).entries
-    assert [str(fault) for fault in faults] == ["kill of W0_0, W0_1 at 1s", "join of W0_0 at 2s", "join of W0_1 at 3s"]
-
-
 @pytest.mark.parametrize(("comment", "lost"), [("stages-per-node", (2, 3)), ("peers-per-node", (1, 3))])
-def test_a_node_takes_the_same_servers_down_in_a_study_as_in_a_run(load, comment, lost):
+def test_a_node_takes_all_its_servers_down(load, comment, lost):
     """Node b comes after node a, in whatever order they fail; a sample draws which node is which, as a whole."""
     text = f"# {comment} 2\n# days 9\nnode,start_days,end_days\nb,1,3\na,4,5\n"
     outages = load(text, job=SMALL)
@@ -83,9 +62,11 @@ def test_a_node_takes_the_same_servers_down_in_a_study_as_in_a_run(load, comment
     assert {tuple(each.node for each in sample.entries if each.start == DAY) for sample in samples} == set(outages.held)
     assert all(sorted(each.node for each in sample.entries) == [0, 1, 2, 3] for sample in samples)
     assert [each for each in outages.entries if each.start == DAY] == [NodeOutage(each, DAY, 3 * DAY) for each in lost]
-    (path,) = load.folder.iterdir()
-    kill, *_ = load_faults(path, SMALL, 10, speed=DAY).entries
-    assert tuple(SMALL.servers().index(server) for server in kill.servers) == lost
+
+
+def test_nodes_are_ordered_by_the_numbers_in_their_names(load):
+    outages = load("node,start_days,end_days\nn10,1,2\nn9,3,4\n")
+    assert [(each.node, each.start) for each in outages.entries] == [(1, DAY), (0, 3 * DAY)]
 
 
 def test_a_node_that_the_job_has_no_servers_for_is_refused(load):
@@ -106,11 +87,7 @@ def test_how_many_servers_a_trace_is_of_follows_from_those_of_a_node(load):
     ("text", "message"),
     [
         ("", "empty: give a trace"),
-        ("0,add,a\n10,add,b\n", "its 2 lines add servers or nodes, and none removes one: give a trace"),
-        ("time,what,node\n1,remove,a\n", "line 1: unknown column 'what'; write time,change,server"),
-        ("time,change,colour\n1,remove,a\n", "line 1: unknown column 'colour'"),
-        ("0,add,a\n2,remove,a\n1,add,a\n", "line 3: .*sort by time"),
-        ("0,add\n", "line 1: expected .*known forms are"),
+        ("hours,live\n0,4\n1,4\n", "nothing is lost in it: give a trace with at least one failure"),
         ("node,begin,end\nx,1,2\n", "line 1: columns node,begin,end: write node,start_days,end_days"),
         ("node,start_weeks,end_weeks\nx,1,2\n", "line 1: unknown column 'weeks'; name its unit"),
         ("node,start_days,end_days\nx,2,3\ny,1,3\n", "line 3: its time 1 is before 2; sort"),
@@ -118,10 +95,9 @@ def test_how_many_servers_a_trace_is_of_follows_from_those_of_a_node(load):
         ("node,start_days,end_days\nx,2\n", "line 2: 2 values for 3 columns"),
         ("# nodes 1\nnode,start_days,end_days\nx,1,2\ny,1,2\n", "it names 2 nodes, and says .* 1; correct it"),
         ("# days 1\nnode,start_days,end_days\nx,1,2\n", "its last event is at 172800 s; correct # days"),
-        ("0,add,a,b\n0,remove,a\n", "all that happens in it is at its begin; say how long it lasts in a line # days N"),
+        ("node,start_days,end_days\nx,0,\n", "all that happens in it is at its begin; say how long it lasts in a line"),
         ("hours,live\n0,4\n1,-3\n", "line 3: 1, -3: write a time and the count"),
         ("centuries,live\n0,4\n1,3\n", "line 1: unknown column 'centuries'"),
-        ("2021-12-11, noon, 55\n", "line 1: 2021-12-11, noon, 55: write date, time, live count"),
         ("1,remove,W0_7\n", "line 1: server W0_7: this job has"),
         ('[{"node_id": "x", "event_time": 1, "event_type": "fault_end"}]', "entry 1: a repair of x, which has no"),
         ('[{"node_id": "x", "event_time": 1}]', "a JSON trace is a list of"),
@@ -138,7 +114,7 @@ def test_bad_traces(load, text, message):
 )
 def test_a_number_of_servers_that_is_given_is_not_said_of_the_trace(load, servers, message):
     with pytest.raises(FaultError, match=message):
-        load("1000,remove,a\n2000,remove,b\n3000,add,a\n", job=SMALL, servers=servers)
+        load("node,start_days,end_days\na,1,3\nb,2,\n", job=SMALL, servers=servers)
 
 
 def test_an_unknown_file(tmp_path):
@@ -169,5 +145,6 @@ def test_a_trace_of_servers_is_not_dealt_anew(load):
 
 
 def test_a_trace_of_servers_needs_their_job(load):
-    with pytest.raises(FaultError, match="it is of servers: give the job"):
-        load("1,remove,W1_1\n")
+    for text in ("1,remove,W1_1\n", "node,start_days,end_days\nW1_1,1,2\n"):
+        with pytest.raises(FaultError, match="it is of servers: give the job"):
+            load(text)

@@ -1,11 +1,9 @@
 import csv
 import io
 
-from harness.examples import QUICK, overlapped, paper_plan, placed_job
+from harness.examples import paper_plan
 from recycle.plan.clock import run_clock
 from recycle.plan.export import COLUMNS, export_csv
-from recycle.plan.mode import Mode
-from recycle.planner.make import make_plan
 
 
 def test_csv_has_a_row_per_compute_instruction_with_its_times():
@@ -23,17 +21,3 @@ def test_csv_has_a_row_per_compute_instruction_with_its_times():
     assert len(work) == 72
     assert {key[0] for key in work if key[1:3] == ("2", "1")} == {"W0_2", "W2_2"}
     assert min(int(row[5]) for row in rows) == 0
-
-
-def test_csv_has_a_row_per_reduction_beside_others_and_server():
-    plan = make_plan(overlapped(placed_job("interleaved:2"), reduction=2), (), Mode(), QUICK)
-    _, *rows = csv.reader(io.StringIO(export_csv(plan)))
-    reduced = [row for row in rows if row[2] == "REDUCE"]
-    held = {(str(server), str(chunk)) for server in plan.programs for chunk in plan.job.chunks[server.stage]}
-    assert {(row[0], row[1]) for row in reduced} == held
-    assert len(reduced) == len(held) == 8
-    for server, chunk, _, home, micro_batch, start, end in reduced:
-        assert (home, micro_batch) == ("", "")
-        assert int(end) - int(start) == 2
-        own = [row for row in rows if row[:2] == [server, chunk] and row[2] != "REDUCE"]
-        assert int(start) >= max(int(row[6]) for row in own)

@@ -1,5 +1,7 @@
 """The clock against an independent simulation: the same order, iteration after iteration, each server on its own."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 
@@ -10,7 +12,9 @@ from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Instruction, Op
 from recycle.plan.mode import Mode
 from recycle.plan.timing import Deadlock
-from tests.strategies import scheduled
+from recycle.planner.greedy.chunk_scheduler import POLICIES, schedule_chunks
+from recycle.planner.model.lowering import instructions
+from tests.strategies import placed_problems, scheduled
 
 
 def simulate(problem, programs, iterations, staggered):
@@ -103,6 +107,31 @@ def test_the_times_keep_every_rule_of_the_period(case):
             ready, end = done[need.phase, need.stage, home, micro_batch]
             fused = need.stage == stage and ready == start
             assert fused or end + job.lag(stage, need.stage) <= start
+
+
+@given(placed_problems())
+@settings(max_examples=60)
+def test_chunks_of_a_server_are_updated_one_by_one_behind_its_work_and_all_their_gradients(problem):
+    clock = run_clock(problem.job, problem.mode, instructions(problem, schedule_chunks(problem, POLICIES[0])))
+    last = dict.fromkeys(range(len(problem.job.stages)), 0)
+    for server, program in clock.compute.items():
+        for each, end in zip(program, clock.end[server], strict=True):
+            last[each.stage] = max(last[each.stage], end)
+    for server, updates in clock.updates.items():
+        for update in updates:
+            assert update.end - update.start == problem.job.stages[update.chunk].update
+            assert update.start >= last[update.chunk]
+            assert not clock.end[server] or update.start >= clock.end[server][-1]
+        assert all(first.end <= second.start for first, second in pairwise(updates))
+        if problem.staggered and clock.start[server]:
+            assert updates[-1].end - clock.start[server][0] <= clock.period
+
+
+def test_a_server_that_computes_nothing_updates_all_its_chunks():
+    job = Job(2, 1, (Stage(1, 1, 1, 1, 3, 1, 0, 4),) * 4, (1,) * 3, placement=((0, 3), (1, 2)))
+    programs = programs_of({"W0_0": "0F0.0 3F0.0", "W0_1": "1F0.0 2F0.0", "W1_0": ""})
+    clock = run_clock(job, Mode(), programs)
+    assert {update.chunk for update in clock.updates[Server(1, 0)]} == {0, 3}
 
 
 def test_a_period_worked_out_by_hand():

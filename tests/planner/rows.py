@@ -15,8 +15,6 @@ def judge_rows(plan):
     job, rows = plan.job, []
     where, begin, end, order = {}, {}, {}, {}
     for row in csv.DictReader(io.StringIO(export_csv(plan))):
-        if row["op"] == "REDUCE":
-            continue
         server, chunk = Server.parse(row["server"]), int(row["chunk"])
         unit, span = (int(row["home"]), int(row["micro_batch"])), (int(row["start"]), int(row["end"]))
         assert chunk in placed(job, server).chunks
@@ -70,14 +68,6 @@ def judge(plan):
     cost = {chunk: job.stages[chunk].update for chunk in place}
     if plan.mode.optimizer == "global":
         return max(row[4] for row in rows) + max(sum(cost[chunk] for chunk in chunks) for chunks in job.chunks)
-    if job.overlap_reduction is True and not job.standard:
-        # Each server takes part in one reduction at a time, and is free to compute meanwhile.
-        links = defaultdict(int)
-        for _, chunk in sorted((time, chunk) for chunk, time in ready.items()):
-            peers = [each for each in holders(job)[chunk].values() if each not in plan.dead]
-            ready[chunk] = max([ready[chunk], *(links[peer] for peer in peers)]) + job.stages[chunk].reduction
-            links.update(dict.fromkeys(peers, ready[chunk]))
-            cost[chunk] = job.stages[chunk].optimizer
     value = 0
     for server in plan.programs:
         mine = [row for row in rows if row[0] == server]

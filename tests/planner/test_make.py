@@ -1,6 +1,6 @@
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.examples import QUICK, paper_job
@@ -75,7 +75,14 @@ def test_a_proof_for_a_large_job_with_failures_is_refused():
         make_plan(job, (Server(0, 0),), Mode(), Effort((MaxMoves(1),), "1 move", proof=1.0))
 
 
+OTHER_NEIGHBOURS = Job(
+    1, 2, tuple(Stage(0, 0, 0, 0, 0, held, 0, limit) for held, limit in ((1, 4), (2, 4), (1, 4), (1, 1))), (0, 0, 1)
+)
+"""A server of chunks 0 and 2 has room for two micro-batches of them, and for one of 1 and 2, which it has in 1F1B."""
+
+
 @given(st.one_of(jobs(), placed_jobs()))
+@example(msgspec.structs.replace(OTHER_NEIGHBOURS, placement=((1,), (0, 2), (3,))))
 def test_memory_that_slows_1f1b_down_is_named_with_it(job):
     if unlimited_baseline(job) < baseline_period(job):
         assert job.baseline_name == "fault-free 1F1B within this memory"

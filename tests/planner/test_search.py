@@ -130,8 +130,6 @@ def test_pipelines_written_out_are_planned_as_those_by_number(data, mode):
     job = data.draw(placed_jobs(pipelines=3, servers=2, chunks=4, micro_batches=3))
     # By number, servers may stand in another order than their chunks; written out, they have that of their chunks.
     assume(list(job.chunks) == sorted(job.chunks))
-    if job.standard:
-        job = msgspec.structs.replace(job, overlap_reduction=msgspec.UNSET)
     dead = data.draw(failed_sets(job))
     number, written = (make_problem(each, dead, mode) for each in (job, with_own_layout(job)))
     proved = [sorted((bound.value, bound.rule) for bound in breakdown(each)) for each in (number, written)]

@@ -7,11 +7,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from harness.examples import QUICK
+from harness.job_files import encode_job
 from harness.least_value import least_value
 from recycle.errors import JobError, NoPlanError
 from recycle.holding import with_own_layout
 from recycle.job import Job, Server, Stage
-from recycle.jobfile import encode_job, load_job
+from recycle.jobfile import load_job
 from recycle.placement import PlacedPipeline, PlacedServer
 from recycle.plan.checker import check_plan
 from recycle.plan.document import decode_plan, encode_plan

@@ -11,7 +11,7 @@ from recycle.plan.instruction import Instruction, Op
 from recycle.record.processes import clock_name, numbering
 from recycle.record.reading import load_lines, load_recording
 from recycle.record.recording import InstantLine, IterationLine, ProcessLine, RunLine, ViewLine
-from recycle.record.reporting import ConsoleReporter, EventFile, FileReporter, SilentReporter
+from recycle.record.reporting import ConsoleReporter, EventFile, FileReporter
 from recycle.record.timeline import Span
 
 FIRST, SECOND = Server(0, 0), Server(1, 0)
@@ -142,8 +142,3 @@ def test_what_happens_again_is_said_again_once(capsys):
         for reporter, line in ((first, lost[0]), (second, lost[1]), (late, lost[1]))[: 3 if times else 2]:
             reporter.tell(line)
     assert capsys.readouterr().err == 3 * "recycle: the store is lost\n"
-
-
-def test_a_process_that_does_not_speak_for_its_server_says_nothing(capsys):
-    SilentReporter().tell(ITERATION, [SPAN])
-    assert capsys.readouterr() == ("", "")

@@ -4,7 +4,7 @@ import torch
 
 from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import MicroBatch
-from recycle.runtime.execute.torch_stage import boundaries, cut
+from scripts.plain_torch import boundaries, cut
 
 WIDTH = 8
 ROWS = 4

@@ -3,11 +3,11 @@ import os
 import pytest
 import torch
 
+from harness.local import launch
 from harness.plain_lines import require_plain
 from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost, InstructionFailed
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.transfer_key import STATE
 from recycle.runtime.plain_words import lost, plain

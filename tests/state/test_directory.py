@@ -67,19 +67,6 @@ def test_what_parity_survives_is_that_of_enumeration(data):
         assert directory.survival(lost) == pytest.approx(sum(map(survives, sets)) / len(sets), abs=1e-12)
 
 
-def test_nothing_is_kept_twice_in_a_rack_and_the_loss_of_one_is_survived():
-    racks = ["a", "a", "b", "b"]
-    homes = tuple(KeeperHome(f"host{number}", f"10.0.0.{number}", 1, rack) for number, rack in enumerate(racks))
-    on = {"W0_0": 0, "W1_0": 1, "W0_1": 2, "W1_1": 3}
-    directory = KeeperDirectory(homes, Redundancy(1, 2), on)
-    assert all({homes[host].rack for host in holders} == {"a", "b"} for holders in directory.place())
-    assert directory.survived_racks() == (2, 2)
-    apart = KeeperDirectory(tuple(KeeperHome(each.host, each.address, 1) for each in homes), Redundancy(1, 2), on)
-    assert apart.survived_racks() == (0, 0)
-    with pytest.raises(StateError, match="3 of 4 hosts fail together as a"):
-        KeeperDirectory((*homes[:2], KeeperHome("host2", "10.0.0.2", 1, "a"), homes[3]), Redundancy(1, 2), on).place()
-
-
 def test_as_many_hosts_as_pieces_are_needed():
     with pytest.raises(StateError, match=r"parity=3\+1: it takes 4 hosts, and this run has 3"):
         KeeperDirectory(HOMES, Redundancy(3, 4), ON).place()

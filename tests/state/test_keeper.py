@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from harness.bad_memory import flip
+from harness.local import launch
 from harness.started import wait_until
 from recycle.control.board.joinfile import new_token
 from recycle.control.membership.doors import HostDoor
-from recycle.runtime.launch.process.local import launch
 from recycle.state.channel import HERE, PURPOSE
 from recycle.state.checksum import cut
 from recycle.state.client import KeeperClient, send

@@ -101,7 +101,7 @@ class Trained:
         self.every, self.written = every, 0
         self.servers = list(product(range(stages), range(pipelines), range(ranks)))
         self.stages, self.ranks = stages, ranks
-        placed = place_copies([str(host) for host in range(hosts)], copies)
+        placed = place_copies(hosts, copies)
         homes = {each[:2]: random.randrange(hosts) for each in self.servers}
         self.on = {each: homes[each[:2]] for each in self.servers}
         self.feeds = {server: placed[host] for server, host in self.on.items()}

@@ -1,9 +1,8 @@
-import msgspec
 import pytest
 
 from harness.examples import paper_job
 from recycle.faults.outages import NodeOutage, Outages
-from recycle.study.choices import BATCH, MEMORY, RANK_ORDER, SHAPE, SPARE, weigh_choices
+from recycle.study.choices import SHAPE, SPARE, weigh_choices
 from recycle.study.compare import StudySetting
 from recycle.study.failures import FailureHistory
 from recycle.study.rates import Ground
@@ -26,32 +25,13 @@ def of(choices, topic):
 
 
 def test_every_choice_has_its_alternatives(choices):
-    for topic in (MEMORY, BATCH, SPARE, RANK_ORDER):
+    for topic in (SHAPE, SPARE):
         alternatives = of(choices, topic).values()
         assert len(alternatives) >= 2
         (present,) = (each for each in alternatives if each.is_present)
         assert present.saved == 0
         for each in alternatives:
             assert each.saved == pytest.approx(present.lost - each.lost)
-
-
-def test_no_order_of_ranks_is_weighed_where_the_trace_says_which_servers_fail_together():
-    trace = msgspec.structs.replace(TRACE, is_of_servers=True)
-    ground = Ground(paper_job(limit=6, released=0), 10.0, 16, 1e-6)
-    found = weigh_choices(StudySetting(ground, FailureHistory.recorded(trace), (), 1))
-    assert not of(found, RANK_ORDER)
-    assert of(found, SPARE)
-
-
-def test_more_memory_saves_and_less_costs(choices):
-    limits = of(choices, MEMORY)
-    assert limits["10"].lost <= limits["6"].lost <= limits["4"].lost
-
-
-def test_other_numbers_of_micro_batches_are_measured_by_the_jobs_own_throughput(choices):
-    numbers = of(choices, BATCH)
-    # Half as many have a larger share of bubbles, which fill with the work of the dead but not for nothing.
-    assert numbers["3"].lost > numbers["6"].lost
 
 
 def test_a_spare_that_is_not_needed_costs_what_it_costs(choices):

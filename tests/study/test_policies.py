@@ -38,7 +38,7 @@ def outcome_of(name, *entries, seconds=100_000.0):
     return simulate(policy(name), JOB.pipelines, JOB.depth, outages)
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name not in ("bamboo", "varuna") and ":" not in name])
+@pytest.mark.parametrize("name", [name for name in ALL if name != "bamboo" and ":" not in name])
 def test_without_failures_a_policy_costs_its_snapshots_only(name):
     outcome = outcome_of(name)
     lost = 1 - outcome.goodput
@@ -68,7 +68,7 @@ def test_a_stage_without_a_server_is_read_from_disk_or_from_memory():
         assert 0 < reaction.phases[-1].rate <= 1
 
 
-@pytest.mark.parametrize("name", ["recycle", "recycle+memory", "recycle-paper", "oobleck", "dropping"])
+@pytest.mark.parametrize("name", ["recycle", "recycle+memory", "oobleck", "dropping"])
 @pytest.mark.parametrize("spares", [0, 2])
 def test_with_one_pipeline_every_death_is_a_restart(name, spares):
     job = paper_job(pipelines=1, limit=6, released=0)
@@ -207,11 +207,11 @@ def test_constants_that_favour_a_rival_favour_it():
 
 
 def test_templates_and_whole_pipelines():
-    assert RATES.templates(12) == RATES.whole(3) == RATES.uniform(12) == 1
+    assert RATES.templates(12) == RATES.whole(3) == 1
     assert RATES.whole(0) == 0
     rates = [RATES.templates(live) for live in range(1, 13)]
     assert rates == sorted(rates)
-    assert RATES.templates(11) >= RATES.uniform(11) >= RATES.whole(2)
+    assert RATES.templates(11) >= RATES.whole(2)
 
 
 @pytest.mark.parametrize("counts", [(1, 0, 0, 0), (40, 0, 10, 5), (3, 3, 3, 3)])
@@ -298,12 +298,9 @@ def test_checkpoints_are_made_when_they_are_asked_for():
     assert checkpoints.react(cluster_of(0), died=True).phases[0].seconds == 300.0
 
 
-@pytest.mark.parametrize(
-    "name", ["recycle", "recycle-paper", "recycle+memory", "oobleck", "bamboo", "dropping", "gemini"]
-)
+@pytest.mark.parametrize("name", ["recycle", "recycle+memory", "oobleck", "bamboo", "dropping", "gemini"])
 def test_a_job_that_writes_checkpoints_pays_for_them_however_it_survives(name):
     given = constant_sets({"checkpoint-interval": 1800.0, "checkpoint-cost": 20.0})[-1]
     assert policy(name, constants=given).standing == pytest.approx(20 / 1800)
     assert policy(name, constants=given).checkpoint_interval == 1800.0
     assert policy(name).standing == 0.0
-    assert policy("fault-scaled", constants=given).standing == 0.0

@@ -9,19 +9,12 @@ import pytest
 
 from harness.forked import TRAINER
 from harness.started import TRAIN, Started, by_hand
-from recycle.runtime.launch.supervise import watches
 
 # What torch says of lost connections is what these tests are about: it would only fill the logs.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 # Torch looks up the name of every store's address. No lookup of a namespace's address is ever answered by a name, and
 # one that is not answered at all must not take longer than what is tested.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
-
-
-@pytest.fixture(autouse=True)
-def _no_word_of_quiet(monkeypatch):
-    """That nothing happens for a while is said where a machine is busy, and tests compare all that is said."""
-    monkeypatch.setattr(watches, "FIRST", 300.0)
 
 
 @pytest.fixture

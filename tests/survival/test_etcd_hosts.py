@@ -45,10 +45,6 @@ def test_a_run_goes_on_when_its_first_host_dies_with_a_member_of_etcd(served, un
         assert rank.ended() == 0, rank.output
     said = ranks[1].output + ranks[2].output
     assert said.count("the first process is gone; the run goes on") == 1, said
-    # One of those who are left shows the rest, and the summary.
-    assert said.count(f"iteration {ITERATIONS}/{ITERATIONS}") == 1, said
-    assert said.count(f"{ITERATIONS} iterations in") == 1, said
-    assert "iteration 1/" not in said, said
     assert losses(run) == undisturbed
 
 

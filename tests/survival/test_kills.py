@@ -11,7 +11,7 @@ from tests.survival.emulated import GLOBAL, STAGGERED, Doom, Scenario, lives, ne
 
 def kill(server, step, op=None):
     server = Server.parse(server)
-    return Fault(Kind.KILL, (server,), step=step, instruction=op and InstructionPattern(op, server.stage))
+    return Fault(Kind.KILL, (server,), step=step, instruction=op and InstructionPattern(f"{server.stage}{op.value}"))
 
 
 # In the end, one server of each stage is left in the first.

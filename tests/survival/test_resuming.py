@@ -77,11 +77,11 @@ def test_a_start_that_is_refused_leaves_copies_to_one_that_is_not(tmp_path, star
     iterations = left_in_memory(start, folder) + 5
     half = words(folder, iterations, "--resume", *KEEP)
     with (folder.parent / "model.toml").open("a") as model:
-        model.write("fp16 = true\n")
+        model.write("bf16 = true\n")
     refused = start(half)
     assert refused.ended() == 2
     assert refused.output.splitlines()[-1].endswith(
-        "has in memory: its fp16 is False, and this run's is True: go on with the same, or start a new run in another "
+        "has in memory: its bf16 is False, and this run's is True: go on with the same, or start a new run in another "
         "folder"
     )
     assert is_kept(last_token(folder))

@@ -143,4 +143,6 @@ class Trained:
 
 def fault(kind, server="W1_0", step=3, op=None, **fields):
     server = Server.parse(server)
-    return Fault(kind, (server,), step=step, instruction=op and InstructionPattern(op, server.stage), **fields)
+    return Fault(
+        kind, (server,), step=step, instruction=op and InstructionPattern(f"{server.stage}{op.value}"), **fields
+    )

@@ -4,7 +4,6 @@ import logging
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,9 +12,6 @@ from recycle.files import read_bytes
 from recycle.keys import convert
 from recycle.kinds import MODEL, read_toml
 from recycle.runtime.model_keys import ModelKeys
-
-if TYPE_CHECKING:
-    from recycle.megatron.gpt.model import ModelOptions
 
 
 def quiet() -> None:
@@ -43,10 +39,3 @@ def read_model(path: Path | None) -> ModelKeys:
         raise UserError(f"{path}: {error}; docs/reference/train.md lists every key") from error
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-
-
-def load_model(keys: ModelKeys) -> "ModelOptions":
-    """The model of these keys, for what imports torch."""
-    from recycle.megatron.gpt.model import ModelOptions
-
-    return ModelOptions(**msgspec.structs.asdict(keys))

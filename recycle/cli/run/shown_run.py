@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -55,17 +54,18 @@ def train_and_show(run: "Run", faults: Faults, meeting: "Rendezvous | None") -> 
         console.print(f"torch      {untried}")
     with shown(run, console) as watch:
         train(run, watch, planning.make, faults, meeting, planning.mover)
-    tell_where(console, output)
+    console.print(f"written to {output}: plan.json, events, checkpoints, tensorboard, loss.svg")
+    page = output / "run.html"
+    console.print(f"look at    recycle show {output} --html {page}: what each server did, and each recovery")
 
 
 @contextmanager
-def shown(run: "Run", console: "Console", began: float | None = None) -> Iterator[Callable[[Line], None]]:
+def shown(run: "Run", console: "Console") -> Iterator[Callable[[Line], None]]:
     """Show how a run goes, and at its end what happened; in the terminal, for TensorBoard, and as a picture.
 
     Args:
         run: which.
         console: where to.
-        began: when it began, on the monotonic clock in seconds; now if that is not known.
 
     Yields:
         What takes all that is recorded.
@@ -77,7 +77,7 @@ def shown(run: "Run", console: "Console", began: float | None = None) -> Iterato
     plan, job, output = run.plan, run.plan.job, run.folder
     tokens = run.model.sequence * run.model.micro_batch_size * sum(job.loads)
     curves: dict[str, dict[float, float]] = {"training": {}, "held-out": {}}
-    with TrainingProgress(console, plan, tokens, run.iterations, began) as progress:
+    with TrainingProgress(console, plan, tokens, run.iterations) as progress:
         progress.say(f"starting {len(plan.programs)} servers, each with its part of the model and the text")
 
         def note(total: StepTotal) -> None:
@@ -108,13 +108,6 @@ def shown(run: "Run", console: "Console", began: float | None = None) -> Iterato
             progress.summarise()
 
 
-def tell_where(console: "Console", output: Path) -> None:
-    """Say where everything is to be found."""
-    console.print(f"written to {output}: plan.json, events, checkpoints, tensorboard, loss.svg")
-    page = output / "run.html"
-    console.print(f"look at    recycle show {output} --html {page}: what each server did, and each recovery")
-
-
 class TrainingProgress:
     """Iteration, loss, time, servers and throughput in a line that changes; evaluations and events stay above it.
 
@@ -123,15 +116,12 @@ class TrainingProgress:
         plan: what is run at first.
         tokens: in an iteration.
         iterations: where training ends.
-        began: when the run began, on the monotonic clock in seconds; now if that is not known.
 
     Attributes:
         history: what has happened in the run so far.
     """
 
-    def __init__(
-        self, console: "Console", plan: Plan, tokens: int, iterations: int, began: float | None = None
-    ) -> None:
+    def __init__(self, console: "Console", plan: Plan, tokens: int, iterations: int) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         from rich.table import Column
 
@@ -154,7 +144,7 @@ class TrainingProgress:
         )
         self._task = self._progress.add_task("", total=iterations)
         self._seconds: list[float] = []
-        self._began = time.monotonic() if began is None else began
+        self._began = time.monotonic()
 
     def __enter__(self) -> "TrainingProgress":
         self._progress.start()

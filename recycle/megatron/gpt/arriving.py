@@ -1,11 +1,12 @@
 """Serving in a run that another process has begun: started with it, or to join it."""
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from recycle.control.board.joinfile import JOIN_FILE, JoinFile
+from recycle.control.board.joinfile import JOIN_FILE, JoinFile, digest_of
 from recycle.control.board.run_folder import shared
 from recycle.control.membership.addresses import look_up
 from recycle.control.membership.errors import ControlError, StoreLost
@@ -24,7 +25,6 @@ from recycle.runtime.launch.meet.claiming import end_for_first
 from recycle.runtime.launch.meet.keepers import KeeperSlot, dismiss_after, serve_from, settle
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
 from recycle.runtime.launch.meet.restart_loop import RestartLoop, serve_again
-from recycle.runtime.launch.meet.same_run import require_same, shared_token
 from recycle.runtime.launch.meet.start import address_towards
 from recycle.runtime.launch.process.all_ranks import serve_all_ranks
 from recycle.runtime.launch.process.outcome import before_run, end_with_run
@@ -41,7 +41,6 @@ def attend_run(
     meeting: Rendezvous,
     say: Callable[[str], None],
     slot: KeeperSlot | None = None,
-    take_over: Callable[[], None] = lambda: None,
 ) -> int:
     """Serve in a run that another process begins, which was started with this one; to its end.
 
@@ -51,7 +50,6 @@ def attend_run(
         meeting: with the other processes.
         say: tells the user something.
         slot: where this process can have its host's keeper; None where nothing is kept.
-        take_over: called in one of the servers' processes when the first process shows nothing any more.
 
     Returns:
         The exit status: 0 if the run was kept, with this server or without it.
@@ -64,13 +62,13 @@ def attend_run(
         meeting.keeper = slot.offer
     with before_run():
         admission = meeting.attend()
-        endpoint = meeting.endpoint(shared_token(folder, admission.digest, meeting.start.host))
+        endpoint = meeting.endpoint(_shared_token(folder, admission.digest, meeting.start.host))
         run = msgspec.structs.replace(Run.read(folder), host=meeting.address)
         text = load_text(run.text, run.model)
-        require_same(run.fingerprint(text.fingerprint), endpoint)
+        _require_same(run.fingerprint(text.fingerprint), endpoint)
     place, number = divmod(meeting.start.rank, run.ranks)
     server = View.of(run.plan).servers[place]
-    access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks), take_over)
+    access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks))
     planning = with_catalogue(make_planning(run), run)
     if meeting.is_late:
         raise RunError(f"the run goes on already: recycle join {folder} --server {server} brings {server} back to it")
@@ -152,3 +150,41 @@ def join_run(run: Run, server: Server | None, planning: Planning, address: str |
     if run.redundancy is not None:
         dismiss_after(endpoint)
     return status
+
+
+def _shared_token(folder: Path, digest: str, first: str) -> str:
+    """The token of the run that the first process has begun, from the folder that all share.
+
+    Args:
+        folder: of the run.
+        digest: of the token.
+        first: the first process's host.
+
+    Raises:
+        RunError: it is another folder.
+    """
+    path = folder / JOIN_FILE
+    token = JoinFile.read(path).token if path.exists() else ""
+    if digest_of(token) != digest:
+        raise RunError(
+            f"{folder}: it is not the folder that the first process, on {first}, writes to; give --output a folder "
+            "that all hosts share"
+        )
+    return token
+
+
+def _require_same(fingerprint: dict[str, str], endpoint: Endpoint) -> None:
+    """Compare what this process would train with what the run does.
+
+    Args:
+        fingerprint: what must be the same, by name.
+        endpoint: of the run's store.
+
+    Raises:
+        RunError: they differ.
+    """
+    description = endpoint.board().description()
+    assert description is not None, "who admits has described the run"
+    difference = differs(fingerprint, description.fingerprint)
+    if difference:
+        raise RunError(f"{socket.gethostname()}: {difference}: all hosts must train the same model on the same text")

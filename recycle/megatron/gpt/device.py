@@ -1,16 +1,12 @@
 """Where a process of a run computes."""
 
-from importlib.util import find_spec
-
 import torch
-from megatron.core.utils import get_te_version, is_te_min_version
 
 from recycle.control.membership.view import ServerRank
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.shared.cpu import run_on_cpu
-from recycle.megatron.shared.delayed_weights import DELAYS
 from recycle.runtime.device import DeviceKind, require_device, take_device
 from recycle.runtime.errors import RunError
 from recycle.state.memory import total_memory
@@ -21,7 +17,7 @@ LAYER = 1 << 14
 
 
 def require_means(options: ModelOptions, kind: DeviceKind, depth: int) -> None:
-    """Refuse a device, layers or a size that this machine has not got; for a process that will fork those that compute.
+    """Refuse a device or a size that this machine has not got; for a process that will fork those that compute.
 
     Args:
         options: the model.
@@ -29,21 +25,10 @@ def require_means(options: ModelOptions, kind: DeviceKind, depth: int) -> None:
         depth: into how many stages or chunks it is cut.
 
     Raises:
-        RunError: they are missing, or do not go together.
+        RunError: it is missing.
     """
     require_device(kind)
     _require_memory(options, depth)
-    if not options.transformer_engine:
-        return
-    if kind == "cpu":
-        raise RunError("transformer_engine is on: its layers compute on GPUs; give --device cuda, or turn it off")
-    if find_spec("transformer_engine") is None:
-        raise RunError("transformer_engine is on, and is not installed: install it, or turn it off")
-    if not is_te_min_version(DELAYS):
-        raise RunError(
-            f"transformer_engine is on, and {get_te_version()} is installed: its layers leave weight gradients from "
-            f"{DELAYS} on; install that, or turn it off"
-        )
 
 
 def _require_memory(options: ModelOptions, depth: int) -> None:

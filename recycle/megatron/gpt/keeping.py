@@ -60,7 +60,6 @@ def keeper_setting(run: Run, slot: KeeperSlot) -> KeeperSetting:
         lambda stages: keeper_bytes(run, stages),
         slot,
         lambda directory: describe_keeping(run, directory),
-        run.racks,
         writing_bytes(run),
         run.checkpoints if run.saves_from_memory else None,
     )

@@ -1,4 +1,4 @@
-"""The model provider: a GPT of Megatron's own layers or of Transformer Engine's, cut into stages."""
+"""The model provider: a GPT of Megatron's own layers, cut into stages."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_with_transformer_engine_spec as engine
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -14,7 +13,7 @@ from recycle.megatron.shared.norms import take_parts_of_sequences
 from recycle.megatron.shared.weight_queue import offer_hooks
 from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import MicroBatch
-from recycle.runtime.model_keys import ModelKeys, ScaleRule
+from recycle.runtime.model_keys import ModelKeys
 from recycle.runtime.step.optimizers import RateSchedule, make_optimizer
 
 
@@ -29,16 +28,7 @@ class ModelOptions(ModelKeys, frozen=True, forbid_unknown_fields=True):
     @property
     def precision(self) -> torch.dtype:
         """What the model computes in."""
-        if self.fp16:
-            return torch.float16
         return torch.bfloat16 if self.bf16 else torch.float32
-
-    @property
-    def scale_rule(self) -> ScaleRule | None:
-        """How the loss scale changes; None where the loss is not scaled."""
-        if not self.fp16:
-            return None
-        return ScaleRule(self.initial_loss_scale, self.min_loss_scale, self.loss_scale_window, self.hysteresis)
 
     def make_optimizer(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer of some parameters."""
@@ -67,7 +57,6 @@ def transformer_config(options: ModelOptions, depth: int, **changes: Any) -> Any
         "tensor_model_parallel_size": options.tensor_parallel,
         "sequence_parallel": options.sequence_parallel,
         "bf16": options.bf16,
-        "fp16": options.fp16,
         "params_dtype": options.precision,
         "pipeline_dtype": options.precision,
         "calculate_per_token_loss": options.per_token_loss,
@@ -89,7 +78,7 @@ def build_stage(options: ModelOptions, config: Any, stage: int, depth: int, grou
     with seeded(seed_of(options.seed, MicroBatch(-1, 0, 0), stage)):
         model: torch.nn.Module = GPTModel(
             config=config,
-            transformer_layer_spec=engine() if options.transformer_engine else get_gpt_layer_local_spec(),
+            transformer_layer_spec=get_gpt_layer_local_spec(),
             vocab_size=options.vocabulary,
             max_sequence_length=options.sequence,
             pre_process=stage == 0,

@@ -23,7 +23,7 @@ from recycle.runtime.device import DeviceKind
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.network import TransportKind
 from recycle.runtime.step.checkpoint import KEPT
-from recycle.state.redundancy import Racks, Redundancy
+from recycle.state.redundancy import Redundancy
 from recycle.version import __version__
 
 # They have files of their own, are where the files are, or are not for everybody to read.
@@ -55,7 +55,6 @@ class Run(msgspec.Struct, frozen=True):
         resume_from: a checkpoint or the run of one to go on from, as long as this run has none of its own.
         restarts: how often a server that has crashed is started again, within an hour.
         redundancy: how hosts' keepers hold each version in memory; None where they do not.
-        racks: which hosts fail together.
         cluster: where the store is in etcd; None where the run has a store of its own.
         device: what servers compute on.
         nccl: whether NCCL carries the tensors of GPUs; otherwise they go through host memory.
@@ -78,7 +77,6 @@ class Run(msgspec.Struct, frozen=True):
     resume_from: Path | None = None
     restarts: int = 0
     redundancy: Redundancy | None = None
-    racks: Racks = Racks()
     cluster: EtcdCluster | None = None
     device: DeviceKind = "cpu"
     nccl: bool = False
@@ -134,7 +132,8 @@ class Run(msgspec.Struct, frozen=True):
     def settings(self) -> dict[str, Any]:
         """What must be the same to go on from a checkpoint; which servers live, and what each holds, may differ."""
         batch = Batch(self.plan.job)
-        shape = {"pipelines": batch.rows, "micro_batches": batch.length}
+        # Earlier releases could train in half precision, and no run goes on from that in another.
+        shape = {"pipelines": batch.rows, "micro_batches": batch.length, "fp16": False}
         model: dict[str, Any] = msgspec.to_builtins(self.model)
         return shape | {name: value for name, value in model.items() if name not in MAY_DIFFER}
 

@@ -34,7 +34,6 @@ from recycle.runtime.step.checkpoint import give_state
 from recycle.runtime.step.listener import Listener
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.method import Method
-from recycle.runtime.step.optimizers import steps_made
 from recycle.runtime.step.shard_steps import ShardRule
 from recycle.runtime.step.trainee import Trainee
 from recycle.runtime.step.update import TorchUpdate
@@ -162,8 +161,9 @@ class GptServer:
             self.checkpoints.save(step, self._connected)
         elif saving is not None:
             saving.look(step, run.newest_due(step), leads=self._leads)
-        if step == run.iterations and self.training.update.speculation is not None and self._leads:
-            self._reporter.tell(InstantLine("norm", now(), str(self._server), _summary(self.training.update)))
+        speculation = self.training.update.speculation
+        if step == run.iterations and speculation is not None and self._leads:
+            self._reporter.tell(InstantLine("norm", now(), str(self._server), str(speculation)))
         if looks:
             losses = list(self.training.worker.evaluate())
             self._reporter.tell(EvaluationLine(str(self._server), step, losses, self._epoch))
@@ -229,7 +229,7 @@ def make_update(run: Run, stages: Sequence[MegatronStage], numbers: Sequence[int
 
     Args:
         run: what is trained.
-        stages: of the server; they learn the loss scale, if there is one.
+        stages: of the server.
         numbers: which stages they are.
         keep: whether steps can be undone.
     """
@@ -241,15 +241,10 @@ def make_update(run: Run, stages: Sequence[MegatronStage], numbers: Sequence[int
         batch.rows * batch.length if options.exact else 0,
         keep,
         options.schedule.prepare,
-        options.scale_rule,
         _shard_rule(stages, job.pipelines) if options.distributed_optimizer else None,
     )
     main = MainParameters(*(stage.parameters() for stage in stages))
-    update = TorchUpdate(main, options.make_optimizer, batch.rows, numbers, len(job.stages), method)
-    if update.loss_scale is not None:
-        for stage in stages:
-            stage.config.grad_scale_func = update.loss_scale.apply
-    return update
+    return TorchUpdate(main, options.make_optimizer, batch.rows, numbers, len(job.stages), method)
 
 
 def _shard_rule(stages: Sequence[MegatronStage], count: int) -> ShardRule:
@@ -267,14 +262,6 @@ def _layer_of(name: str) -> str:
     """The layer that a parameter belongs to, or the module where it belongs to none."""
     found = re.search(r"^(.*\blayers\.\d+)\.", name)
     return found[1] if found else name.split(".")[0]
-
-
-def _summary(update: TorchUpdate) -> str:
-    """What is worth knowing at the end of a run in which steps were validated."""
-    if update.loss_scale is None:
-        return str(update.speculation)
-    skipped = update.versions.newest - steps_made(update.optimizer)
-    return f"{update.speculation}; the loss scale is {update.loss_scale.value:.0f}, and {skipped} steps were skipped"
 
 
 class HeldChunks:

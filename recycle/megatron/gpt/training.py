@@ -30,7 +30,7 @@ from recycle.plan.catalogue import Catalogue
 from recycle.plan.moves import Mover
 from recycle.record.reading import next_epoch
 from recycle.record.recording import InstantLine
-from recycle.record.reporting import Event, FileReporter, Reporter, SilentReporter
+from recycle.record.reporting import Event, FileReporter, Reporter, Reporters
 from recycle.runtime.checkpoint_folders import (
     MANIFEST,
     Manifest,
@@ -200,7 +200,7 @@ def _work(run: Run, text: TokenText, planning: Planning, faults: Faults, member:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     set_title(door.rank.of(member.server))
     torch.set_num_threads(1)  # its peers want the other cores
-    lost = partial(say_launcher_lost, door.endpoint, run.events, door.take_over)
+    lost = partial(say_launcher_lost, door.endpoint, run.folder)
     # Who comes later may find that the run has lost its first process.
     send = LauncherConnection(
         door.watch, door.endpoint.token, door.rank.of(member), os.getpid(), lost, required=not member.incarnation
@@ -208,7 +208,7 @@ def _work(run: Run, text: TokenText, planning: Planning, faults: Faults, member:
 
     def survive() -> int:
         device = prepare_device(run, member.server, door.rank)
-        reporter: Reporter = SilentReporter()
+        reporter: Reporter = Reporters()
         if door.rank.is_first:
             name = str(member.server) if member.incarnation == 0 else str(member)
             reporter = FileReporter(

@@ -114,7 +114,7 @@ class StageTraining:
 
     def named(self, chunk: int) -> Mapping[str, torch.Tensor]:
         """What a version of a chunk consists of, but for the optimizer's state."""
-        return self.update.named(self._whole[chunk])
+        return self.update.main.named(self._whole[chunk])
 
     def part(self, chunk: int) -> Mapping[str, torch.Tensor]:
         """The newest version of a chunk, by name."""
@@ -149,7 +149,7 @@ class StageTraining:
         if shards is not None:
             others = gather(shards, network, writer)
             states = shards.whole_state(others) if network.server == writer else states
-        return [named_state(self.update.named(stage.model), states) for stage in self._stages]
+        return [named_state(self.update.main.named(stage.model), states) for stage in self._stages]
 
     def take(self, step: int, folder: Path, states: Sequence[Mapping[str, torch.Tensor]]) -> None:
         """Take the version in a checkpoint.
@@ -163,7 +163,7 @@ class StageTraining:
             RunError: one is of a stage of another shape.
         """
         for stage, state in zip(self._stages, states, strict=True):
-            named = self.update.named(stage.model)
+            named = self.update.main.named(stage.model)
             mine = {name: tensor for name, tensor in state.items() if name.rpartition("/")[2] in named}
             require_shapes(folder, named, mine)
             give_state(mine, named, self.update.optimizer)

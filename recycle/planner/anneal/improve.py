@@ -15,7 +15,6 @@ from recycle.errors import PlanningFailed
 from recycle.plan.clock import Clock, run_clock
 from recycle.plan.timing import Deadlock
 from recycle.planner.anneal.walk import Walk
-from recycle.planner.greedy.advance import advance
 from recycle.planner.greedy.batches import schedule_large
 from recycle.planner.greedy.chunked import chunk_schedules
 from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
@@ -115,11 +114,9 @@ def improve(
 def is_walked(problem: Problem) -> bool:
     """Whether a schedule, or the pattern that all pipelines follow, is changed step by step.
 
-    Not where servers of several pipelines hold several chunks: a window is that of one server there. Nor where
-    reductions keep links busy and not servers: when a server can step does not follow from its own lane then.
+    Not where servers of several pipelines hold several chunks: a window is that of one server there.
     """
-    job = problem.job
-    return not job.overlaps and (job.standard or job.pipelines == 1)
+    return problem.job.standard or problem.job.pipelines == 1
 
 
 class _Spending:
@@ -329,9 +326,8 @@ class _Search:
         assert pattern.best is not None
         places = pattern.problem.job.micro_batches
         programs = spread(self.problem, pattern.best, places)
-        # With room for all it is no longer than the pattern, and without failures it is no shorter. A registered rule
-        # may give a server more than there is room for.
-        room = places == busiest(self.problem) and not self.problem.mode.routing_rule.registered
+        # With room for all it is no longer than the pattern, and without failures it is no shorter.
+        room = places == busiest(self.problem)
         if not self.problem.dead or (room and pattern.value == self.bound):
             self.take(programs, pattern.value)
         else:
@@ -354,7 +350,7 @@ class _Search:
                 split = self.problem.kinds == 3
                 self.begin(refit(self.problem, programs, max(self.bound, pattern.value)) if split else programs)
             return
-        programs = spread(self.problem, advance(pattern.problem, pattern.best), places, max(0, places - 2))
+        programs = spread(self.problem, pattern.best, places, max(0, places - 2))
         if self.begin(programs) and self.problem.kinds == 3 and not self.ended():
             self.begin(refit(self.problem, programs, max(self.bound, pattern.value)))
 

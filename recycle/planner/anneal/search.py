@@ -5,8 +5,7 @@ what is best for each is best for all, but for steps that wait for peers. Around
 all are planned together in one go. Where pipelines that are alike are written out, the job by number is planned.
 
 Where routing is free, a plan that keeps micro-batches at home is legal too, and comes first. What is made in one go
-depends on the numbers of the pipelines: as long as the budget lasts, each of them becomes the first in turn, unless a
-registered rule tells them apart.
+depends on the numbers of the pipelines: as long as the budget lasts, each of them becomes the first in turn.
 """
 
 import time
@@ -74,8 +73,7 @@ def search(
 
 def _candidates(problem: Problem, stops: Sequence[StoppingCriterion], seed: int) -> Iterator[tuple[Programs, int]]:
     """Schedules to choose from, with the moves that each of them took."""
-    rule = problem.mode.routing_rule
-    if rule.any_live:
+    if not problem.mode.keeps_home:
         mode = msgspec.structs.replace(problem.mode, routing="home")
         home = make_problem(problem.job, problem.dead, mode)
         yield from _found(search(home, [_Share(stop, 2) for stop in stops], seed))
@@ -91,7 +89,7 @@ def _candidates(problem: Problem, stops: Sequence[StoppingCriterion], seed: int)
     else:
         for programs in chunk_schedules(problem):
             yield programs, 1
-    turns = (problem.dead or not problem.job.even) and not rule.registered
+    turns = problem.dead or not problem.job.even
     for places in range(1, problem.job.pipelines) if turns else ():
         rotation = Rotation.of(problem, places)
         for programs in chunk_schedules(rotation.problem):

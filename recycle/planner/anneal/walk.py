@@ -48,7 +48,7 @@ class Walk:
     place in a pipeline, is released.
 
     Args:
-        problem: what is planned: one pipeline, or one chunk per server; no reductions beside the computing.
+        problem: what is planned: one pipeline, or one chunk per server.
         programs: where to begin.
         target: the value to reach: ``energy`` is 0 once the order's value is not above it.
         random: source of all choices.
@@ -63,7 +63,6 @@ class Walk:
         self._target = target
         job, depth, total = problem.job, problem.job.depth, problem.total
         assert job.standard or job.pipelines == 1, "windows of several chunks are those of servers"
-        assert not job.overlaps, "who steps last may wait for a reduction"
         self._depth = depth
         self._chunks = len(job.stages)
         self._count = count = total * self._chunks * 3

@@ -72,22 +72,18 @@ class PlacedModel:
                         apart.only_enforce_if(chosen, _no(other[pipeline]))
 
     def _make_ready(self, chunk: int) -> cp_model.IntVar:
-        """When the gradients of a chunk are complete; and summed, where that keeps no server busy."""
+        """When the gradients of a chunk are complete."""
         ready = self.model.new_int_var(0, self._horizon, "")
         for unit in range(self.problem.total):
-            self.model.add(self._end(Spot(chunk, unit, self.problem.kinds - 1)) + self._beside(chunk) <= ready)
+            self.model.add(self._end(Spot(chunk, unit, self.problem.kinds - 1)) <= ready)
         return ready
-
-    def _beside(self, chunk: int) -> int:
-        """How long a chunk is reduced while its servers do other things."""
-        return self.problem.job.stages[chunk].reduction if self.problem.job.overlaps else 0
 
     def _add_server(self, place: int, pipeline: int) -> None:
         """One task at a time, within memory; and a window from the first of them to the end of the last update."""
         problem, model = self.problem, self.model
         chunks = problem.job.chunks[place]
         stages = [problem.job.stages[chunk] for chunk in chunks]
-        updates = list(map(problem.job.busy_update, stages)) if problem.staggered else []
+        updates = [stage.update for stage in stages] if problem.staggered else []
         opening = model.new_int_var(0, self._horizon, "")
         steps = [model.new_int_var(0, self._horizon, "") for _ in updates]
         work: list[cp_model.IntervalVar] = []
@@ -128,9 +124,6 @@ class PlacedModel:
         model.add_no_overlap(
             [model.new_fixed_size_interval_var(step, update, "") for step, update in zip(steps, updates, strict=True)]
         )
-        if updates and problem.job.overlaps:
-            lengths = [(self._ready[chunk], self._beside(chunk)) for chunk in chunks]
-            model.add_no_overlap([model.new_fixed_size_interval_var(end - time, time, "") for end, time in lengths])
         model.add(sum(load) + sum(updates) <= self._upper)
 
 

@@ -57,7 +57,6 @@ def solve(
     *,
     seconds: float,
     hint: Programs | None = None,
-    lower: int | None = None,
     seed: int = 0,
     on_improve: Improved | None = None,
 ) -> ExactResult:
@@ -72,7 +71,6 @@ def solve(
         seconds: wall-clock time after which the search ends.
         hint: legal programs to improve on; those of the list scheduler if none are given. They must be given where
             servers hold several chunks.
-        lower: a proven bound on the value, if one is known that is stronger than the rules of ``bounds``.
         seed: of the solver's search.
         on_improve: called with value, bound and programs when the value falls or the bound rises.
 
@@ -84,7 +82,7 @@ def solve(
         Deadlock: the hint cannot be executed.
     """
     search = _Search(problem, time.monotonic() + seconds, seed, on_improve)
-    search.start(hint or list_schedule(problem), max(lower or 0, lower_bound(problem).value))
+    search.start(hint or list_schedule(problem), lower_bound(problem).value)
     with contextlib.suppress(KeyboardInterrupt):
         search.run()
     return search.result()
@@ -130,7 +128,7 @@ class _Search:
             return
         # What relaxations prove they prove soon, or not for a long time: they get a part of the effort.
         relaxations: list[Build] = [pool_stages] if self.problem.job.standard else []
-        if relaxations and self.problem.mode.routing_rule.keeps_home:
+        if relaxations and self.problem.mode.keeps_home:
             relaxations.append(pool_peers)
         full: Build = ServerModel if self.problem.job.standard else PlacedModel
         while not self.done:

@@ -33,7 +33,7 @@ class ServerModel(TimelineModel):
         self._add_servers()
         self._add_pools()
         self._add_order()
-        if problem.mode.routing_rule.any_live:
+        if not problem.mode.keeps_home:
             self._number_servers()
 
     def programs(self, solver: cp_model.CpSolver) -> Programs:

@@ -32,12 +32,12 @@ from recycle.planner.model.problem import Problem, Programs, make_problem, one_p
 
 def busiest(problem: Problem) -> int:
     """How many micro-batches the busiest server executes at least: k above."""
-    return max(-(-problem.total // len(live)) for live in problem.live)
+    return max(map(problem.least_share, range(len(problem.live))))
 
 
 def left_over(problem: Problem, places: int) -> list[int]:
     """Per place of a pipeline, how many guests are left over for the busiest server by a pattern of so many places."""
-    return [max(0, -(-problem.total // len(live)) - places) for live in problem.live]
+    return [max(0, problem.least_share(place) - places) for place in range(len(problem.live))]
 
 
 def needed(problem: Problem, places: int, times: int = 1) -> int:
@@ -130,7 +130,6 @@ def _host(problem: Problem, stage: int, taken: Sequence[Sequence[int | None]]) -
     live, chunks = problem.live[stage], problem.job.chunks[stage]
     hosted = {pipeline: [[] if unit is None else [unit] for unit in taken[pipeline]] for pipeline in live}
     dead = sorted(set(range(problem.job.pipelines)) - set(live))
-    allowed = {home: frozenset(problem.hosts(stage, home)) for home in dead}
     load = dict.fromkeys(live, 0)
     over: list[tuple[int, int]] = []
     # Where few servers have a place free, they are given it before others have filled them.
@@ -140,8 +139,7 @@ def _host(problem: Problem, stage: int, taken: Sequence[Sequence[int | None]]) -
             unit = taken[home][place]
             if unit is None:
                 continue
-            hosts = allowed[home]
-            open_ = [pipeline for pipeline in gaps[place] if not hosted[pipeline][place] and pipeline in hosts]
+            open_ = [pipeline for pipeline in gaps[place] if not hosted[pipeline][place]]
             if not open_:
                 over.append((place, unit))
                 continue
@@ -152,8 +150,7 @@ def _host(problem: Problem, stage: int, taken: Sequence[Sequence[int | None]]) -
     for slot in range(len(chunks)):
         for place, unit in sorted(over):
             # Its other servers make up for what a guest delays where their own next place is free.
-            hosts = allowed[unit // problem.job.micro_batches]
-            host = min(hosts, key=lambda pipeline: (load[pipeline], _wait(taken[pipeline], place), pipeline))
+            host = min(live, key=lambda pipeline: (load[pipeline], _wait(taken[pipeline], place), pipeline))
             by_chunk[host][slot * len(gaps) + place].insert(0, unit)
             load[host] += 1
     return by_chunk

@@ -4,8 +4,7 @@ Where servers hold several chunks, those of ``chunk_bounds`` take their place.
 
 Every rule but the sandwich looks at one server of an otherwise empty pipeline. By counting, some live server of stage s
 executes at least ``k = ceil(D * M / live)`` micro-batches; it is called the busiest server of the stage, and none of
-the rules becomes weaker when it executes more than k. A user's rule may leave the micro-batches of some homes to
-some of the live servers: then k is the greatest such share (``Problem.crowds``).
+the rules becomes weaker when it executes more than k.
 
 The rules see two relaxations of a server's memory, and each holds for any mixture of releases:
 
@@ -103,7 +102,7 @@ def _unequal(problem: Problem) -> Iterator[Bound]:
             server = twin.holder(bound.stage)
             yield msgspec.structs.replace(bound, stage=server.stage, pipeline=server.pipeline)
         return
-    if problem.mode.routing_rule.keeps_home and problem.intact:
+    if problem.mode.keeps_home and problem.intact:
         for pipeline, crew in enumerate(job.crews):
             if not crew:
                 continue
@@ -111,7 +110,7 @@ def _unequal(problem: Problem) -> Iterator[Bound]:
                 server = crew[bound.stage]
                 yield msgspec.structs.replace(bound, stage=server.stage, pipeline=server.pipeline)
         return
-    keeps_home = problem.mode.routing_rule.keeps_home
+    keeps_home = problem.mode.keeps_home
     own: dict[Server, int] = {}
     for server in problem.servers:
         costs = costs_on(job, server)
@@ -128,8 +127,7 @@ def _shared(problem: Problem, own: Mapping[Server, int]) -> Iterator[tuple[Serve
 
     Let a chunk be executed k times away from home, by its live holders, each in c at its own speed. A holder with o of
     its own executes no more than (T - o) / c of them in a period of T, rounded down, for one server executes all of a
-    micro-batch at a chunk. So these numbers add up to k at least. The same holds for those of some homes that
-    a user's rule leaves to some of the holders.
+    micro-batch at a chunk. So these numbers add up to k at least.
 
     Let several chunks of works w be executed k times each. On a server whose least ratio c / w among those that it
     holds is r, an amount x of all this work takes r x at least. T is not below any o, so the amounts (T - o) / r that
@@ -140,7 +138,7 @@ def _shared(problem: Problem, own: Mapping[Server, int]) -> Iterator[tuple[Serve
         problem: of pipelines that are not alike.
         own: what each live server has to do in any case.
     """
-    job, keeps_home = problem.job, problem.mode.routing_rule.keeps_home
+    job, keeps_home = problem.job, problem.mode.keeps_home
     cost = {server: {chunk: stage.work for chunk, stage in costs_on(job, server).items()} for server in own}
     together: dict[tuple[Server, ...], list[int]] = {}
     away: dict[int, int] = {}
@@ -150,20 +148,15 @@ def _shared(problem: Problem, own: Mapping[Server, int]) -> Iterator[tuple[Serve
         if not away[chunk] or not job.stages[chunk].work:
             continue
         together.setdefault(live, []).append(chunk)
-        for crowd in problem.crowds(chunk):
-            some = tuple(peers[host] for host in sorted(crowd.hosts))
-            # A pipeline that is no more has none.
-            homes = [home for home in crowd.homes if home in peers]
-            brought = sum(job.loads[home] for home in homes if not keeps_home or peers[home] not in own)
-            slowest = max(own[server] + brought * cost[server][chunk] for server in some)
-            yield (
-                some[0],
-                bisect_left(
-                    range(slowest),
-                    brought,
-                    key=lambda time: sum(max(0, time - own[each]) // cost[each][chunk] for each in some),
-                ),
-            )
+        slowest = max(own[server] + away[chunk] * cost[server][chunk] for server in live)
+        yield (
+            live[0],
+            bisect_left(
+                range(slowest),
+                away[chunk],
+                key=lambda time: sum(max(0, time - own[each]) // cost[each][chunk] for each in live),
+            ),
+        )
     for chunks in (*together.values(), [chunk for each in together.values() for chunk in each]):
         ratio = {
             server: min(Fraction(held[chunk], job.stages[chunk].work) for chunk in chunks if chunk in held)
@@ -228,7 +221,7 @@ def _busiest_server(problem: Problem, stage: int, trip: int) -> _Span:
     """
     forward, gradient, weight = problem.cost[stage]
     settings = problem.job.stages[stage]
-    most = max(map(problem.least_share, problem.crowds(stage)))
+    most = problem.least_share(stage)
     open_ = min(most, settings.capacity)
     # Between F and I it holds all of that, and I may take more before it frees some.
     rest = min(settings.held, problem.release[stage][2])

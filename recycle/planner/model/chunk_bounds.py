@@ -130,15 +130,11 @@ def _busiest(problem: Problem, place: int, out: Sequence[int], back: Sequence[in
     chunks = job.chunks[place]
     live = len(problem.live[place])
     each = [sum(problem.cost[chunk]) for chunk in chunks]
-    keeps_home = problem.mode.routing_rule.keeps_home
+    keeps_home = problem.mode.keeps_home
     own = job.micro_batches if keeps_home else 0
 
-    def shared_by(hosts: int, homes: int) -> int:
-        others = homes * job.micro_batches - own * hosts
-        return max(-(-others * sum(each) // hosts), -(-others * len(chunks) // hosts) * min(each))
-
-    work = own * sum(each) + max(shared_by(len(crowd.hosts), len(crowd.homes)) for crowd in problem.crowds(place))
-
+    others = problem.total - own * live
+    work = own * sum(each) + max(-(-others * sum(each) // live), -(-others * len(chunks) // live) * min(each))
     limit = job.limit(place)
     pending = _filling(
         limit, [_Item(problem.release[chunk][2], problem.cost[chunk][2], problem.total) for chunk in chunks]

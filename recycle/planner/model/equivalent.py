@@ -32,7 +32,7 @@ class Twin(NamedTuple):
             return None
         first, *others = (alone(job, pipeline, joined=False) for pipeline in range(job.pipelines))
         even = msgspec.structs.replace(first, pipelines=job.pipelines)
-        if any(other != first for other in others) or even.overlaps != job.overlaps:
+        if any(other != first for other in others):
             return None
         dead = [server for server in even.servers() if cls.server(job, server) in problem.dead]
         return cls(problem, make_problem(even, dead, problem.mode))

@@ -1,6 +1,5 @@
 """Lowering passes: from compute instructions to the lists that servers execute. Each pass is a function of its own."""
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -89,7 +88,6 @@ def add_transfers(job: Job, clock: Clock) -> Lists:
     """
     servers = list(clock.compute)
     flat = [instruction for program in clock.compute.values() for instruction in program]
-    reductions = deque(_reductions(clock))
     place = [server for server in servers for _ in clock.compute[server]]
     end = [time for server in servers for time in clock.end[server]]
     owner: list[dict[tuple[int, int], Server]] = [{} for _ in job.stages]
@@ -99,8 +97,6 @@ def add_transfers(job: Job, clock: Clock) -> Lists:
     lists: Lists = {server: [] for server in servers}
     last = len(job.stages) - 1
     for node in sorted(clock.sequence, key=end.__getitem__):
-        while reductions and reductions[0][0] < end[node]:
-            _add_reduction(job, reductions.popleft()[1], lists)
         instruction, server = flat[node], place[node]
         lists[server].append(instruction)
         op, chunk, home, micro_batch = instruction.op, instruction.stage, instruction.home, instruction.micro_batch
@@ -114,32 +110,16 @@ def add_transfers(job: Job, clock: Clock) -> Lists:
         if peer != server:
             lists[server].append(Instruction(send, chunk, home, micro_batch, peer))
             lists[peer].append(Instruction(send.partner, target, home, micro_batch, server))
-    for _, chunk in reductions:
-        _add_reduction(job, chunk, lists)
     return lists
 
 
-def _reductions(clock: Clock) -> list[tuple[int, int]]:
-    """When each chunk that is reduced while its servers compute can be, and which it is."""
-    last: dict[int, int] = dict.fromkeys(clock.reductions, 0)
-    for server, program in clock.compute.items() if last else ():
-        for instruction, time in zip(program, clock.end[server], strict=True):
-            last[instruction.stage] = max(last[instruction.stage], time)
-    return sorted((time, chunk) for chunk, time in last.items())
-
-
-def _add_reduction(job: Job, chunk: int, lists: Lists) -> None:
-    """Add a chunk's REDUCE at all its servers at once, as a transfer is at both."""
-    for server, program in lists.items():
-        if chunk in placed(job, server).chunks:
-            program.append(Instruction(Op.REDUCE, chunk))
-
-
 def add_updates(clock: Clock, lists: Mapping[Server, Sequence[Instruction]]) -> Lists:
-    """Add each chunk's REDUCE, if it has none, and STEP behind all else, in the clock's order."""
-    ops = (Op.STEP,) if clock.reductions else (Op.REDUCE, Op.STEP)
+    """Add each chunk's REDUCE and STEP behind all else, in the clock's order."""
     return {
-        server: [*program, *(Instruction(op, update.chunk) for update in clock.updates[server] for op in ops)]
+        server: [
+            *program,
+            *(Instruction(op, update.chunk) for update in clock.updates[server] for op in (Op.REDUCE, Op.STEP)),
+        ]
         for server, program in lists.items()
     }
 

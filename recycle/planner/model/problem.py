@@ -7,7 +7,7 @@ behind those of all pipelines for its first, and so on: ``(slot * total + home *
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -16,7 +16,7 @@ from recycle.job import DeadServers, Job, Server
 from recycle.plan.dependency import dependencies
 from recycle.plan.instruction import Op
 from recycle.plan.memory import MemoryChange, first_excess, memory_changes
-from recycle.plan.mode import Mode, interchangeable
+from recycle.plan.mode import Mode
 
 PHASES = (Op.F, Op.I, Op.W)
 FUSED = (Op.F, Op.B)
@@ -34,22 +34,6 @@ class Need(msgspec.Struct, frozen=True, gc=False):
     kind: int
     stage: int
     lag: int
-
-
-class Crowd(NamedTuple):
-    """Live servers of a place that execute all of some micro-batches there, whatever the plan.
-
-    Attributes:
-        hosts: the pipelines of live servers there.
-        homes: the pipelines whose micro-batches no other server may execute.
-    """
-
-    hosts: frozenset[int]
-    homes: tuple[int, ...]
-
-
-MOST_CROWDS = 256
-"""Beyond which unions of hosts are left out: bounds hold without them, and prove less."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -132,32 +116,17 @@ class Problem(msgspec.Struct, frozen=True):
 
     def hosts(self, place: int, home: int) -> tuple[int, ...]:
         """The pipelines whose server at a place may execute the micro-batches of a home, rising."""
-        return self.mode.routing_rule.hosts(home, self.live[place])
+        return self.mode.hosts(home, self.live[place])
 
-    def crowds(self, place: int) -> list[Crowd]:
-        """Which servers share the work of a place: first all that are alive, and then parts of them by a user's rule.
-
-        The least load of the busiest server is that of some part: of all homes whose hosts are in it, over its size.
-        Such a part is a union of the hosts of homes.
-        """
-        everyone = Crowd(frozenset(self.live[place]), tuple(range(self.job.pipelines)))
-        if not self.mode.routing_rule.registered:
-            return [everyone]
-        hosts = [frozenset(self.hosts(place, home)) for home in everyone.homes]
-        unions: dict[frozenset[int], None] = {everyone.hosts: None}
-        for each in dict.fromkeys(hosts):
-            room = max(0, MOST_CROWDS - len(unions))
-            unions |= dict.fromkeys((each, *(each | other for other in list(unions)[:room])))
-        return [Crowd(some, tuple(home for home in everyone.homes if hosts[home] <= some)) for some in unions]
-
-    def least_share(self, crowd: Crowd) -> int:
-        """How many micro-batches one of these servers executes at least."""
-        return -(-len(crowd.homes) * self.job.micro_batches // len(crowd.hosts))
+    def least_share(self, place: int) -> int:
+        """How many micro-batches the busiest live server of a place executes at least."""
+        return -(-self.total // len(self.live[place]))
 
     @property
     def groups(self) -> list[range]:
         """Micro-batches ``home * micro_batches + m`` that differ by their number only."""
-        return interchangeable(self.mode.routing_rule, self.job.pipelines, self.job.micro_batches)
+        size = self.job.micro_batches if self.mode.keeps_home else self.total
+        return [range(first, first + size) for first in range(0, self.total, size)]
 
     @property
     def intact(self) -> bool:
@@ -167,7 +136,7 @@ class Problem(msgspec.Struct, frozen=True):
     @property
     def alike(self) -> bool:
         """True if nothing tells pipelines apart: what is best for one of them alone is best for all."""
-        return self.mode.routing_rule.keeps_home and not self.dead and self.job.even
+        return self.mode.keeps_home and not self.dead and self.job.even
 
     @property
     def staggered(self) -> bool:

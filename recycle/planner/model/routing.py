@@ -14,8 +14,8 @@ Routes: TypeAlias = Sequence[Sequence[int]]
 def balanced_routes(problem: Problem) -> Routes:
     """Healthy micro-batches stay at home, those of a dead server go to its peers in turn, home by home.
 
-    Where all peers may take them, no server executes more than the ceiling of the mean over the live servers of its
-    stage: no routing is better balanced.
+    No server executes more than the ceiling of the mean over the live servers of its stage: no routing is better
+    balanced.
     """
     routes = []
     for stage, live in enumerate(problem.live):
@@ -56,22 +56,18 @@ def _dead_homes(problem: Problem, stage: int) -> list[int]:
 
 
 def _deal(problem: Problem, stage: int, guests: Iterable[int], turn: int) -> tuple[int, ...]:
-    """Route one stage: micro-batches stay at home, but for guests, which go to their hosts in turn.
+    """Route one stage: micro-batches stay at home, but for guests, which go to the live servers in turn.
 
     Args:
         problem: what is planned.
         stage: which.
         guests: the micro-batches whose home server is dead, in the order in which they are dealt.
-        turn: which of its hosts takes the first.
+        turn: which of the live servers takes the first.
     """
-    width = problem.job.micro_batches
-    route = [home for home in range(problem.job.pipelines) for _ in range(width)]
-    hosts: dict[int, tuple[int, ...]] = {}
+    live = problem.live[stage]
+    route = [home for home in range(problem.job.pipelines) for _ in range(problem.job.micro_batches)]
     for place, unit in enumerate(guests, turn):
-        home = unit // width
-        if home not in hosts:
-            hosts[home] = problem.hosts(stage, home)
-        route[unit] = hosts[home][place % len(hosts[home])]
+        route[unit] = live[place % len(live)]
     return tuple(route)
 
 
@@ -101,21 +97,21 @@ def chunk_routes(problem: Problem) -> Routes:
 
 def _routes_by_load(problem: Problem) -> Routes:
     job, width = problem.job, problem.job.micro_batches
-    peers, keeps_home = holders(job), problem.mode.routing_rule.keeps_home
+    peers, keeps_home = holders(job), problem.mode.keeps_home
     load = dict.fromkeys(problem.servers, 0)
 
     def cost(server: Server, chunk: int) -> int:
         return sum(map(placed(job, server).time, problem.cost[chunk]))
 
-    homes: list[tuple[int, int, tuple[int, ...]]] = []
+    homes: list[tuple[int, int]] = []
     routes = [[unit // width for unit in range(problem.total)] for _ in peers]
     for chunk, each in enumerate(peers):
         for home, brought in enumerate(job.loads):
             if keeps_home and home in problem.live[chunk]:
                 load[each[home]] += brought * cost(each[home], chunk)
             else:
-                homes.append((chunk, home, problem.hosts(chunk, home)))
-    for chunk, home, hosts in homes:
+                homes.append((chunk, home))
+    for chunk, home in homes:
         for unit in range(home * width, home * width + job.loads[home]):
             before = routes[chunk - 1][unit] if chunk else -1
 
@@ -123,7 +119,7 @@ def _routes_by_load(problem: Problem) -> Routes:
                 server = peers[chunk][host]  # noqa: B023 - used at once
                 return load[server] + cost(server, chunk), host != before, host != home  # noqa: B023
 
-            host = min(hosts, key=rank)
+            host = min(problem.live[chunk], key=rank)
             load[peers[chunk][host]] += cost(peers[chunk][host], chunk)
             routes[chunk][unit] = host
     return routes

@@ -1,7 +1,6 @@
 """A server's instruction list as its worker runs it: in two parts, and with where reductions begin."""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 from recycle.plan.instruction import Instruction, Op
 
@@ -20,20 +19,16 @@ class Program:
         one_queue: whether what a rank starts runs one after the other.
 
     Attributes:
-        work: the first part; with reductions, where they stand among others and not right before their steps.
-        update: the second part.
-        beside: whether reductions are in the first one, to be waited for in the second.
-        complete: by the instruction of the first part after which they can begin, the chunks whose reductions are not
-            in it; under None those of a server that computes nothing.
+        work: the first part.
+        update: the second part, with the reductions.
+        complete: by the instruction of the first part after which they can begin, the chunks that are reduced early;
+            under None those of a server that computes nothing.
     """
 
     def __init__(self, instructions: Sequence[Instruction], early: bool, one_queue: bool = False) -> None:
-        behind = [after.op for each, after in pairwise(instructions) if each.op is Op.REDUCE]
-        self.beside = not one_queue and any(op is not Op.STEP for op in behind)
-        kinds = (Op.STEP,) if self.beside else (Op.REDUCE, Op.STEP)
-        self.work = [each for each in instructions if each.op not in kinds]
-        self.update = [each for each in instructions if each.op in kinds]
-        self.complete = self._complete(one_queue) if early and not self.beside else {}
+        self.work = [each for each in instructions if not each.op.is_update]
+        self.update = [each for each in instructions if each.op.is_update]
+        self.complete = self._complete(one_queue) if early else {}
 
     def _complete(self, one_queue: bool) -> Mapping[Instruction | None, Sequence[int]]:
         computed = [each for each in self.work if each.op.is_compute]

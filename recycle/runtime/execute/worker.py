@@ -291,12 +291,6 @@ class Worker:
             stage.drop()
 
     def _reduce(self, instruction: Instruction) -> None:
-        if self._program.beside:
-            self._update.start_reduction(instruction.stage)
-        else:
-            self._finish_reduction(instruction)
-
-    def _finish_reduction(self, instruction: Instruction) -> None:
         first, last = self._program.is_first(instruction), self._program.is_last(instruction)
         if first:
             # Who has reduced says that nothing it has sent was given up.
@@ -329,8 +323,6 @@ class Worker:
         return table, self._last.group.start_sum(table)
 
     def _update_step(self, instruction: Instruction) -> None:
-        if self._program.beside:
-            self._finish_reduction(instruction)
         self._confirm(instruction.stage)
         self._redo = self._update.step(instruction.stage, last=self._program.is_last(instruction))
 

@@ -155,11 +155,6 @@ class GradientSums:
         self.bounds = bounds.tolist()
         self.use_reduced()
 
-    def tensors(self) -> list[torch.Tensor]:
-        """All memory that this takes."""
-        totals = [] if self._exact is None else [self._exact.totals]
-        return [*self.collected.buffers, *self._reduced.buffers, *totals]
-
 
 class FlatGradients:
     """Room for all gradients of a stage, in one buffer per type and device, so that one reduction carries them.

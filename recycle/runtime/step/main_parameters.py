@@ -32,10 +32,6 @@ class MainParameters:
     def __iter__(self) -> Iterator[torch.nn.Parameter]:
         return iter(self._main.values())
 
-    def tensors(self) -> Iterator[torch.Tensor]:
-        """The model's parameters, and the main ones where they are others."""
-        return (each for pair in self._main.items() for each in pair)
-
     def use(self, gradients: Sequence[torch.Tensor], which: slice = EVERYTHING) -> None:
         """From now on, these are the gradients: autograd adds to them, and the optimizer steps with them.
 

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import torch
 
-from recycle.runtime.model_keys import ScaleRule
 from recycle.runtime.step.shard_steps import ShardRule
 
 
@@ -18,7 +17,6 @@ class Method(NamedTuple):
         addends: where sums are exact, the most that each element of a gradient gets in an iteration; 0 where not.
         keep: whether the state before the last step is kept, so that the step can be undone.
         prepare: called once before each step with the optimizer and the iteration's number: sets learning rates.
-        scale: how the scale of losses changes; None where they are not scaled.
         shards: how the optimizer is cut into shards, of which each peer of a stage holds some; None where all hold all.
     """
 
@@ -27,13 +25,12 @@ class Method(NamedTuple):
     addends: int = 0
     keep: bool = False
     prepare: Callable[[torch.optim.Optimizer, int], None] | None = None
-    scale: ScaleRule | None = None
     shards: ShardRule | None = None
 
     @property
     def validated(self) -> bool:
         """Whether something must be known of all stages before a step is surely right."""
-        return self.clip is not None or self.addends > 0 or self.scale is not None
+        return self.clip is not None or self.addends > 0
 
     @property
     def guesses(self) -> bool:

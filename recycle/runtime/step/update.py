@@ -1,7 +1,7 @@
 """Reduction and optimizer step of a server's stages of torch parameters."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -12,16 +12,12 @@ from recycle.runtime.net.peers import ChunkPeers
 from recycle.runtime.step.exact_sums import NOTHING
 from recycle.runtime.step.gradient_sums import GradientSums
 from recycle.runtime.step.listener import StepFeed
-from recycle.runtime.step.loss_scale import LossScale
 from recycle.runtime.step.main_parameters import EVERYTHING, MainParameters
 from recycle.runtime.step.method import Method
 from recycle.runtime.step.optimizers import require_supported
 from recycle.runtime.step.shard_steps import PeerSteps, ShardSteps
 from recycle.runtime.step.validation import GradientVerdict, Speculation, Validation
 from recycle.runtime.step.versions import Versions
-
-# No parameter of a module is called so: their names have dots.
-SCALE = "loss_scale"
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
@@ -54,7 +50,6 @@ class TorchUpdate:
 
     Attributes:
         confirms: see StageUpdate; for the iteration that is reduced. All servers have the same.
-        loss_scale: what losses are multiplied by before they are differentiated; None where they are not.
         feed: tells who listens of every step, when it is surely right.
         shards: those of the optimizer that this server holds; None where it holds all of its state.
         sums: the gradients of this iteration, and those that the last step was made with.
@@ -75,9 +70,7 @@ class TorchUpdate:
         self.main = main
         self.optimizer = make_optimizer(list(main))
         require_supported(self.optimizer)
-        self.loss_scale = None if method.scale is None else LossScale(method.scale)
-        scale = [] if self.loss_scale is None else [self.loss_scale.state]
-        self.versions = Versions([*self.main, *scale], self.optimizer)
+        self.versions = Versions([*self.main], self.optimizer)
         self.sums = GradientSums(self.main, method.guesses, method.addends)
         self.feed = StepFeed()
         self.shards = None if method.shards is None else ShardSteps(self.main, self.optimizer, method.shards)
@@ -158,11 +151,6 @@ class TorchUpdate:
             self._tokens = tokens
         self._begin()
 
-    def named(self, module: torch.nn.Module) -> Mapping[str, torch.Tensor]:
-        """What a version consists of beside the optimizer's state, by a module's names; with the loss scale, if any."""
-        scale = {} if self.loss_scale is None else {SCALE: self.loss_scale.state}
-        return {**self.main.named(module), **scale}
-
     def collect(self) -> None:
         """A micro-batch's gradients, or a part of them, were added."""
         self.sums.collect()
@@ -194,9 +182,8 @@ class TorchUpdate:
         self._apart = alone and guesses
         # Who waits for the norm hears of it only if all servers have told their parts.
         self.confirms = not guesses
-        scale = 1.0 if self.loss_scale is None else self.loss_scale.value
         # Divided by this, the sum over all micro-batches is the gradient of the whole batch.
-        return max(1, self._tokens()) * scale
+        return float(max(1, self._tokens()))
 
     def _finish_reducing(self) -> None:
         """All gradients are reduced: do what takes them together."""
@@ -358,8 +345,6 @@ class TorchUpdate:
             for parameter, bound in zip(self.main, self.sums.bounds, strict=False):
                 # With the optimizer's state, a parameter's bound gets into every version, checkpoint and copy.
                 self.optimizer.state[parameter]["bound"] = torch.tensor(bound)
-        if self.loss_scale is not None:
-            self.loss_scale.advance(finite=factor != 0)
         self.versions.advance()
         self._begin()
 

@@ -17,7 +17,7 @@ class Versions:
     A GPU copies in the order in which it is told to step, so that nobody waits for it.
 
     Args:
-        parameters: what the optimizer steps, and whatever else a step changes.
+        parameters: what the optimizer steps.
         optimizer: whose state belongs to it.
 
     Attributes:

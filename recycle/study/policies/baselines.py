@@ -1,11 +1,9 @@
-"""What re-routing is compared with beside restarts: Oobleck, Bamboo, dropping the pipeline, and ideal scaling."""
+"""What re-routing is compared with beside restarts: Oobleck, Bamboo, and dropping the pipeline."""
 
 from typing import ClassVar
 
 from recycle.study.buckets import Bucket
-from recycle.study.constants import TYPICAL, Constants
 from recycle.study.policy import Cluster, Policy, Reaction, Return, pause, train
-from recycle.study.rates import Ground, Rates
 
 
 class Oobleck(Policy):
@@ -75,22 +73,3 @@ class Bamboo(Policy):
             return Reaction((restart, training), Return.CHECKPOINT)
         back = Return.SAFE_POINT if died else Return.NOWHERE
         return Reaction((pause(Bucket.MOVING, self._constants.bamboo_pause, cluster.live), training), back)
-
-
-class FaultScaled(Policy):
-    """Throughput by the share of live servers, with no pause and nothing lost.
-
-    Where bubbles are left in the fault-free schedule, re-routing can be above it.
-    """
-
-    name = "fault-scaled"
-    source: ClassVar[str] = "live servers over all servers"
-    model_only: ClassVar[bool] = True
-
-    def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL) -> None:
-        super().__init__(ground, rates, constants)
-        self.standing = 0.0
-
-    def react(self, cluster: Cluster, died: bool) -> Reaction | None:
-        """Nothing but another rate."""
-        return Reaction((train(cluster.live / cluster.job, cluster.live),))

@@ -51,10 +51,7 @@ class Rerouting(Policy):
         return Return.CHECKPOINT
 
     def _training(self, cluster: Cluster, counts: Counts) -> tuple[Phase, ...]:
-        return (train(self._rate(counts), min(cluster.live, cluster.job)),)
-
-    def _rate(self, counts: Counts) -> float:
-        return self._rates.rerouted(counts)
+        return (train(self._rates.rerouted(counts), min(cluster.live, cluster.job)),)
 
 
 class WithPlacements(Rerouting):
@@ -68,7 +65,7 @@ class WithPlacements(Rerouting):
     )
 
     def _training(self, cluster: Cluster, counts: Counts) -> tuple[Phase, ...]:
-        rate, used = self._rate(counts), min(cluster.live, cluster.job)
+        rate, used = self._rates.rerouted(counts), min(cluster.live, cluster.job)
         moved = self._rates.placed(used)
         if not rate or not moved:
             return (train(rate, used),)
@@ -93,16 +90,3 @@ class WithMemory(WithPlacements):
 
     def _after_loss(self) -> Return:
         return Return.SAFE_POINT
-
-
-class Published(Rerouting):
-    """ReCycle as published: plans of a list scheduler, without search."""
-
-    name = "recycle-paper"
-    source: ClassVar[str] = (
-        "throughput: plans of the list scheduler without search, under the same limits; pauses as recycle, for none "
-        "of its own is known here"
-    )
-
-    def _rate(self, counts: Counts) -> float:
-        return self._rates.rerouted(counts, moves=0)

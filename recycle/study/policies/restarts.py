@@ -1,4 +1,4 @@
-"""Restarting: from checkpoints (Young/Daly's interval, or Varuna's), and from host memory (Gemini)."""
+"""Restarting: from checkpoints (Young/Daly's interval), and from host memory (Gemini)."""
 
 import math
 from typing import ClassVar
@@ -39,43 +39,10 @@ class Checkpoints(Policy):
         if not died and pipelines == self._pipelines:
             return None
         self._pipelines = pipelines
-        used = pipelines * cluster.depth
-        training = train(self._rate(cluster, pipelines), self._used(cluster, used))
+        training = train(self._rates.whole(pipelines), pipelines * cluster.depth)
         restart = pause(Bucket.RESTARTING, self._restart, cluster.live)
         # Who restarts on purpose makes a checkpoint before.
         return Reaction((restart, training), Return.SAFE_POINT if died else Return.NOWHERE)
-
-    def _rate(self, cluster: Cluster, pipelines: int) -> float:
-        return self._rates.whole(pipelines)
-
-    def _used(self, cluster: Cluster, used: int) -> int:
-        return used
-
-
-class Varuna(Checkpoints):
-    """Varuna (EuroSys'22): a checkpoint every ten iterations, and the best pipelines of one depth after a restart."""
-
-    name = "varuna"
-    source: ClassVar[str] = (
-        "a checkpoint every varuna-interval; costs as checkpoints; throughput: the best pipelines of one depth on the "
-        "live servers"
-    )
-
-    def __init__(self, ground: Ground, rates: Rates, constants: Constants = TYPICAL) -> None:
-        super().__init__(ground, rates, constants)
-        self.interval = constants.varuna_interval
-
-    def react(self, cluster: Cluster, died: bool) -> Reaction | None:
-        """Restart at every change, to use every server."""
-        if not died:
-            self._pipelines = None
-        return super().react(cluster, died)
-
-    def _rate(self, cluster: Cluster, pipelines: int) -> float:
-        return self._rates.uniform(min(cluster.live, cluster.job)) if cluster.live else 0.0
-
-    def _used(self, cluster: Cluster, used: int) -> int:
-        return min(cluster.live, cluster.job)
 
 
 class Gemini(Checkpoints):

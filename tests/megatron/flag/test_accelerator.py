@@ -7,11 +7,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from harness.local import launch
 from recycle.megatron.flag.command.refusals import refusals
 from recycle.megatron.flag.device import accelerator
 from recycle.megatron.flag.device.accelerator import keep_groups_on_host, lacks_nccl, tell_which_gpu, transport_of
 from recycle.runtime.errors import RunError
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.process_groups import make_replaceable_groups
 
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

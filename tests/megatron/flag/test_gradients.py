@@ -9,6 +9,7 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 
 from harness.examples import paper_job, placed_job
 from harness.gpt_runs import OPTIONS
+from harness.local import launch
 from recycle.holding import placed
 from recycle.job import Server
 from recycle.megatron.flag.steps.gradients import BucketGroup, LiveGradients, factor_of
@@ -16,7 +17,6 @@ from recycle.megatron.gpt.model import transformer_config
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.megatron.shared.world import join_server
 from recycle.runtime.errors import RunError
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.network import Group
 
 

@@ -9,12 +9,12 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, ReduceOp
 
 from harness.examples import paper_job
+from harness.local import launch
 from harness.ranks import results_of
 from recycle.control.membership.view import ServerRank
 from recycle.megatron.flag.world.collectives import hand_over, several
 from recycle.megatron.flag.world.roles import broadcast_object_list
 from recycle.runtime.errors import RunError
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.process_groups import make_replaceable_groups
 from tests.megatron.flag.live_servers import LiveServer, groups_of, in_order
 

@@ -14,11 +14,11 @@ from torch.distributed import PrefixStore
 from torch.distributed.checkpoint.api import CheckpointException
 
 from harness.flag_runs import follow, fork, make_dataset, missing, needs_training, train
+from harness.local import launch
 from harness.ranks import results_of
 from recycle.megatron.flag.state import saving
 from recycle.megatron.flag.state.saving import save_by_the_living
 from recycle.runtime.errors import ViewBroken
-from recycle.runtime.launch.process.local import launch
 
 pytestmark = needs_training
 WORLD_SIZE = 8

@@ -9,6 +9,7 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
 from harness.gpt_runs import OPTIONS
 from harness.group_counting_adam import GroupCountingAdam
+from harness.local import launch
 from recycle.job import Server
 from recycle.megatron.flag.steps.shard_optimizers import (
     ShardOptimizers,
@@ -18,7 +19,6 @@ from recycle.megatron.flag.steps.shard_optimizers import (
 from recycle.megatron.gpt.model import transformer_config
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.megatron.shared.world import join_server
-from recycle.runtime.launch.process.local import launch
 from recycle.state.shards import assign_shards, find_moves
 
 PEERS, CLIP = 4, 0.5

@@ -4,12 +4,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore
 
+from harness.local import launch
 from recycle.control.membership.view import SOLE, Member, ServerRank
 from recycle.control.store.tcp_store import listen, serve
 from recycle.job import Server
 from recycle.megatron.flag.world.stub_groups import make_stub_groups, meet_own_ranks
 from recycle.megatron.shared.rank_collectives import RankCollectives
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.endpoint import Endpoint
 
 

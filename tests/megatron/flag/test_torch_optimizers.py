@@ -8,12 +8,12 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
 from harness.gpt_runs import OPTIONS
 from harness.group_counting_adam import GroupCountingAdam
+from harness.local import launch
 from recycle.job import Server
 from recycle.megatron.flag.device.torch_optimizers import take_torch_optimizers
 from recycle.megatron.gpt.model import transformer_config
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.megatron.shared.world import join_server
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.step.optimizers import require_supported
 
 

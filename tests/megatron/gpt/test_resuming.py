@@ -51,7 +51,7 @@ SETTINGS = {
     "distributed optimizer": OtherSetting(model={"distributed_optimizer": True}),
     "more copies": OtherSetting(run={"redundancy": Redundancy.parse("copies=2")}),
     "parity": OtherSetting(run={"redundancy": Redundancy.parse("parity=2+1")}, in_memory=("parity",)),
-    "fp16": OtherSetting(model={"fp16": True}, differs="fp16"),
+    "bf16": OtherSetting(model={"bf16": True}, differs="bf16"),
     "exact": OtherSetting(model={"exact": True}, differs="exact"),
     "tensor parallel": OtherSetting(model={"tensor_parallel": 2}, differs="tensor_parallel"),
     "sequence parallel": OtherSetting(

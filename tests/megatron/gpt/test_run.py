@@ -12,7 +12,8 @@ from recycle.placing.decision import OF_A_CLUSTER
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.runtime.errors import RunError
-from recycle.state.redundancy import Racks, Redundancy
+from recycle.runtime.step.checkpoint import require_same_settings
+from recycle.state.redundancy import Redundancy
 
 
 @pytest.fixture
@@ -24,7 +25,6 @@ def run(tmp_path):
         tmp_path,
         text=Path("/text"),
         redundancy=Redundancy.parse("copies=1"),
-        racks=Racks.parse("one,two/three"),
         outlook=OF_A_CLUSTER,
     )
 
@@ -58,3 +58,11 @@ def test_a_file_that_lacks_a_setting_is_of_another_release(run, name):
         path.write_bytes(msgspec.json.encode(wrong))
         with pytest.raises(RunError, match=f"no run of this release: .*{said}"):
             Run.read(run.folder)
+
+
+def test_no_run_goes_on_from_half_precision(run):
+    require_same_settings("a checkpoint", run.settings, run.settings)
+    with pytest.raises(
+        RunError, match=r"^a checkpoint: its fp16 is True, and this run's is False: .* a new run in anoth"
+    ):
+        require_same_settings("a checkpoint", run.settings | {"fp16": True}, run.settings)

@@ -1,12 +1,12 @@
 import pytest
 import torch
 
+from harness.local import launch
 from recycle.megatron.flag.device.cpu_training import train_on_cpu
 from recycle.megatron.gpt.model import ModelOptions, transformer_config
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.megatron.shared.patching import replace
 from recycle.runtime.errors import RunError
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.step.checkpoint import write_shard
 
 

@@ -14,6 +14,7 @@ from megatron.core.transformer.spec_utils import build_module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from harness.gpt_runs import OPTIONS, text
+from harness.local import launch
 from recycle.control.membership.view import ServerRank
 from recycle.job import Server
 from recycle.megatron.flag.device.cpu_training import train_on_cpu
@@ -24,7 +25,6 @@ from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.world import Place, groups_of, join_server
 from recycle.runtime.execute.stage import MicroBatch
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.process_groups import make_replaceable_groups
 from recycle.runtime.net.stop_line import StopLine
 

@@ -10,6 +10,7 @@ from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from harness.gpt_runs import OPTIONS, text
+from harness.local import launch
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
@@ -21,7 +22,6 @@ from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.world import Place, groups_of, join_server
 from recycle.runtime.execute.stage import MicroBatch
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.net.own_ranks import OwnRanks

@@ -1,6 +1,6 @@
 from random import Random
 
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle.plan.checker import check_plan
@@ -41,7 +41,6 @@ def test_a_schedule_has_no_energy_at_its_own_value(problem, seed):
 
 @given(placed_problems(pipelines=1), st.sampled_from(CHUNK_POLICIES), st.integers(0, 5))
 def test_so_does_every_step_where_servers_of_a_pipeline_hold_several_chunks(problem, policy, seed):
-    assume(not problem.job.overlaps)
     programs = schedule_chunks(problem, policy)
     worth = value(problem, programs)
     walk = Walk(problem, programs, worth, Random(seed))

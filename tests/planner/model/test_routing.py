@@ -6,17 +6,11 @@ from hypothesis import given
 from harness.examples import paper_job, plan_of
 from recycle.job import Server
 from recycle.plan.checker import check_plan
-from recycle.plan.instruction import Op
-from recycle.plan.mode import ROUTING_RULES, Mode, RoutingRule
-from recycle.planner.anneal.improve import improve
-from recycle.planner.exact.prove import solve
-from recycle.planner.greedy.batches import schedule_large
+from recycle.plan.mode import Mode
 from recycle.planner.greedy.list_scheduler import list_schedule
 from recycle.planner.model.lowering import instructions
 from recycle.planner.model.problem import make_problem
 from recycle.planner.model.routing import balanced_routes, dealt_routes, movable
-from recycle.planner.model.stopping import MaxMoves
-from tests.planner.legality import assert_legal
 from tests.strategies import problems
 
 
@@ -53,35 +47,19 @@ def test_what_may_be_executed_elsewhere():
     assert movable(alone, 2) == {}
 
 
-def next_live(home, live):
-    """A rule that is none of ours: home if it is alive, or else the next two live pipelines."""
-    if home in live:
-        return (home,)
-    turned = sorted(live, key=lambda pipeline: (pipeline < home, pipeline))
-    return tuple(sorted(turned[:2]))
-
-
-def test_another_rule_needs_an_entry_in_the_table_and_nothing_else(monkeypatch):
-    monkeypatch.setitem(ROUTING_RULES, "next", RoutingRule("to the next two", next_live))
-    job = paper_job(pipelines=5, stages=3, micro_batches=3, limit=4)
-    problem = make_problem(job, [Server(4, 1), Server(1, 2)], Mode(routing="next"))
-    greedy = list_schedule(problem)
-    for programs in (
-        greedy,
-        schedule_large(problem),
-        improve(problem, [MaxMoves(2000)]).programs,
-        solve(problem, seconds=60, hint=greedy).programs,
-    ):
-        assert_legal(problem, programs)
-        plan = plan_of(problem.job, problem.dead, problem.mode, instructions(problem, programs))
-        assert check_plan(plan) == ()
-        assert {each.home for each in plan.programs[Server(2, 1)]} == {2}
-        assert {each.home for each in plan.programs[Server(0, 1)] if each.op is Op.F} <= {0, 4}
+def test_work_away_from_where_it_belongs_is_named():
+    problem = make_problem(paper_job(pipelines=5, stages=3, micro_batches=3, limit=4), [Server(1, 2)], Mode())
+    plan = plan_of(problem.job, problem.dead, problem.mode, instructions(problem, list_schedule(problem)))
     moved = dict(plan.programs)
-    far = [each for server in (Server(2, 2), Server(3, 2)) for each in moved[server] if each.home == 1]
-    for server in (Server(2, 2), Server(3, 2)):
-        moved[server] = tuple(each for each in moved[server] if each.home != 1)
-    moved[Server(0, 2)] += tuple(sorted(far, key=lambda each: "FIW".index(each.op.value)))
+    away = [each for each in moved[Server(2, 1)] if each.micro_batch == 0]
+    moved[Server(2, 1)] = tuple(each for each in moved[Server(2, 1)] if each.micro_batch)
+    moved[Server(0, 1)] += tuple(sorted(away, key=lambda each: "FIW".index(each.op.value)))
     (violation, *_) = check_plan(msgspec.structs.replace(plan, programs=moved))
     assert violation.rule == "routing"
-    assert "belongs on W2_2 or W3_2" in violation.message
+    assert violation.message == "1F2.0 is away from home: W2_1 is alive and the routing is 'home'"
+
+
+def test_micro_batches_of_one_home_are_interchangeable_and_of_all_where_any_may_move():
+    job = paper_job(pipelines=2, micro_batches=3)
+    assert make_problem(job, (), Mode()).groups == [range(3), range(3, 6)]
+    assert make_problem(job, (), Mode(routing="free")).groups == [range(6)]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.distributed import PrefixStore, ProcessGroupGloo
 
+from harness.local import launch
 from recycle.errors import UserError
 from recycle.faults.fired import FiredFile, load_fired
 from recycle.faults.menu import Fault, Kind
@@ -16,7 +17,6 @@ from recycle.files import write_whole
 from recycle.job import Server
 from recycle.plan.instruction import Instruction
 from recycle.runtime.execute.injection import EXIT_STATUS, InjectedFault, Injector
-from recycle.runtime.launch.process.local import launch
 
 ME = Server(0, 1)
 PROGRAM = tuple(map(Instruction.parse, ["1RECV_F0.0<W0_0", "1F0.0", "1F0.1", "1W0.0", "1SEND_B0.0>W0_0", "1STEP"]))

@@ -5,7 +5,6 @@ Transports tell the transfers of a link, and the reductions of a group, apart by
 
 from collections import defaultdict
 
-import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
@@ -189,26 +188,20 @@ def lowered(job, dead, mode, compute):
 @st.composite
 def unequal_and_scheduled(draw):
     """Pipelines that are not alike: a server has other peers for each of its chunks, and may hold but one of them."""
-    job = msgspec.structs.replace(draw(unequal_jobs(4)), overlap_reduction=draw(st.sampled_from([msgspec.UNSET, True])))
+    job = draw(unequal_jobs(4))
     problem = make_problem(job, some_dead(draw, job), Mode())
     return problem, instructions(problem, schedule_chunks(problem, POLICIES[0]))
 
 
 @given(
     st.one_of(scheduled(pipelines=3), placed_and_scheduled(), unequal_and_scheduled()),
-    st.booleans(),
     st.lists(st.sampled_from(list(Redo)), max_size=6),
     st.booleans(),
 )
 @settings(max_examples=100)
-def test_all_start_their_transfers_on_a_link_and_their_sums_in_a_group_in_the_same_order(
-    case, overlaps, redo, one_queue
-):
+def test_all_start_their_transfers_on_a_link_and_their_sums_in_a_group_in_the_same_order(case, redo, one_queue):
     problem, compute = case
     job, mode = problem.job, problem.mode
-    if job.standard:
-        # Plans are the same with one chunk per server; runs are not.
-        job = msgspec.structs.replace(job, overlap_reduction=overlaps or msgspec.UNSET)
     plan = lowered(job, problem.dead, mode, compute)
     view = View.of(plan)
     networks = {}

@@ -8,19 +8,19 @@ import msgspec
 import pytest
 import torch
 
-from harness.examples import overlapped, paper_job, placed_job, plan_around
+from harness.examples import paper_job, placed_job, plan_around
 from harness.ranks import results_of
 from recycle.control.membership.view import View
 from recycle.plan.memory import peak_memory
 from recycle.plan.mode import Mode
 from recycle.record.recorder import Recorder
 from recycle.runtime.execute.stage import MicroBatch
-from recycle.runtime.execute.torch_stage import TorchStage, cut
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.method import Method
 from recycle.runtime.step.update import TorchUpdate
+from scripts.plain_torch import TorchStage, cut
 from tests.runtime.models import inputs, layers, optimizer, stage_boundaries, targets, train_whole
 
 STEPS = 3
@@ -133,9 +133,9 @@ def test_with_free_routing_and_two_stages():
     [
         (placed_job("v-shaped"), [], None),
         (placed_job("v-shaped"), ["W0_1"], 0.05),
-        (overlapped(placed_job("interleaved:2")), ["W1_0"], 0.05),
+        (placed_job("interleaved:2"), ["W1_0"], 0.05),
     ],
-    ids=["each on its own", "together", "reduced beside"],
+    ids=["each on its own", "together", "interleaved"],
 )
 def test_with_several_stages_per_server(job, dead, clip):
     require_same(plan_around(job, *dead), dropout=0.2, clip=clip)

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import torch
 
+from harness.local import launch
 from harness.ports import free_port
 from harness.started import wait_until
 from recycle.control.board.joinfile import new_token
@@ -19,7 +20,6 @@ from recycle.job import Server
 from recycle.plan.instruction import Op
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.keep.keeping import Keeping, KnownKeepers, Snapshot
-from recycle.runtime.launch.process.local import launch
 from recycle.state.channel import HERE
 from recycle.state.client import KeeperClient
 from recycle.state.errors import KeeperLost

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from recycle.runtime.launch.process.local import launch
+from harness.local import launch
 from recycle.runtime.launch.process.title import set_title
 
 

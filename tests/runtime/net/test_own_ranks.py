@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.distributed import AllreduceOptions, BroadcastOptions, HashStore, ReduceOp, ReduceScatterOptions
 
+from harness.local import launch
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member, ServerRank
 from recycle.job import Server
 from recycle.megatron.shared.torch_calls import Calls
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net import own_ranks
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.net.own_ranks import OwnRanks

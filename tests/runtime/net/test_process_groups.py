@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore
 
+from harness.local import launch
 from recycle.job import Server
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.process_groups import METHODS, StubBackend, make_replaceable_groups
 
 SERVERS = (Server(0, 0), Server(1, 0))

@@ -6,9 +6,9 @@ import resource
 import pytest
 import torch
 
+from harness.local import launch
 from recycle.errors import RunFailed, UserError
 from recycle.runtime.checkpoint_folders import MANIFEST, Manifest, checkpoints, find_damage, require_unfinished
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.step.checkpoint import VERSION, adopt, complete, give_up, set_aside, write_stage
 
 

@@ -16,13 +16,13 @@ from recycle.control.membership.view import View
 from recycle.plan.mode import Mode
 from recycle.record.recorder import Recorder
 from recycle.runtime.errors import ConnectionLost, NotFinite, ViewBroken
-from recycle.runtime.execute.torch_stage import TorchStage, cut
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.step.checkpoint import give_state, stage_state
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.method import Method
 from recycle.runtime.step.optimizers import make_optimizer
 from recycle.runtime.step.update import TorchUpdate
+from scripts.plain_torch import TorchStage, cut
 from tests.runtime.models import inputs, layers, stage_boundaries, targets
 
 JOB = paper_job(pipelines=3, stages=2, micro_batches=3, released=0)

@@ -27,7 +27,7 @@ from recycle.state.directory import KeeperDirectory, KeeperHome
 from recycle.state.errors import KeeperLost
 from recycle.state.ladder import StatePart
 from recycle.state.memory import available_memory
-from recycle.state.redundancy import Racks, Redundancy
+from recycle.state.redundancy import Redundancy
 from recycle.wording import memory_text
 
 
@@ -99,7 +99,6 @@ class KeeperSetting(NamedTuple):
         bytes_of: the most bytes that all versions of some stages have which are kept at the same time.
         slot: this process's part in its host's keeper.
         describe: says what it costs and survives.
-        racks: by the names of the hosts in them, what fails together.
         writing: the bytes that a keeper takes beside those while it writes a stage to disk.
         within: the folder in which it may do so; None where nobody asks for it.
     """
@@ -108,7 +107,6 @@ class KeeperSetting(NamedTuple):
     bytes_of: Callable[[Collection[int]], int]
     slot: KeeperSlot
     describe: Callable[[KeeperDirectory], str]
-    racks: Racks = Racks()
     writing: int = 0
     within: Path | None = None
 
@@ -120,7 +118,7 @@ class KeeperSetting(NamedTuple):
             hellos: what their processes say, or that of the only host.
 
         Raises:
-            StateError: there are not so many hosts, or racks are named of which the run has no host.
+            StateError: there are not so many hosts.
             RunError: one of them has not got the memory.
         """
         homes: list[KeeperHome] = []
@@ -130,12 +128,10 @@ class KeeperSetting(NamedTuple):
             hello = hellos[place % len(hellos)]
             found = next((number for number, home in enumerate(homes) if home.address == hello.address), len(homes))
             if found == len(homes):
-                rack = self.racks.find(hello.host, hello.address)
-                homes.append(KeeperHome(hello.host, hello.address, hello.keeper.port, rack))
+                homes.append(KeeperHome(hello.host, hello.address, hello.keeper.port))
                 offers.append(hello)
             # Where its ranks are on several hosts, that of the first one.
             on.setdefault(str(each.member.server), found)
-        self.racks.require_known({name for each in homes for name in (each.host, each.address)})
         directory = KeeperDirectory(tuple(homes), self.redundancy, on)
         for place, hello in enumerate(offers):
             limit = self.bytes_of(directory.stages_at(place)) + self.writing
@@ -208,8 +204,7 @@ def settle(setting: KeeperSetting, endpoint: Endpoint, server: Server, alive: Co
             near = keeper.listen(token)
         except OSError:
             break  # another server that joins here has one
-        name = socket.gethostname()
-        home = KeeperHome(name, endpoint.address, slot.offer.port, setting.racks.find(name, endpoint.address))
+        home = KeeperHome(socket.gethostname(), endpoint.address, slot.offer.port)
         if directory.replace(place, home, store, token):
             fork_keeper([near, slot.listener], token, limit, setting.within)
             break

@@ -1,7 +1,6 @@
 """What one process says for all."""
 
 import secrets
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,14 +35,12 @@ def _is_first_here(run: str, text: str) -> bool:
     return True
 
 
-def say_launcher_lost(endpoint: Endpoint, events: Path, take_over: Callable[[], None]) -> None:
+def say_launcher_lost(endpoint: Endpoint, folder: Path) -> None:
     """Say that the first process shows nothing any more, once for all that are left.
 
     Args:
         endpoint: of the store.
-        events: the folder where everything is to be found.
-        take_over: called in the one process that says so.
+        folder: of the run.
     """
     if is_first_to_say(endpoint, "launcher"):
-        say(f"the first process is gone; the run goes on, and writes to {events}")
-        take_over()
+        say(f"the first process is gone; the run goes on, and recycle watch {folder} shows it")

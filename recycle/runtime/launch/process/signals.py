@@ -7,8 +7,7 @@ once. Where nobody below can leave, the first one does.
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -52,23 +51,6 @@ class EndSignals:
         again, self.number = bool(self.number), self.number or number
         if again or not self._pass_on():
             raise EndedAtOnce(f"{self.name}: ended at once", self.number)
-
-
-@contextmanager
-def signals_put_off() -> Iterator[None]:
-    """Within it, this thread takes none of the signals; those that come are taken after it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, TAKEN)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def end_with_launcher() -> None:
-    """In a process that was forked while signals were put off: SIGTERM ends it, and Ctrl-C is for the launcher."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, TAKEN)
 
 
 def tell_to_leave(process: int, number: int = signal.SIGTERM) -> bool:

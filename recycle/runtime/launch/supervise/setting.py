@@ -26,13 +26,11 @@ class RunAccess(NamedTuple):
         endpoint: of the store.
         watch: where the launcher listens.
         rank: which of its server's the process is.
-        take_over: called when the launcher is gone, and this process is the one to say so.
     """
 
     endpoint: Endpoint
     watch: tuple[str, int]
     rank: ServerRank = SOLE
-    take_over: Callable[[], None] = lambda: None
 
 
 class Setting(NamedTuple):

@@ -39,7 +39,7 @@ from recycle.runtime.launch.supervise.news import News
 from recycle.runtime.launch.supervise.replacements import Replacements
 from recycle.runtime.launch.supervise.risks import risks
 from recycle.runtime.launch.supervise.setting import RunAccess, Setting
-from recycle.runtime.launch.supervise.watches import ElsewhereWatch, QuietWatch
+from recycle.runtime.launch.supervise.watches import ElsewhereWatch
 from recycle.runtime.recover.view_reports import now
 
 LOOK, REST = 0.02, 0.2
@@ -103,7 +103,6 @@ class Supervisor:
         self._restarts = Restarts(setting.restarts)
         self._signals = EndSignals(self._pass_on)
         self._call_off = Cancellation(self._signals, self._news.tell)
-        self._quiet_watch = QuietWatch(setting.durations.hang)
 
     def run(self) -> None:
         """Wait for the end of the run.
@@ -142,8 +141,6 @@ class Supervisor:
         while (event := self._fork_server.next_event(0)) is not None:
             self._learn(event)
         for text in self._keeper.look():
-            self._news.remark(text)
-        if text := self._quiet_watch.news():
             self._news.remark(text)
         self._do_faults()
         self._mend_store()
@@ -274,7 +271,6 @@ class Supervisor:
         elif isinstance(event, InstantLine) and event.kind == "end":
             self._ending.add(sender)
             self._reasons += [event.text] if event.text not in self._reasons else []
-        self._quiet_watch.hear(event)
         self._watch(event)
 
     # How a run ends.

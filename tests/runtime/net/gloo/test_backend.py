@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
+from harness.local import launch
 from harness.started import wait_until
 from recycle.control.host.children import die_with
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.gloo.connecting import LazyGroup, connect_groups
 from recycle.runtime.net.gloo.groups import make_backend
 from recycle.runtime.net.network import NetworkOptions

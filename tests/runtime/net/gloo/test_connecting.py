@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
+from harness.local import launch
 from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.membership.view import View
 from recycle.control.store.tcp_store import TorchStore, listen, serve
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost, Interrupted
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect, connect_pair
 from recycle.runtime.net.gloo.backend import neighbours
 from recycle.runtime.net.gloo.connecting import _wait

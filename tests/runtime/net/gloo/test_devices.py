@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from harness.hosts import hosts, leave_few_ports, missing, no_port_free
-from recycle.runtime.launch.process.local import launch
+from harness.local import launch
 from recycle.runtime.net.gloo.groups import make_backend
 from recycle.runtime.net.network import NetworkOptions
 

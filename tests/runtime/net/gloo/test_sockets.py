@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
+from harness.local import launch
 from harness.processes import is_stopped, open_files, send_signal
 from harness.started import wait_until
 from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.errors import Interrupted, RunError, ViewBroken
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.gloo.sockets import Connections, open_connections
 from recycle.runtime.net.gloo.transfers import Waits

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.distributed import FileStore
 
+from harness.local import launch
 from harness.stand_in_library import ONE_QUEUE, HostLane, built, lacking, nccl_library
-from recycle.runtime.launch.process.local import launch
 from recycle.runtime.net.nccl.bindings import TYPES, Call, Nccl
 from recycle.runtime.net.nccl.communicators import Communicators
 from recycle.runtime.net.network import NetworkOptions

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from recycle.runtime.execute.seeds import seed_of
 from recycle.runtime.execute.stage import MicroBatch, TensorSpec
-from recycle.runtime.execute.torch_stage import Boundary, TorchStage, boundaries, cut
+from scripts.plain_torch import Boundary, TorchStage, boundaries, cut
 from tests.runtime.models import ROWS, WIDTH, inputs, layers, targets
 
 SPEC = TensorSpec((ROWS, WIDTH), torch.float32)
@@ -77,16 +76,3 @@ def test_stages_and_their_boundaries():
         Boundary(SPEC, SPEC),
         Boundary(SPEC, None),
     ]
-
-
-def test_seeds_tell_every_micro_batch_and_stage_apart():
-    seeds = {
-        seed_of(seed, MicroBatch(step, home, number), place)
-        for seed in range(2)
-        for step in range(4)
-        for home in range(4)
-        for number in range(4)
-        for place in range(4)
-    }
-    assert len(seeds) == 2 * 4**4
-    assert all(0 <= seed < 2**63 for seed in seeds)

@@ -7,8 +7,8 @@ from multiprocessing import get_context
 import pytest
 from torch.distributed import HashStore, ProcessGroupGloo
 
+from harness.local import ProcessFailed, launch
 from recycle.runtime.errors import RunError
-from recycle.runtime.launch.process.local import ProcessFailed, launch
 
 
 def test_reports_reach_the_launcher_and_the_store_connects_all():

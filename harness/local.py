@@ -3,9 +3,11 @@
 import gc
 import multiprocessing
 import os
+import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
@@ -24,7 +26,7 @@ from recycle.runtime.launch.process.messages import (
     encode,
     run_and_tell,
 )
-from recycle.runtime.launch.process.signals import EndSignals, end_with_launcher, signals_put_off
+from recycle.runtime.launch.process.signals import TAKEN, EndSignals
 
 HOST = "127.0.0.1"
 
@@ -103,7 +105,7 @@ def _launch(
     store: TCPStore | None = None
     try:
         # Whoever is told to end knows all that it has forked; and the store starts threads, which a fork would lose.
-        with signals_put_off():
+        with _signals_put_off():
             for rank in range(count):
                 reader, writer = context.Pipe(duplex=False)
                 member = LocalProcess(rank, count, port, writer)
@@ -115,7 +117,7 @@ def _launch(
         store = TCPStore(HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
         _watch(channels, processes, receive)
     finally:
-        with signals_put_off():
+        with _signals_put_off():
             for process in processes:
                 if process.is_alive():
                     process.kill()
@@ -129,7 +131,7 @@ def _run(
 ) -> None:
     def work() -> int:
         die_with(launcher)
-        end_with_launcher()
+        _end_with_launcher()
         # The garbage of the parent stays: what of it has had threads would wait for them, which are not here.
         gc.freeze()
         listener.close()
@@ -182,3 +184,20 @@ def _require_success(rank: int, process: ForkProcess) -> None:
     if process.exitcode:
         end = f"was killed by signal {-process.exitcode}" if process.exitcode < 0 else f"ended with {process.exitcode}"
         raise ProcessFailed(f"process {rank} {end}")
+
+
+@contextmanager
+def _signals_put_off() -> Iterator[None]:
+    """Within it, this thread takes none of the signals; those that come are taken after it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, TAKEN)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with_launcher() -> None:
+    """In a process that was forked while signals were put off: SIGTERM ends it, and Ctrl-C is for the launcher."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TAKEN)
