@@ -47,11 +47,10 @@ def test_a_question_is_a_few_lines(tmp_path):
 @pytest.mark.parametrize(
     "keys", [{}, {"limit": 5}, {"placement": "v-shaped"}, {"released_at_input_gradient": 3, "held": 4}]
 )
-@pytest.mark.parametrize("form", ["lowered", "compute"])
 @pytest.mark.parametrize("mode", ["split", "fused"])
-def test_the_peak_memory_of_a_plan_is_what_the_command_says(tmp_path, run, keys, form, mode):
+def test_the_peak_memory_of_a_plan_is_what_the_command_says(tmp_path, run, keys, mode):
     job = recycle.Job(pipelines=3, stages=4, micro_batches=6, **keys)
-    plan = recycle.make_plan(job, "W1_2", moves=5, form=form, mode=mode)
+    plan = recycle.make_plan(job, "W1_2", moves=5, mode=mode)
     plan.save(tmp_path / "plan.json")
     status, text, _ = run("check", tmp_path / "plan.json", "--json")
     assert (status, msgspec.json.decode(text)["peak_memory"]) == (0, plan.peak_memory)
@@ -88,17 +87,13 @@ def test_a_catalogue_is_made_as_it_is_told(tmp_path):
     job = recycle.Job(pipelines=2, stages=2, micro_batches=2)
     told = []
     note = lambda done, total: told.append((done, total))  # noqa: E731 - one line is enough
-    recycle.make_catalogue(
-        job, tmp_path / "a.zip", budget=0.01, seed=7, mode="fused global", form="compute", progress=note
-    )
+    recycle.make_catalogue(job, tmp_path / "a.zip", budget=0.01, seed=7, mode="fused global", progress=note)
     assert told[-1] == (3, 3)
     made = recycle.PlanCatalogue(tmp_path / "a.zip")
     assert made.plan().dead == []
     plan = made.plan("W0_1").plan
-    assert (plan.provenance.seed, plan.provenance.budget, plan.form) == (7, "0.01 s", "compute")
+    assert (plan.provenance.seed, plan.provenance.budget, plan.form) == (7, "0.01 s", "lowered")
     assert (plan.mode.backward, plan.mode.optimizer) == ("fused", "global")
-    with pytest.raises(UserError, match="form is 'flat': give one of compute, lowered"):
-        recycle.make_catalogue(job, tmp_path / "b.zip", form="flat")
 
 
 MODE = {"routing", "optimizer", "backward"}
@@ -139,7 +134,6 @@ def test_an_argument_is_named_by_its_error(tmp_path):
         (lambda: recycle.make_plan(job, dead=["x"]), "server 'x'"),
         (lambda: recycle.make_plan(job, budget="soon"), "budget: 'soon' is no duration"),
         (lambda: recycle.make_plan(job, budget=None), "budget is None: give seconds"),
-        (lambda: recycle.make_plan(job, form="low"), "form is 'low': give one of compute, lowered"),
         (lambda: recycle.make_plan(job, moves="many"), "moves is 'many': give a number, 0 or more"),
         (lambda: recycle.make_plan(job, mode="quick"), ".*'quick' does not fit; give words of: fused or split; global"),
         (lambda: recycle.make_plan(job, mode="fused split"), ".*'split' does not fit"),
@@ -189,7 +183,6 @@ ODD = {"a list": [3.5], "an object": object(), "nothing": None, "a text": "odd",
         (lambda job, value: recycle.make_plan(job, moves=value, budget=0), (None,)),
         (lambda job, value: recycle.make_plan(job, moves=1, seed=value), ()),
         (lambda job, value: recycle.make_plan(job, moves=1, mode=value), ()),
-        (lambda job, value: recycle.make_plan(job, moves=1, form=value), ()),
         (lambda job, value: recycle.make_plan(job, moves=1).svg(value), ()),
         (lambda job, value: recycle.make_plan(job, moves=1).save(value), ("odd",)),
         (lambda job, value: recycle.load_job(value), ()),

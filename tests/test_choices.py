@@ -32,9 +32,9 @@ def test_plans_without_transfers_are_refused(tmp_path, form):
     if form == "lowered":
         assert chosen(job, plan=plan, catalogue=catalogue).plan.form == form
         return
-    with pytest.raises(PlanFileError, match=r"plan\.json: its form is 'compute'.*recycle plan FILE"):
+    with pytest.raises(PlanFileError, match=r"plan\.json: its form is 'compute'.*make the plan again"):
         chosen(job, plan=plan)
-    with pytest.raises(PlanFileError, match=r"plans\.zip: its form is 'compute'.*without --form compute"):
+    with pytest.raises(PlanFileError, match=r"plans\.zip: its form is 'compute'.*make the catalogue again"):
         chosen(job, catalogue=catalogue)
 
 

@@ -15,8 +15,8 @@ SEARCH = {"--routing", "--optimizer", "--backward", "--seed"}
 WRITTEN = {"--svg", "--html", "--trace", "--losses", "--csv"}
 EVERY = None
 
-PLAN = {"--catalogue", "--dead", "--budget", "--moves", "--prove", "--form", "--output", "--json"}
-CATALOGUE = {"--failures", "--budget", "--moves", "--form", "--output"}
+PLAN = {"--catalogue", "--dead", "--budget", "--moves", "--prove", "--output", "--json"}
+CATALOGUE = {"--failures", "--budget", "--moves", "--output"}
 STUDY = {
     *("--policy", "--iteration", "--layers", "--constant"),
     *("--seeds", "--json"),
@@ -27,7 +27,6 @@ READ = {
     ("plan", "{job}"): JOB | SEARCH | PLAN,
     ("plan", "{job}", "--moves", "1"): JOB | SEARCH | PLAN - {"--budget"},
     ("plan", "--catalogue", "{catalogue}"): {*JOB, "--catalogue", "--dead", "--output", "--json"},
-    ("plan", "{compute}"): {"--catalogue", "--form", "--output", "--json"},
     ("catalogue", "{job}", "-o", "out.zip"): JOB | SEARCH | CATALOGUE,
     ("catalogue", "{job}", "-o", "out.zip", "--moves", "1"): JOB | SEARCH | CATALOGUE - {"--budget"},
     ("check", "{plan}"): EVERY,
@@ -57,7 +56,6 @@ GIVEN = {
     "--routing": "free",
     "--optimizer": "global",
     "--backward": "fused",
-    "--form": "lowered",
     "--dead": "W0_0",
     "--catalogue": "{catalogue}",
     "--against": "{plan}",
@@ -83,9 +81,8 @@ def inputs(tmp_path_factory):
     (folder / "job.toml").write_text("pipelines = 2\nstages = 2\nmicro_batches = 2\n")
     save_plan(paper_plan(), folder / "plan.json")
     save_plan(paper_plan(failed=()), folder / "whole.json")
-    for words in ("plan job.toml --form compute -o compute.json", "catalogue job.toml --failures 1 -o catalogue.zip"):
-        named = [str(folder / word) if "." in word else word for word in words.split()]
-        group([*named, "--moves", "1"], standalone_mode=False)
+    job, catalogue = str(folder / "job.toml"), str(folder / "catalogue.zip")
+    group(["catalogue", job, "--failures", "1", "--moves", "1", "-o", catalogue], standalone_mode=False)
     return folder
 
 

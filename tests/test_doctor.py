@@ -549,7 +549,7 @@ def test_a_catalogue_gives_its_own_figures_and_must_fit(run, ran, refused, tmp_p
         (16, (*GOOD, *other_size), "are for 3 pipelines x 4 stages x 6 micro-batches, and training has 2 pipelines"),
         (24, (*FUSED, "--recycle-catalogue", path), "split the backward pass, but gradient_accumulation_fusion is on"),
         (24, (*GOOD, "--recycle-catalogue", staggered), "make the catalogue with --optimizer global"),
-        (24, (*GOOD, "--recycle-catalogue", compute), "make the catalogue without --form compute"),
+        (24, (*GOOD, "--recycle-catalogue", compute), "make the catalogue again"),
     ):
         assert message in refused("doctor", "--ranks", ranks, *words)
 

@@ -144,7 +144,6 @@ def inputs(tmp_path_factory):
     small = ["schedules/paper.toml", "-D", "2", "-P", "2", "-M", "2"]
     for words in (
         ["plan", *small, "--moves", "1", "-o", "plan.json"],
-        ["plan", *small, "--moves", "1", "--form", "compute", "-o", "compute.json"],
         ["catalogue", "schedules/paper.toml", *SMALLER["catalogue"], "-o", "catalogue.zip"],
         ["train", *small, "--model", "tiny.toml", "--iterations", "4", "-o", "run"],
     ):
@@ -174,8 +173,8 @@ def test_verbs_and_options_exist(command, tmp_path, monkeypatch):
 
 def made_smaller(words):
     """A command with other sizes: those that it has are taken out, because an option is given once."""
-    # For a plan of compute form, and one that a catalogue has, nothing is searched.
-    less = [] if "compute.json" in words or (words[1] == "plan" and "--catalogue" in words) else SMALLER[words[1]]
+    # For a plan that a catalogue has, nothing is searched.
+    less = [] if words[1] == "plan" and "--catalogue" in words else SMALLER[words[1]]
     options = [each.opts for each in group.get_command(click.Context(group), words[1]).params]
     same = {name: names[0] for names in options for name in names}
     given, left = {same.get(each) for each in less} - {None}, iter(words)

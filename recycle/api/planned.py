@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, SupportsFloat, SupportsIndex, get_args
+from typing import Any, SupportsFloat, SupportsIndex
 
 import msgspec
 
@@ -23,7 +23,7 @@ from recycle.plan.document import load_plan as load_plan_file
 from recycle.plan.document import save_plan
 from recycle.plan.memory import peak_memory
 from recycle.plan.mode import ROUTINGS, Mode
-from recycle.plan.plan import Form, Plan
+from recycle.plan.plan import Plan
 from recycle.planner import make
 from recycle.planner.explain import Explanation, explain
 from recycle.planner.model.stopping import MaxMoves, MaxSeconds
@@ -40,8 +40,6 @@ MODES: Mapping[str, Collection[str]] = {
     "routing": ROUTINGS.keys(),
 }
 """The words of a mode, by what they choose."""
-
-FORMS: Collection[str] = get_args(Form)
 
 MOST_DRAWN = 20_000
 """Instructions of a plan that a notebook draws without being asked."""
@@ -184,7 +182,6 @@ def make_plan(
     seed: int = 0,
     prove: str | float = "0s",
     mode: Mode | str = Mode(),  # noqa: B008 - immutable
-    form: Form = "lowered",
 ) -> Planned:
     """Plan a job around its dead servers.
 
@@ -196,15 +193,14 @@ def make_plan(
         seed: of the random search.
         prove: time for the exact solver to prove or improve the plan afterwards.
         mode: what the plan may do; also in words, such as ``"fused"`` or ``"fused global free"``.
-        form: ``lowered``, with transfers, reductions and optimizer steps, or ``compute``.
 
     Raises:
         UserError: something that was given cannot be used, or no plan exists.
     """
-    job, form = read_job(job), read_form(form)
+    read_job(job)
     effort = read_effort(budget, moves, seed)
     effort = msgspec.structs.replace(effort, proof=read_seconds("prove", prove), until_interrupted=True)
-    return Planned(make.make_plan(job, read_servers(dead), read_mode(mode), effort, form))
+    return Planned(make.make_plan(job, read_servers(dead), read_mode(mode), effort))
 
 
 def read_effort(budget: str | float, moves: int | None, seed: int) -> make.Effort:
@@ -218,17 +214,6 @@ def read_effort(budget: str | float, moves: int | None, seed: int) -> make.Effor
     seconds = read_seconds("budget", budget)
     stop = MaxSeconds(seconds) if moves is None else MaxMoves(moves)
     return make.Effort((stop,), f"{seconds:g} s" if moves is None else f"{moves} moves", read_seed(seed))
-
-
-def read_form(form: Form) -> Form:
-    """The form of a plan.
-
-    Raises:
-        UserError: there is none of that name.
-    """
-    if form not in FORMS:
-        raise UserError(f"form is {form!r}: give one of {', '.join(FORMS)}")
-    return form
 
 
 def read_job(job: Job) -> Job:

@@ -8,7 +8,6 @@ from recycle.api.planned import (
     Planned,
     read_count,
     read_effort,
-    read_form,
     read_job,
     read_mode,
     read_path,
@@ -20,7 +19,6 @@ from recycle.faults.outages import load_outages
 from recycle.job import Job, Server
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.mode import Mode
-from recycle.plan.plan import Form
 from recycle.planner.catalogue import make_catalogue as make_catalogue_file
 from recycle.processors import processors
 from recycle.study.answer import Bill, StudyAnswer, answer
@@ -160,7 +158,6 @@ def make_catalogue(
     moves: int | None = None,
     seed: int = 0,
     mode: Mode | str = Mode(),  # noqa: B008 - immutable
-    form: Form = "lowered",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> PlanCatalogue:
     """Plan every vector of failure counts into one file, on all processors.
@@ -173,15 +170,14 @@ def make_catalogue(
         moves: search for so many moves instead, which gives the same file on every machine.
         seed: of the searches.
         mode: what the plans may do, as ``make_plan`` has it.
-        form: of the plans, as ``make_plan`` has it.
         progress: told how many plans are made, of how many.
 
     Raises:
         UserError: it cannot be made.
     """
-    effort, form = read_effort(budget, moves, seed), read_form(form)
+    effort = read_effort(budget, moves, seed)
     most = read_count("failures", failures)
     target = read_path("path", path)
     watch = lambda done, total, _: progress(done, total)  # noqa: E731 - the entry is of no interest here
-    make_catalogue_file(target, read_job(job), read_mode(mode), most, effort, form, watch, processors())
+    make_catalogue_file(target, read_job(job), read_mode(mode), most, effort, "lowered", watch, processors())
     return PlanCatalogue(target)

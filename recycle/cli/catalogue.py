@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 import click
 
 from recycle.cli.console import make_console, progress_line
-from recycle.cli.options import JobCommand, describe_job, form_option, job_options, mode_options, search_options
+from recycle.cli.options import JobCommand, describe_job, job_options, mode_options, search_options
 from recycle.cli.parameters import Count, OutputFile
 from recycle.errors import UserError
 from recycle.files import STANDARD
 from recycle.job import Job
 from recycle.plan.catalogue import Entry
 from recycle.plan.mode import Mode
-from recycle.plan.plan import Form
 from recycle.processors import processors
 from recycle.wording import plural
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     help="The largest number of failures to plan for.",
 )
 @search_options
-@form_option
 @click.option("-o", "--output", type=OutputFile(".zip"), required=True, help="Where to write the catalogue.")
 def command(
     job: Job,
@@ -41,7 +39,6 @@ def command(
     stop: "StoppingCriterion",
     budget: str,
     seed: int,
-    form: Form,
     output: Path,
 ) -> None:
     """Plan every vector of failure counts of JOB ahead of time, into one file.
@@ -65,7 +62,7 @@ def command(
                 period, bound = job.time_text(entry.period), job.time_text(entry.bound)
                 show(f"{' '.join(map(str, entry.counts))} dead per stage: period {period}, bound {bound}", done, total)
 
-            make_catalogue(output, job, mode, failures, Effort((stop,), budget, seed), form, watch, processors())
+            make_catalogue(output, job, mode, failures, Effort((stop,), budget, seed), "lowered", watch, processors())
     except KeyboardInterrupt:
         make_console(error=True).print(
             f"interrupted; the plans made so far are kept in {output}.part, and the same command continues"

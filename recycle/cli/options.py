@@ -239,30 +239,19 @@ def describe_job(job: Job) -> str:
     return f"{job.name}: {job.pipelines} pipelines x {job.depth} stages x {job.micro_batches} micro-batches{placement}"
 
 
-def compared_text(job: Job, baseline: int, period: int) -> str:
-    """A throughput against fault-free 1F1B; where memory is tight also against 1F1B with the memory that it wants.
+def describe_throughput(plan: Plan) -> list[str]:
+    """What a plan's throughput is worth: against fault-free 1F1B and, with dead servers, against all servers alive.
 
-    Args:
-        job: that is planned.
-        baseline: period of 1F1B under the job's limits.
-        period: of the plan.
+    Where memory is tight, it is also said against 1F1B with the memory that it wants.
     """
     from recycle.planner.assemble import unlimited_baseline
-
-    found, wanted = max(period, 1), unlimited_baseline(job)
-    text = f"{baseline / found:.1%} of {job.baseline_name} (period {job.time_text(baseline)})"
-    if wanted < baseline:
-        text += f", {wanted / found:.1%} of 1F1B with the memory that it wants (period {job.time_text(wanted)})"
-    return text
-
-
-def describe_throughput(plan: Plan) -> list[str]:
-    """What a plan's throughput is worth: against fault-free 1F1B and, with dead servers, against all servers alive."""
-    job = plan.job
     from recycle.planner.model.bounds import lower_bound, period
     from recycle.planner.model.problem import make_problem
 
-    text = compared_text(job, plan.baseline, plan.period)
+    job, found, wanted = plan.job, max(plan.period, 1), unlimited_baseline(plan.job)
+    text = f"{plan.baseline / found:.1%} of {job.baseline_name} (period {job.time_text(plan.baseline)})"
+    if wanted < plan.baseline:
+        text += f", {wanted / found:.1%} of 1F1B with the memory that it wants (period {job.time_text(wanted)})"
     if not plan.dead:
         return [text]
     problem = make_problem(job, job.dead_servers(()), plan.mode)
@@ -270,19 +259,8 @@ def describe_throughput(plan: Plan) -> list[str]:
     servers = len(job.servers())
     return [
         f"{text}, with {(servers - len(plan.dead)) / servers:.1%} of the servers alive",
-        f"at least {least / max(plan.period, 1):.1%} of any plan with all servers alive (bound {job.time_text(least)})",
+        f"at least {least / found:.1%} of any plan with all servers alive (bound {job.time_text(least)})",
     ]
-
-
-def form_option(function: F) -> F:
-    """Add ``--form``; the function gets ``form``."""
-    return click.option(
-        "--form",
-        type=click.Choice(["lowered", "compute"]),
-        default="lowered",
-        show_default=True,
-        help="compute: without transfers and steps.",
-    )(function)
 
 
 def search_options(function: F) -> F:

@@ -10,27 +10,22 @@ from recycle.cli.options import (
     SEARCH,
     Described,
     JobCommand,
-    compared_text,
     describe_dead,
     describe_job,
     describe_throughput,
     described_job,
-    form_option,
     json_option,
-    load_legal_plan,
     mode_options,
     refuse_unread,
     search_options,
 )
 from recycle.cli.parameters import DURATION, SERVERS, InputPath, OutputFile
-from recycle.errors import UserError
-from recycle.files import STANDARD, read_bytes
+from recycle.files import STANDARD
 from recycle.job import Server
-from recycle.kinds import PLAN, kind_of
-from recycle.plan.catalogue import Catalogue, Found
+from recycle.plan.catalogue import Catalogue
 from recycle.plan.document import save_plan
 from recycle.plan.mode import Mode
-from recycle.plan.plan import Form, Plan
+from recycle.plan.plan import Plan
 
 if TYPE_CHECKING:
     from recycle.planner.model.stopping import StoppingCriterion
@@ -46,7 +41,6 @@ if TYPE_CHECKING:
     type=DURATION,
     help="Time for the exact solver to prove or improve the plan.",
 )
-@form_option
 @click.option(
     "--catalogue",
     type=InputPath(),
@@ -62,7 +56,6 @@ def command(
     budget: str,
     seed: int,
     prove: float | None,
-    form: Form,
     catalogue: Path | None,
     output: Path | None,
     as_json: bool,
@@ -73,35 +66,21 @@ def command(
     it says. The search ends at its budget, at the proven bound, or at Ctrl-C; the best plan found is kept each time. At
     Ctrl-C, a job of more than 20,000 compute instructions gets none: its plan would take seconds to put together.
 
-    With --catalogue nothing is searched for; where a live server has to act as a dead peer, the report says so. In the
-    place of JOB, a plan of compute form gets its transfers, reductions and optimizer steps.
+    With --catalogue nothing is searched for; where a live server has to act as a dead peer, the report says so.
 
     \b
     recycle plan job.toml --dead W1_2 --budget 2s -o plan.json
     recycle plan -D 3 -P 4 -M 6 --dead W1_0,W2_3 --prove 60s
     recycle plan --catalogue catalogue.zip --dead W1_2,W0_3 -o plan.json
-    recycle plan compute.json --form lowered -o plan.json
     """
-    from recycle.planner.assemble import lower_plan
     from recycle.planner.make import Effort, make_plan
 
     if output == STANDARD:
         refuse_unread("-o -", "--json")
     if catalogue is not None:
-        refuse_unread("--catalogue", *SEARCH, "--form")
-        whole = Catalogue(catalogue, described.load() if any(described) else None)
-        report_entry(whole, whole.look_up(dead), output, as_json=as_json)
-        return
-    if described.file is not None and kind_of(read_bytes(described.file)) == PLAN:
-        refuse_unread(f"{described.file}, a plan with its job,", *SEARCH, "--dead", "-D", "-P", "-M")
-        given = load_legal_plan(described.file)
-        if given.form == form:
-            raise UserError(f"{described.file}: this plan is {form} already; give a job file, or another --form")
-        if form == "compute":
-            raise UserError(
-                f"{described.file}: its instructions cannot be taken out again; plan the job with --form compute"
-            )
-        finish(lower_plan(given), output, as_json=as_json)
+        refuse_unread("--catalogue", *SEARCH)
+        plans = Catalogue(catalogue, described.load() if any(described) else None)
+        finish(plans.look_up(dead).plan(), output, as_json=as_json)
         return
     job = described.load()
     if prove:
@@ -111,9 +90,8 @@ def command(
         def watch(period: int, bound: int) -> None:
             show(f"period {job.time_text(period)}, bound {job.time_text(bound)}, gap {period / max(bound, 1) - 1:.1%}")
 
-        plan = make_plan(
-            job, dead, mode, Effort((stop,), budget, seed, prove or 0.0, until_interrupted=True), form, watch
-        )
+        effort = Effort((stop,), budget, seed, prove or 0.0, until_interrupted=True)
+        plan = make_plan(job, dead, mode, effort, watch=watch)
     finish(plan, output, as_json=as_json)
 
 
@@ -133,6 +111,7 @@ def summary(plan: Plan) -> dict[str, Any]:
 
     return {
         "dead": [str(server) for server in plan.dead],
+        "roles": {str(server): str(role) for server, role in plan.roles.items()},
         "period": plan.period,
         "makespan": plan.makespan,
         "bound": plan.bound,
@@ -156,6 +135,8 @@ def report(plan: Plan, output: Path | None) -> None:
     )
     console.print(describe_job(job))
     console.print(f"dead       {describe_dead(plan.dead)}")
+    for server, role in plan.roles.items():
+        console.print(f"role       {server} acts as {role}")
     console.print(
         f"mode       {plan.mode.backward} backward, {plan.mode.optimizer} optimizer, {plan.mode.routing} routing"
     )
@@ -168,37 +149,3 @@ def report(plan: Plan, output: Path | None) -> None:
         console.print(f"written to {output}")
     else:
         console.print("Nothing is written: give -o plan.json to keep the plan.")
-
-
-def report_entry(catalogue: Catalogue, found: Found, output: Path | None, *, as_json: bool) -> None:
-    """Write a catalogue's plan, if that is wanted, and report what it is worth."""
-    if output is not None:
-        save_plan(found.plan(), output)
-    index, entry = catalogue.index, found.entry
-    if as_json:
-        print_json(
-            {
-                "dead": [str(server) for server in found.dead],
-                "counts": entry.counts,
-                "period": entry.period,
-                "bound": entry.bound,
-                "makespan": entry.makespan,
-                "throughput": index.baseline / entry.period if entry.period else 1.0,
-                "roles": {str(server): str(role) for server, role in found.reading.roles.items()},
-            }
-        )
-        return
-    console, job = report_console(output), index.job
-    whole = next(each for each in index.entries if not any(each.counts))
-    console.print(describe_job(job))
-    console.print(f"dead       {describe_dead(found.dead)}")
-    console.print(f"period     {job.time_text(entry.period)}, bound {job.time_text(entry.bound)}")
-    console.print(
-        f"throughput {compared_text(job, index.baseline, entry.period)}, "
-        f"{whole.period / max(entry.period, 1):.1%} of that with all servers alive "
-        f"(period {job.time_text(whole.period)})"
-    )
-    for server, role in found.reading.roles.items():
-        console.print(f"role       {server} acts as {role}")
-    if output is not None:
-        console.print(f"written to {output}")

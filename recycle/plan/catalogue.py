@@ -239,7 +239,7 @@ class Catalogue:
             PlanFileError: they have no transfers, or the first one is damaged.
         """
         plan = self.look_up(()).packed.plan(str(self.path))
-        plan.require_lowered(str(self.path), "make the catalogue without --form compute")
+        plan.require_lowered(str(self.path), "make the catalogue again")
 
     def _read(self, name: str) -> bytes:
         """A member, unless it unpacks to more than any has."""

@@ -70,7 +70,7 @@ class Plan(msgspec.Struct, frozen=True):
         """Whom a live server sends results to or receives them from."""
         return frozenset(each.peer for each in self.programs[server] if each.peer is not None)
 
-    def require_lowered(self, source: str, remedy: str = "recycle plan FILE -o PLAN.json adds them") -> None:
+    def require_lowered(self, source: str, remedy: str = "make the plan again") -> None:
         """Refuse a plan that no server can run.
 
         Args:

@@ -58,13 +58,6 @@ def assemble_timed(problem: Problem, clock: Clock, form: Form, bound: int, prove
     )
 
 
-def lower_plan(plan: Plan) -> Plan:
-    """A legal plan of compute form in lowered form, with the figures that this gives it."""
-    problem = make_problem(plan.job, plan.dead, plan.mode)
-    lowered = assemble(problem, plan.programs, "lowered", plan.bound, plan.provenance)
-    return msgspec.structs.replace(lowered, roles=plan.roles, baseline=plan.baseline)
-
-
 def unlimited_baseline(job: Job) -> int:
     """That of 1F1B with the memory that it wants: for P - s micro-batches on stage s, whatever the limits are.
 

@@ -1,9 +1,10 @@
 """What differs between two time lines of one job: who executes what, in which order, and at what pace."""
 
 from bisect import bisect
+from collections import Counter
 from collections.abc import Mapping
 from statistics import median
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -43,38 +44,22 @@ def compare(first: Timeline, second: Timeline) -> Comparison:
     What a change of views interrupted and was made again is left out.
     """
     iterations = min(first.iterations, second.iterations)
-    before = _by_key(first, iterations)
+    before, after = _by_key(first, iterations), _by_key(second, iterations)
     changes: dict[tuple[Server, int], Change] = {}
-    found: set[Key] = set()
     ratios: list[float] = []
-    previous: dict[Server, Key | None] = {}
-    place: dict[Server, int] = {}
-    views, last = second.views, _last_views(second)
-    for span in second.spans:
-        if span.lane != "compute":
-            continue
-        index = place.get(span.server, 0)
-        place[span.server] = index + 1
-        if span.iteration >= iterations or not span.instruction.op.is_compute:
-            continue
-        if bisect(views, span.start) < last[span.iteration]:
-            continue
-        key = (span.iteration, span.instruction)
-        other = before.get(key)
+    for key, work in after.items():
+        span, other = work.span, before.get(key)
         if other is None:
-            changes[span.server, index] = "new"
-        else:
-            found.add(key)
-            if other[0].end > other[0].start:
-                ratios.append((span.end - span.start) / (other[0].end - other[0].start))
-            if other[0].server != span.server:
-                changes[span.server, index] = "moved"
-            elif other[1] != previous.get(span.server):
-                changes[span.server, index] = "reordered"
-        previous[span.server] = key
+            changes[span.server, work.place] = "new"
+            continue
+        if other.span.end > other.span.start:
+            ratios.append((span.end - span.start) / (other.span.end - other.span.start))
+        if other.span.server != span.server:
+            changes[span.server, work.place] = "moved"
+        elif other.follows != work.follows:
+            changes[span.server, work.place] = "reordered"
     pace = 1.0 if first.time_unit == second.time_unit or not ratios else median(ratios) or 1.0
-    missing = sum(key not in found for key in before)
-    return Comparison(pace, changes, missing)
+    return Comparison(pace, changes, len(before.keys() - after.keys()))
 
 
 def describe(comparison: Comparison, first: Timeline, second: Timeline) -> list[str]:
@@ -94,17 +79,36 @@ def describe(comparison: Comparison, first: Timeline, second: Timeline) -> list[
     return lines
 
 
-def _by_key(timeline: Timeline, iterations: int) -> dict[Key, tuple[Span, Key | None]]:
-    """Every compute span with the one before it on its server."""
-    found: dict[Key, tuple[Span, Key | None]] = {}
+class _Work(NamedTuple):
+    """A compute span.
+
+    Attributes:
+        span: itself.
+        place: among the compute spans of its server.
+        follows: what its server computed before it.
+    """
+
+    span: Span
+    place: int
+    follows: Key | None
+
+
+def _by_key(timeline: Timeline, iterations: int) -> dict[Key, _Work]:
+    """Every span that computes and counts."""
+    found: dict[Key, _Work] = {}
     previous: dict[Server, Key] = {}
+    places: Counter[Server] = Counter()
     views, last = timeline.views, _last_views(timeline)
     for span in timeline.spans:
-        if span.lane != "compute" or span.iteration >= iterations or not span.instruction.op.is_compute:
+        if span.lane != "compute":
+            continue
+        place = places[span.server]
+        places[span.server] += 1
+        if span.iteration >= iterations or not span.instruction.op.is_compute:
             continue
         if bisect(views, span.start) == last[span.iteration]:
             key = (span.iteration, span.instruction)
-            found[key] = (span, previous.get(span.server))
+            found[key] = _Work(span, place, previous.get(span.server))
             previous[span.server] = key
     return found
 

@@ -22,6 +22,8 @@ WIDEST_QUANTUM = 3
 STRETCH = 8
 BETWEEN_TICKS = 5
 """Columns from tick to tick, at least."""
+GOLDEN = 0.618
+"""Multiples of it are spread evenly between whole numbers, and in no rhythm."""
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -195,12 +197,14 @@ def _cells(row: Row, scale: Scale, color: bool) -> Iterator[tuple[str, str]]:
 def _places(row: Row, scale: Scale) -> Iterator[tuple[int, int, int]]:
     """The places of the spans that are drawn, each with its first column and the first behind it.
 
-    A column shows what happens in its middle. So each kind gets columns by its time, however short its spans are.
+    A column shows what happens at one moment in it. So each kind gets columns by its time, however short its spans are.
     """
     starts = [span.start for span in row.spans]
     shown = []
     for column in range(scale.columns):
-        time = (column + 0.5) * scale.time
+        # The middle of each would miss kinds that alternate at the pace of the columns.
+        moment = column * GOLDEN % 1 if scale.coarse else 0.5
+        time = (column + moment) * scale.time
         place = bisect_right(starts, time) - 1
         shown.append(place if place >= 0 and time < row.spans[place].end else -1)
     at = 0
@@ -296,5 +300,5 @@ def _legend(chart: Chart, scale: Scale, color: bool) -> Text:
         legend.append(f"{DEAD}: dead; ")
     legend.append(f"a column is {time_text(scale.time, chart.time_unit)}")
     if scale.coarse:
-        legend.append(" and shows what happens in its middle")
+        legend.append(" and shows one moment in it")
     return legend

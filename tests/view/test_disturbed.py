@@ -115,7 +115,7 @@ def test_a_checkpoint_makes_what_was_finished_void_too(subject):
 
 
 def test_in_the_terminal(chart, golden):
-    text = "".join(f"{line.plain.rstrip()}\n" for line in draw_terminal([chart], 400, "none")[0])
+    text = "".join(f"{line.plain.rstrip()}\n" for line in draw_terminal([chart], 400, color=False)[0])
     golden("view/disturbed.txt", text)
 
 

@@ -48,7 +48,7 @@ def test_no_line_is_wider_than_the_terminal(staggered, width):
 
 def test_in_a_narrow_terminal_a_column_stands_for_several_instructions(staggered, golden):
     text = plain(chart_of(staggered), 20)
-    assert "shows what happens in its middle" in " ".join(text.split())
+    assert "shows one moment in it" in " ".join(text.split())
     golden("view/4-staggered-narrow.txt", text)
 
 
