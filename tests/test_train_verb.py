@@ -182,7 +182,7 @@ def test_a_run_that_has_all_its_iterations_is_refused_before_anything_slow(tmp_p
         ("--model", "heads = 3", "heads is 3: it must divide hidden"),
         ("--model", "/nowhere.toml", "cannot be read: No such file"),
         ("--text", "/nowhere.txt", "text: /nowhere.txt cannot be read: No such file"),
-        ("--text", "/nowhere.idx", "text: /nowhere.idx is missing"),
+        ("--text", "/nowhere.idx", "text: /nowhere.idx is of a dataset of tokens; give a file of text"),
         ("--text", "/dev/zero", "text: /dev/zero is a device or a pipe"),
         (
             "--resume-from",

@@ -79,7 +79,7 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
     type=InputPath(),
     help="A TOML file with the size of the GPT, and how it is trained.",
 )
-@click.option("--text", type=InputPath(), help="A file or a .bin/.idx dataset to train on.")
+@click.option("--text", type=InputPath(), help="A file to train on.")
 @click.option("-o", "--output", type=OutputFolder(), default="run", show_default=True, help="The run's folder.")
 @click.option(
     "--device",

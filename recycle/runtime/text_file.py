@@ -4,26 +4,8 @@ from pathlib import Path
 
 from recycle.runtime.errors import RunError
 
-INDEX, TOKENS = ".idx", ".bin"
-
-
-def is_indexed(path: Path) -> bool:
-    """Whether a path names an indexed dataset: one of its two files, or both without their endings."""
-    return path.suffix in (TOKENS, INDEX) or _beside(path, INDEX).exists()
-
-
-def dataset_files(path: Path) -> tuple[Path, Path]:
-    """The index and the tokens of an indexed dataset.
-
-    Raises:
-        RunError: a file is missing.
-    """
-    prefix = path.with_suffix("") if path.suffix in (TOKENS, INDEX) else path
-    index, tokens = _beside(prefix, INDEX), _beside(prefix, TOKENS)
-    for file in (index, tokens):
-        if not file.is_file():
-            raise RunError(f"text: {file} is missing; an indexed dataset is a .bin and an .idx file of one name")
-    return index, tokens
+DATASET = (".bin", ".idx")
+"""Endings of a dataset of tokens, whose bytes are no text."""
 
 
 def read_text(path: Path, most: int = -1) -> bytes:
@@ -47,18 +29,13 @@ def read_text(path: Path, most: int = -1) -> bytes:
 
 
 def require_text(path: Path) -> None:
-    """Refuse what is neither an indexed dataset nor a file that can be read.
+    """Refuse what is no file of text that can be read.
 
     Raises:
         RunError: it is not.
     """
     if path.is_dir():
         raise RunError(f"text: {path} is a folder; give a file")
-    if is_indexed(path):
-        dataset_files(path)
-        return
+    if path.suffix in DATASET:
+        raise RunError(f"text: {path} is of a dataset of tokens; give a file of text, which is read as bytes")
     read_text(path, 0)
-
-
-def _beside(prefix: Path, ending: str) -> Path:
-    return prefix.with_name(prefix.name + ending)

@@ -15,7 +15,7 @@ from recycle.megatron.gpt.checkpointing import Checkpointing
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import build_stage, transformer_config
 from recycle.megatron.gpt.run import Run
-from recycle.megatron.gpt.text import TokenText
+from recycle.megatron.gpt.text import ByteText
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.stage import MegatronStage
 from recycle.megatron.shared.stage_training import StageTraining
@@ -66,7 +66,7 @@ class GptServer:
         self,
         run: Run,
         server: Server,
-        text: TokenText,
+        text: ByteText,
         reporter: Reporter,
         keep: bool,
         rank: ServerRank = SOLE,
@@ -205,7 +205,7 @@ class GptServer:
         return self.view.epoch
 
 
-def make_stage(run: Run, number: int, text: TokenText, groups: Any, device: torch.device = CPU) -> MegatronStage:
+def make_stage(run: Run, number: int, text: ByteText, groups: Any, device: torch.device = CPU) -> MegatronStage:
     """A stage of a run's model, with the parameters that all its servers begin with.
 
     Args:

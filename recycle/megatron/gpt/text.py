@@ -4,10 +4,8 @@ import hashlib
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy
-import numpy.typing
 import torch
 
 from recycle.runtime.errors import RunError
@@ -28,32 +26,25 @@ def standard_library() -> bytes:
     return b"\n".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
 
 
-class TokenText:
-    """A text as tokens; any server finds the samples of any micro-batch by its three numbers.
+class ByteText:
+    """A text whose tokens are its bytes; any server finds the samples of any micro-batch by its three numbers.
 
     Args:
-        tokens: one after the other, of any integer type. The last twentieth is kept for validation.
-        fingerprint: tells texts apart.
+        content: the text. The last twentieth is kept for validation.
         source: what to call it in errors.
         sequence: tokens in a sample.
         micro_batch_size: samples in a micro-batch.
         seed: of the choice of samples.
-        vocabulary: the tokens are below this.
+
+    Attributes:
+        fingerprint: tells texts apart.
 
     Raises:
         RunError: the text is too short for one sample in each part.
     """
 
-    def __init__(
-        self,
-        tokens: numpy.typing.NDArray[Any],
-        fingerprint: str,
-        source: str,
-        sequence: int,
-        micro_batch_size: int,
-        seed: int,
-        vocabulary: int = VOCABULARY,
-    ) -> None:
+    def __init__(self, content: bytes, source: str, sequence: int, micro_batch_size: int, seed: int) -> None:
+        tokens = numpy.frombuffer(content, dtype=numpy.uint8)
         cut = int(len(tokens) * (1 - VALIDATION_SHARE))
         least = min(cut, len(tokens) - cut)
         if least <= sequence:
@@ -61,13 +52,11 @@ class TokenText:
                 f"data: {source} has {len(tokens)} tokens, of which {len(tokens) - cut} are for validation, and a "
                 f"sample takes {sequence + 1}: give a longer text or a shorter sequence"
             )
-        self.fingerprint = fingerprint
+        self.fingerprint = hashlib.blake2b(content, digest_size=8).hexdigest()
         self._parts = (tokens[:cut], tokens[cut:])
-        self._source = source
         self._sequence = sequence
         self._size = micro_batch_size
         self._seed = seed
-        self._vocabulary = vocabulary
 
     def training(self, micro_batch: MicroBatch) -> Iterator[Batch]:
         """See Data."""
@@ -78,38 +67,10 @@ class TokenText:
         return iter([self.samples(micro_batch, VALIDATION)])
 
     def samples(self, micro_batch: MicroBatch, part: int = TRAINING) -> Batch:
-        """The data of a micro-batch.
-
-        Raises:
-            RunError: a token is not in the vocabulary.
-        """
+        """The data of a micro-batch."""
         tokens = self._parts[part]
         generator = torch.Generator().manual_seed(seed_of(self._seed, micro_batch, part))
         starts = torch.randint(len(tokens) - self._sequence, (self._size,), generator=generator).tolist()
         rows = numpy.stack([tokens[start : start + self._sequence + 1] for start in starts]).astype(numpy.int64)
-        low, high = int(rows.min()), int(rows.max())
-        if low < 0 or high >= self._vocabulary:
-            wrong = low if low < 0 else high
-            raise RunError(f"vocabulary is {self._vocabulary}, and {self._source} has token {wrong}: set it above that")
         both = torch.from_numpy(rows)
         return both[:, :-1].contiguous(), both[:, 1:].contiguous()
-
-
-class ByteText(TokenText):
-    """A text whose tokens are its bytes.
-
-    Args:
-        content: the text.
-        source: what to call it in errors.
-        sequence: tokens in a sample.
-        micro_batch_size: samples in a micro-batch.
-        seed: of the choice of samples.
-
-    Raises:
-        RunError: the text is too short for one sample in each part.
-    """
-
-    def __init__(self, content: bytes, source: str, sequence: int, micro_batch_size: int, seed: int) -> None:
-        fingerprint = hashlib.blake2b(content, digest_size=8).hexdigest()
-        tokens = numpy.frombuffer(content, dtype=numpy.uint8)
-        super().__init__(tokens, fingerprint, source, sequence, micro_batch_size, seed)

@@ -25,7 +25,7 @@ from recycle.megatron.gpt.keeping import make_keeping, take_slot
 from recycle.megatron.gpt.model import transformer_config
 from recycle.megatron.gpt.run import NO_PARITY, Run
 from recycle.megatron.gpt.server import GptServer
-from recycle.megatron.gpt.text import TokenText
+from recycle.megatron.gpt.text import ByteText
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.moves import Mover
 from recycle.record.reading import next_epoch
@@ -167,7 +167,7 @@ def with_catalogue(planning: Planning, run: Run) -> Planning:
 
 def serve_member(
     run: Run,
-    text: TokenText,
+    text: ByteText,
     planning: Planning,
     faults: Faults,
     member: Member,
@@ -195,7 +195,7 @@ def serve_member(
     return run_agent(member, work, endpoint.connect_alone, endpoint.token, run.durations, began, door.rank, access)
 
 
-def _work(run: Run, text: TokenText, planning: Planning, faults: Faults, member: Member, door: RunAccess) -> int:
+def _work(run: Run, text: ByteText, planning: Planning, faults: Faults, member: Member, door: RunAccess) -> int:
     """A worker's process."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     set_title(door.rank.of(member.server))
