@@ -34,7 +34,6 @@ NAMES = {
     "make_plan": "planned.make_plan",
     "load_plan": "planned.load_plan",
     "Planned": "planned.Planned",
-    "sweep": "studies.sweep",
 }
 """What the reference describes, and where in ``recycle.api`` it is."""
 

@@ -58,5 +58,5 @@ def test_events_stand_at_their_times(run):
 
 def test_slow_servers_are_named_at_the_end():
     line = timeline(make_plan(uneven_job(50), (), Mode(), QUICK), LEAST)
-    story = story_of(Subject("run", None, line, history=History()), line)
+    story = story_of(Subject("run", None, line, history=History()))
     assert story.summary == ("W1_1 computes at 50% of its peers' speed, in the median of 5 iterations",)
