@@ -8,7 +8,7 @@ import click
 import pytest
 from click.types import IntParamType
 
-from recycle.cli.parameters import FAULTS, MoveLayers, Saves, Timeouts, Whole
+from recycle.cli.parameters import FAULTS, Saves, Timeouts, Whole
 from recycle.cli.verbs import VERBS, group
 from recycle.digits import parse_number, parse_whole
 from recycle.duration import parse_duration
@@ -18,6 +18,7 @@ from recycle.faults.trace import read_changes
 from recycle.job import Server
 from recycle.megatron.flag.command.command_line import read_command_line
 from recycle.placement import parse_placement
+from recycle.placing.decision import Outlook
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.start import find_start
 from recycle.state.redundancy import Redundancy
@@ -36,7 +37,7 @@ READERS = {
     "checkpoints": Saves.parse,
     "kept checkpoints": lambda text: Saves.parse(f"1,keep={text}"),
     "copies": lambda text: Redundancy.parse(f"copies={text}"),
-    "moves": lambda text: MoveLayers.parse(f"{text}h/{text}h"),
+    "moves": lambda text: Outlook.parse(f"{text}h/{text}h"),
     "a placement": lambda text: parse_placement(f"interleaved:{text}", 2),
     "a price": lambda text: Bill.parse(8, f"{text}/gpuh"),
     "a share": lambda text: parse_constant(f"bamboo-share={text}"),
