@@ -288,8 +288,8 @@ def test_a_process_that_waits_for_the_store_says_where_that_is(monkeypatch):
         (
             Start(0, 2, "", "first", 5, by_slurm=True),
             [1],
-            "process 1 of 2 has not come: SLURM_PROCID and SLURM_STEP_NUM_TASKS say that this is process 0 of 2; where "
-            "this shell has them from salloc or srun --pty, and srun has not started this command, start it by srun, "
+            "process 1 of 2 has not come: SLURM_PROCID and SLURM_STEP_NUM_TASKS say that this is process 0 of 2; "
+            "if srun has not started this command, the shell has them from salloc or srun --pty: start it by srun, "
             "or unset them",
         ),
     ],

@@ -75,7 +75,7 @@ RULES = (
     _off("overlap_moe_expert_parallel_comm", Advice("a plan orders micro-batches itself", "turn it off")),
     Rule(("non_persistent_ckpt_type",), ("global",), Advice(OWN_PART, "use global")),
     Rule(("save_wgrads_interval", "save_dgrads_interval"), (), Advice(OWN_PART)),
-    _off("data_parallel_random_init", Advice("a checkpoint lacks the random states of dead servers")),
+    _off("data_parallel_random_init", Advice("random states of dead servers are in no checkpoint")),
     Rule(
         ("phase_transition_iterations",),
         (),

@@ -134,8 +134,8 @@ def absent(start: Start, missing: Sequence[int], within: str = "") -> str:
         return text
     names = " and ".join(SLURM_VARIABLES if start.by_slurm else VARIABLES[:2])
     remedy = (
-        "where this shell has them from salloc or srun --pty, and srun has not started this command, start it by srun, "
-        "or unset them"
+        "if srun has not started this command, the shell has them from salloc or srun --pty: start it by srun, or "
+        "unset them"
         if start.by_slurm
         else "start the others as well, or unset them if there are none"
     )
