@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import tomli_w
 
 from recycle.job import Job
 from recycle.jobfile import Costs, Memory, PerStage
@@ -13,6 +12,8 @@ from recycle.placement import placement_text
 
 def encode_job(job: Job) -> bytes:
     """The content of a job file that describes this job."""
+    # Of the extra for tests: benchmarks import this file without it.
+    import tomli_w
 
     def column(key: str) -> PerStage:
         return _shortest([getattr(stage, key) for stage in job.stages])

@@ -25,7 +25,6 @@ def pictures() -> dict[Path, str]:
     found = {}
     for name, (schedule, iterations) in PICTURES.items():
         subject = load_subject(ROOT / "schedules" / f"{schedule}.json", iterations)
-        assert subject.timeline is not None
         found[IMAGES / f"{name}.svg"] = draw([make_chart(subject)])
     found[IMAGES / "overview.svg"] = draw_overview(load_subject(ROOT / "schedules" / "4-staggered.json"))
     return found

@@ -31,7 +31,6 @@ def draw_overview(subject: Subject) -> str:
         subject: a plan around one dead server, with its time line.
     """
     assert subject.plan is not None
-    assert subject.timeline is not None
     (dead,) = subject.plan.dead
     spans = [span for span in subject.timeline.spans if span.lane == "compute" and span.end > span.start]
     scale = (WIDTH - LEFT - 8) / max(span.end for span in spans)

@@ -63,7 +63,7 @@ def main() -> None:
     options = parser.parse_args()
     plan = make_plan(JOB, options.dead, Mode(), Effort((MaxMoves(2000),), "2000 moves"))
     view = View.of(plan)
-    speaker = next(each for each in view.servers if each.stage == JOB.depth - 1)
+    last = next(each for each in view.servers if each.stage == JOB.depth - 1)
 
     def serve(rank: int, port: int) -> None:
         server = view.servers[rank]
@@ -77,7 +77,7 @@ def main() -> None:
         worker = Worker(plan, [stage], update, network, Recorder(server))
         for step in range(options.steps):
             losses = worker.run(step).losses
-            if server == speaker:
+            if server == last:
                 print(f"step {step}: loss {sum(losses) / len(losses):.5f}")
         network.barrier()
 

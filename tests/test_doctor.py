@@ -213,13 +213,17 @@ def test_an_option_with_a_letter_too_few_too_many_or_another_is_an_error(option,
     assert [each.word for each in diagnose(line, None, release).unread] == [misspelt]
 
 
-def test_options_that_the_script_adds_are_known_where_it_can_be_read(run, tmp_path):
-    script, module = tmp_path / "train.py", tmp_path / "models" / "own.py"
+def test_options_that_the_script_adds_are_known_where_it_can_be_read(run, tmp_path, monkeypatch):
+    script, module, package = tmp_path / "train.py", tmp_path / "models" / "own.py", tmp_path / "more" / "__init__.py"
     module.parent.mkdir()
-    script.write_text("from models.own import add\nparser.add_argument('--own-width')\n")
+    package.parent.mkdir()
+    script.write_text("from . import beside\nimport os, more\nfrom models.own import add\nadd('--own-width')\n")
     module.write_text("def add(parser):\n    parser.add_argument('--own-depth')\n")
-    words = ("--own-width", 3, "--own-depth", 4)
+    package.write_text("add('--own-height')\n")
+    words = ("--own-width", 3, "--own-depth", 4, "--own-height", 5)
     assert run("doctor", "--ranks", 24, script, *GOOD[1:], *words)[0] == 0
+    monkeypatch.chdir(tmp_path)
+    assert run("doctor", "--ranks", 24, script.name, *GOOD[1:], *words)[0] == 0
     status, out, _ = run("doctor", "--ranks", 24, script, *GOOD[1:], *words, "--own-wdith", 3)
     assert status == 1
     assert [each.split()[1] for each in out.splitlines() if each.startswith("unread")] == ["--own-wdith:"]

@@ -235,7 +235,7 @@ def _of_counts(unit: str, lines: Sequence[Fields]) -> NodeTrace:
                 name = back.name
                 outages.append(back._replace(end=time))
             elif time:
-                # Who is alive for the first time was missing before.
+                # A node that is alive for the first time was missing before.
                 outages.append(NamedOutage(number, name, 0.0, time))
             live.append(name)
     names = frozenset((*live, *(each.name for each in gone)))
@@ -252,6 +252,8 @@ def _node(number: int, name: str, what: str = "line") -> str:
     """A single node's name."""
     if not name:
         raise FaultError(f"{what} {number}: the name of the node is missing")
+    if re.fullmatch("w[0-9]+_[0-9]+", name):
+        raise FaultError(f"{what} {number}: {name!r} is no server's name; write {name.upper()}")
     if _SEVERAL.search(name):
         raise FaultError(f"{what} {number}: {name!r} is no single name: write each node's, without spaces and brackets")
     return name

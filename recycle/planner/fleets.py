@@ -12,20 +12,20 @@ from recycle.planner.model.problem import make_problem
 STAGGERED = Mode("split", "staggered", "home")
 
 
-def proven_period(model: Model, mode: Mode = STAGGERED) -> PeriodOf:
+def proven_period(model: Model) -> PeriodOf:
     """What no plan of a pipeline goes below, by the planner's rules: work, fill and drain under its memory limits."""
 
     def of(template: Template, micro_batches: int) -> int:
-        problem = make_problem(model.pipeline(template.runs, micro_batches), (), mode)
+        problem = make_problem(model.pipeline(template.runs, micro_batches), (), STAGGERED)
         return period(problem, lower_bound(problem).value)
 
     return of
 
 
-def plan_fleet(model: Model, fleet: Fleet, effort: Effort, mode: Mode = STAGGERED) -> Plan:
+def plan_fleet(model: Model, fleet: Fleet, effort: Effort) -> Plan:
     """The plan of a fleet whose servers all live, of compute form; of all pipelines together: steps wait for peers.
 
     Raises:
         JobError: a server has not the memory for a single micro-batch.
     """
-    return make_plan(fleet_job(model, fleet), (), mode, effort, "compute")
+    return make_plan(fleet_job(model, fleet), (), STAGGERED, effort, "compute")

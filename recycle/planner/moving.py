@@ -17,11 +17,6 @@ from recycle.planner.fleets import proven_period
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
 
-MOST_SERVERS = 256
-"""Of more, fleets and copies take too long to find beside an explanation."""
-
-ONCE = Effort((MaxMoves(1),), "1 move")
-
 IN_A_RUN = Effort((MaxMoves(2_000),), "2000 moves")
 """While a run goes on, or waits."""
 

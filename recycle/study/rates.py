@@ -104,7 +104,7 @@ class Rates:
         if live not in self._placed:
             job, parts = self.job, -(-live // MOST_SERVERS)
             total = job.pipelines * job.micro_batches // parts
-            score = proven_period(self._model, STAGGERED)
+            score = proven_period(self._model)
             fleet = choose_fleet(self._cuts, live // parts, total, score, failures=min(1, job.pipelines - 1))
             period = math.inf
             if fleet is not None:

@@ -148,6 +148,7 @@ def test_who_fails_when_the_trace_ends_is_counted_as_such(tmp_path):
         ("hours,live\n0,4\n1\n", "line 3: 1: write a time and the count"),
         ("node,start_days,end_days\nn[01-04],1,2\n", "line 2: 'n.01-04.' is no single name: write each"),
         ("node,start_days,end_days\n,1,2\n", "line 2: the name of the node is missing"),
+        ("node,start_days,end_days\nw1_2,1,2\n", "line 2: 'w1_2' is no server's name; write W1_2"),
         (
             '[{"node_id": "n[1-2]", "event_time": 1, "event_type": "fault_start"}]',
             "entry 1: 'n.1-2.' is no",

@@ -45,7 +45,7 @@ class EtcdStore(Store):
         near: an address; etcd's member there is asked first.
 
     Raises:
-        StoreLost: nobody answers or lets this user in, or the start of the run does not count any more.
+        StoreLost: no member answers or accepts this user, or the start of the run does not count any more.
 
     Attributes:
         identity: the number of the cluster that has answered.

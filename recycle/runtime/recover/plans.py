@@ -120,7 +120,7 @@ class ViewPlans:
             moved = with_layout(self._job, verdict.layout)
             if self.ready is not None and (self.ready.job, self.ready.dead) == (moved, dead):
                 return published, self.ready
-            assert plans.mover is not None, "nobody has moved anything"
+            assert plans.mover is not None, "no layers have moved"
             return published, plans.mover.plan(moved, dead)
         if dead == plans.first.dead:
             return FIRST, None

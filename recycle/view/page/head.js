@@ -9,7 +9,8 @@ export function make(tag, text = '', parent = null) {
   return element;
 }
 
-// What the schedules are, with their figures, and of runs what happened in them; ``show`` is called with the panel and the time of an event that is chosen.
+// What the schedules are, with their figures, and of runs what happened in them;
+// ``show`` is called with the panel and the time of an event that is chosen.
 export function fillHead(panels, show) {
   const header = document.getElementById('head');
   header.replaceChildren();

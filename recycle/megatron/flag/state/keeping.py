@@ -93,7 +93,7 @@ def announce(steps: Steps, moments: int, server: Server, rank: ServerRank, pipel
 
 
 def read_directory(endpoint: Endpoint) -> KeeperDirectory:
-    """Who keeps what.
+    """Which host keeps what.
 
     Raises:
         StoreLost: there is no store.
