@@ -217,7 +217,7 @@ def test_options_that_the_script_adds_are_known_where_it_can_be_read(run, tmp_pa
     script, module, package = tmp_path / "train.py", tmp_path / "models" / "own.py", tmp_path / "more" / "__init__.py"
     module.parent.mkdir()
     package.parent.mkdir()
-    script.write_text("from . import beside\nimport os, more\nfrom models.own import add\nadd('--own-width')\n")
+    script.write_text("from . import beside\nimport os, more\nfrom .models.own import add\nadd('--own-width')\n")
     module.write_text("def add(parser):\n    parser.add_argument('--own-depth')\n")
     package.write_text("add('--own-height')\n")
     words = ("--own-width", 3, "--own-depth", 4, "--own-height", 5)

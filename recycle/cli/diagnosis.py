@@ -194,7 +194,7 @@ def added_options(script: Path) -> set[str]:
     """The options that are named in a script, beside it, or in what it imports from there; none in what has no text."""
     folder = script.parent
     files = {script, *(folder.glob("*.py") if script.is_file() else ())}
-    for modules in re.findall(r"^\s*(?:from|import)[ \t]+(\w[\w., \t]*)", _text(script), re.MULTILINE):
+    for modules in re.findall(r"^\s*(?:from|import)[ \t]+\.*(\w[\w., \t]*)", _text(script), re.MULTILINE):
         for module in re.findall(r"\w[\w.]*\w|\w", modules):
             place = folder.joinpath(*module.split("."))
             files |= {place.with_suffix(".py"), place / "__init__.py"}

@@ -99,7 +99,7 @@ def test_a_stranger_says_neither_that_the_end_is_reached_nor_that_it_is_not(stor
     assert other.end.wait(VIEW, 0.01)
 
 
-def test_what_lasts_is_put_back_unless_all_of_it_is_gone(store: MemoryStore, board: Board) -> None:
+def test_what_lasts_is_put_back(store: MemoryStore, board: Board) -> None:
     description = Description({}, paper_job())
     board.describe(description)
     opening = board.verdicts.open(Opening(0, (str(A), str(B))))

@@ -2,11 +2,11 @@
 
 import pytest
 
-from harness.etcd import EtcdMember, etcd
+from harness.etcd import etcd
 from harness.etcd import missing as etcd_missing
 from harness.forked import TRAINER
 from harness.hosts import hosts, missing
-from harness.started import TRAIN, Started, count_iterations, losses, newest_view, small_run, wait_until
+from harness.started import TRAIN, Started, losses, small_run
 
 WHY_NOT = missing() or etcd_missing()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
@@ -46,20 +46,3 @@ def test_a_run_goes_on_when_its_first_host_dies_with_a_member_of_etcd(served, un
     said = ranks[1].output + ranks[2].output
     assert said.count("the first process is gone; the run goes on") == 1, said
     assert losses(run) == undisturbed
-
-
-def test_what_all_members_have_lost_is_written_again_and_the_first_host_may_die_after_that(start_each, tmp_path):
-    with hosts(3) as three, etcd(3, hosts=three) as cluster:
-        arguments = words(tmp_path, "--store", cluster.url, iterations=100_000)
-        start_each(arguments, three)
-        for act in (EtcdMember.kill, EtcdMember.start_anew):
-            for member in cluster.members:
-                act(member)
-        run = tmp_path / "run"
-        for said in (b"the store is lost", b"the store is back"):
-            wait_until(lambda said=said: all(said in each.read_bytes() for each in run.glob("events/W?_0.jsonl")))
-        assert list(run.glob("checkpoints/step-*"))
-        three[0].crash()
-        wait_until(lambda: newest_view(run).servers == ["W1_0", "W2_0"])
-        made = count_iterations(run, "W1_0")
-        wait_until(lambda: count_iterations(run, "W1_0") > made + 2)
