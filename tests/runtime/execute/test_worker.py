@@ -21,7 +21,7 @@ class Split:
 
 
 def test_a_plan_that_cannot_run_says_why():
-    with pytest.raises(PlanFileError, match="recycle plan FILE -o PLAN"):
+    with pytest.raises(PlanFileError, match="which has no transfers: make the plan again"):
         require_program(msgspec.structs.replace(STAGGERED, form="compute"), Server(0, 0), [Split()])
     with pytest.raises(RunError, match="W1_2 has no instructions"):
         require_program(STAGGERED, Server(1, 2), [Split()])
