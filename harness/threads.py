@@ -1,15 +1,19 @@
 """Ranks that are threads of this process over the stand-in for NCCL, for what is about numbers alone."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import NamedTuple, Protocol
+from functools import wraps
+from typing import Any, NamedTuple, Protocol
 
+import pytest
 from torch.distributed import HashStore, Store
 
 from harness.local import launch
 from harness.stand_in import Library
 from harness.stand_in_transport import ends_over
+from recycle.runtime.execute import seeds
 from recycle.runtime.net.connect import connect
 from recycle.runtime.net.network import Network
 
@@ -99,11 +103,35 @@ def threads() -> Ranks:
                 errors.append(error)
 
         running = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(count)]
-        for each in running:
-            each.start()
-        for each in running:
-            each.join()
+        with _one_in_the_generators():
+            for each in running:
+                each.start()
+            for each in running:
+                each.join()
         if errors:
             raise errors[0]
 
     return Ranks(launch_threads, ends_over(Library(check=check))[0])
+
+
+@contextmanager
+def _one_in_the_generators() -> Iterator[None]:
+    """Let one thread at a time ask for, seed or restore what is drawn from.
+
+    Torch locks its generator while it makes Python objects. If garbage is collected there, another thread runs, and
+    waits for that lock without letting go of the interpreter: then all wait for ever.
+    """
+    lock = threading.Lock()
+
+    def alone(call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def within(*arguments: Any) -> Any:
+            with lock:
+                return call(*arguments)
+
+        return within
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("state_of_generators", "seed_generators", "restore_generators"):
+            patch.setattr(seeds, name, alone(getattr(seeds, name)))
+        yield

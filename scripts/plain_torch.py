@@ -123,7 +123,7 @@ class TorchStage:
         inputs: the first stage's input of a micro-batch.
         targets: what the last stage compares its output with.
         loss: the last stage's loss, a mean over the micro-batch.
-        scale: what a micro-batch's loss counts in its pipeline's: 1 / M of the full job, whoever is dead.
+        scale: what a micro-batch's loss counts in its pipeline's: 1 / M of the full job, whichever servers are dead.
         seed: of dropout and the like.
     """
 
@@ -173,7 +173,7 @@ class TorchStage:
         return output
 
     def input_gradient(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
-        """Gradient of the input alone; on the first stage, where nobody needs it, the whole backward pass."""
+        """Gradient of the input alone; on the first stage, where no server needs it, the whole backward pass."""
         if self.input is None:
             self._owed[micro_batch] = []
             return self.backward(micro_batch, received)

@@ -42,7 +42,7 @@ def reference(shared_runs, text):
 def test_the_command_brings_a_server_back(tmp_path, reference, text, monkeypatch):
     wait_between(ForReturn(JOINER), monkeypatch.setattr)
     folder, joiners = tmp_path / "run", []
-    # Who joins has to say what is due as often as those who wait for it.
+    # A joiner has to say what is due as often as those that wait for it.
     command = [sys.executable, "-m", "harness.scripts.held_train", "join", str(folder), "--server", str(JOINER)]
 
     def join():

@@ -214,7 +214,7 @@ SOMETIMES_CLIPPED = (0.25, {(5, 0): 1e6, (14, 0): NAN}, ANY)
         # Where steps are taken back.
         pytest.param("sgd", *NOT_FINITE, False, id="not finite, SGD"),
         pytest.param("sgd", *SOMETIMES_CLIPPED, True, id="sometimes clipped, SGD, by processes"),
-        # Whoever is spoiled, and whenever.
+        # Whichever server is spoiled, and whenever.
         pytest.param("adamw", 1e9, spoil("adamw 1000000000.0 0"), SOME, False, id="spoiled"),
         pytest.param("sgd", 0.25, spoil("sgd 0.25 0"), ANY, False, id="spoiled, SGD clips"),
         pytest.param("adamw", 0.25, spoil("adamw 0.25 0"), ANY, False, id="spoiled, clips", marks=pytest.mark.long),
