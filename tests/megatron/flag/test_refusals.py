@@ -37,7 +37,9 @@ def test_what_does_not_is_named_with_what_to_change():
     refuse("transformer_impl is local: context parallelism .* use --transformer-impl transformer_engine", **local)
     refuse("defer_embedding_wgrad_compute is on: .* turn it off", defer_embedding_wgrad_compute=True)
     refuse("tp_comm_overlap is on: .* a server that comes back could not", tp_comm_overlap=True)
-    refuse("data_parallel_random_init is on: .* random states of dead servers", data_parallel_random_init=True)
+    refuse(
+        "data_parallel_random_init is on: random states of dead servers .* leave it out", data_parallel_random_init=True
+    )
     refuse("save is msc://saves: .* give a folder", save="msc://saves")
     refuse("non_persistent_global_ckpt_dir is msc://a/b: .* folder", non_persistent_global_ckpt_dir="msc://a/b")
 
