@@ -113,6 +113,9 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def place(self) -> tuple[tuple[int, ...], ...]:
         """Which hosts hold each host's parts, in the order of the pieces: itself first.
 
+        Groups are made along the pipelines, so that the hosts of a group hold different stages where that can be:
+        whatever the order of ranks, the loss of a stage's servers then leaves somebody who has their parts.
+
         Raises:
             StateError: there are not so many hosts.
         """
@@ -121,7 +124,10 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise StateError(
                 f"keep-in-memory {self.redundancy}: it takes {plural(pieces, 'host')}, and this run has {hosts}"
             )
-        return place_copies(hosts, pieces)
+        order = self._along_pipelines()
+        turn = {place: number for number, place in enumerate(order)}
+        placed = place_copies(hosts, pieces)
+        return tuple(tuple(order[each] for each in placed[turn[place]]) for place in range(hosts))
 
     def keepers_of(self, server: Server) -> Sequence[KeeperHome]:
         """Who keeps a server's parts, in the order of the pieces; of one that was not there, as of a peer."""
@@ -167,6 +173,16 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             f"iteration{sent}, and a keeper takes at most {memory_text(most, 'B')}; survived are the loss of all "
             f"servers of a stage{survived}"
         )
+
+    def _along_pipelines(self) -> Sequence[int]:
+        """The places of all hosts in the order of their first servers; one without any follows the host before it."""
+        first: dict[int, Server] = {}
+        for name, place in self.on.items():
+            first[place] = min(Server.parse(name), first.get(place, Server.parse(name)))
+        last, keys_of = Server(0, 0), []
+        for place in range(len(self.homes)):
+            keys_of.append(last := first.get(place, last))
+        return sorted(range(len(self.homes)), key=keys_of.__getitem__)
 
     def _fatal(self) -> set[frozenset[int]]:
         """Hosts whose loss at once loses something: all of a stage's servers, with too many pieces of a part."""

@@ -69,6 +69,36 @@ def test_what_parity_survives_is_that_of_enumeration(data):
         assert whichever == (lost <= directory.survived)
 
 
+@given(st.data())
+def test_who_keeps_whose_parts_does_not_depend_on_the_order_of_ranks(data):
+    pipelines, stages = data.draw(st.integers(2, 4)), data.draw(st.integers(2, 4))
+    redundancy = data.draw(st.sampled_from([Redundancy(1, 2), Redundancy(2, 3), Redundancy(3, 4)]))
+    servers = [f"W{pipeline}_{stage}" for pipeline in range(pipelines) for stage in range(stages)]
+    homes = [KeeperHome(f"of {server}", "", 2000) for server in servers]
+    order = data.draw(st.permutations(range(len(servers))))
+    by_pipelines, other = (
+        KeeperDirectory(
+            tuple(homes[each] for each in places), redundancy, {servers[each]: n for n, each in enumerate(places)}
+        )
+        for places in (range(len(servers)), order)
+    )
+    for server in map(Server.parse, servers):
+        assert other.keepers_of(server) == by_pipelines.keepers_of(server)
+
+
+def test_two_pipelines_survive_the_loss_of_a_stages_hosts_where_hosts_follow_the_stages():
+    homes = tuple(KeeperHome(f"host{number}", f"10.0.0.{number}", 2000) for number in range(4))
+    directory = KeeperDirectory(homes, Redundancy(1, 2), {"W0_0": 0, "W1_0": 1, "W0_1": 2, "W1_1": 3})
+    assert directory.place() == ((0, 2), (1, 3), (2, 0), (3, 1))
+    assert directory.survived == 2
+
+
+def test_a_host_with_no_server_of_its_own_follows_the_one_before_it():
+    homes = tuple(KeeperHome(f"host{number}", f"10.0.0.{number}", 2000) for number in range(4))
+    directory = KeeperDirectory(homes, Redundancy(1, 2), {"W0_1": 0, "W0_0": 2})
+    assert directory.place() == ((0, 1), (1, 0), (2, 3), (3, 2))
+
+
 def test_as_many_hosts_as_pieces_are_needed():
     with pytest.raises(StateError, match=r"parity=3\+1: it takes 4 hosts, and this run has 3"):
         KeeperDirectory(HOMES, Redundancy(3, 4), ON).place()
