@@ -229,8 +229,8 @@ own: `--transformer-impl local --no-gradient-accumulation-fusion`. Other release
 - **dist. opt.**, **fp16**, **memory**, **stagger**, **exact**: whether the setting also runs with
   `--use-distributed-optimizer`, `--fp16`, `--recycle-keep-in-memory`, `--recycle-stagger` and `--recycle-exact`. A
   number is the reason why not, listed below.
-- **tried**: *killed* means that a test kills servers of such a job on CPUs and compares the losses. *never run* means
-  that the code was read only. *no* means that it is accepted and in no such test.
+- **tried**: *killed*: a test kills servers of such a job on CPUs. Losses stay the same, up to rounding. *never run*:
+  the code was only read. *no*: it is accepted, and in no such test.
 
 On GPUs, {tried}. Sums over NCCL ran there without Megatron. Nothing else of these tables
 has run on a GPU ([what ran where](gpu.md)).
@@ -471,7 +471,7 @@ def by_name() -> str:
             said.discard("runs")
         said.add(f"{when}: {verdict}" if when else verdict)
     found |= {name: {"left out"} for name in (*LEFT_OUT, "--async-save")}
-    found |= {"--use-checkpoint-args": {"runs"}, FROM_CHECKPOINT: {"the job runs **unprotected**"}}
+    found |= {"--use-checkpoint-args": {"runs"}, FROM_CHECKPOINT: {"the job runs, and the death of a server ends it"}}
     return table(
         ["option", "what becomes of it"], [[f"`{each}`", "; ".join(sorted(found[each]))] for each in sorted(found)]
     )
@@ -555,7 +555,7 @@ def make_page() -> str:
         "Each is refused before training starts, in one line that names setting and remedy.\n\n",
         table(["setting", "accepted", "why", "what to do"], refused()),
         f"\n`{FROM_CHECKPOINT}` is another case. The doctor refuses it, because the number of stages is not on the\n"
-        "command line. A job that starts with it runs, but **unprotected**: its first line says that the death of a\n"
+        "command line. A job that starts with it runs, but is not protected: its first line says that the death of a\n"
         "server ends the run. Give the sizes on the command line, and `--use-checkpoint-args` alone.\n",
         "\n## Megatron: options that are left out\n\n",
         "These change no result. The job runs without them, and a line says so. `--async-save` is left out, too,\n"
