@@ -3,7 +3,7 @@
 Each kind of line states one fact and is the only struct for it. Servers and instructions are in their text forms.
 """
 
-from typing import Literal, Self, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -253,10 +253,6 @@ class RecoveryLine(msgspec.Struct, frozen=True, tag="recovery", tag_field="type"
     resumed: float
     redone: float
 
-    def moved(self, origin: float) -> Self:
-        """The same with times from another origin."""
-        return _moved(self, origin)
-
 
 class CopyLine(msgspec.Struct, frozen=True, tag="copy", tag_field="type", forbid_unknown_fields=True, gc=False):
     """A server has put its part of a version of its stage's state into the memory of hosts.
@@ -327,7 +323,7 @@ class Alignment:
         elif isinstance(line, ProcessLine):
             self._ahead = line.ahead - self._between(line) * self._second
             line = msgspec.structs.replace(line, ahead=self._ahead)
-        return _moved(line, self._ahead) if self._ahead else line
+        return moved(line, self._ahead) if self._ahead else line
 
     def _between(self, line: ProcessLine) -> float:
         """Seconds from when the clock that all are read by showed 0 until a process's launcher's did."""
@@ -337,7 +333,8 @@ class Alignment:
         return mine - next(iter(self._zeros.values()))
 
 
-def _moved(line: _L, origin: float) -> _L:
+def moved(line: _L, origin: float) -> _L:
+    """A line with times of a clock that showed 0 at a time of the line's own clock."""
     # How a death was noticed is no time, and has the name of one.
     times = {name: value for name in TIMES if isinstance(value := getattr(line, name, None), float)}
     return msgspec.structs.replace(line, **{name: value - origin for name, value in times.items()})

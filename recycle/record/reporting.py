@@ -28,6 +28,7 @@ from recycle.record.recording import (
     RecoveryLine,
     RunLine,
     ViewLine,
+    moved,
 )
 from recycle.record.timeline import Span
 from recycle.saying import say
@@ -113,19 +114,23 @@ class FileReporter:
         clock: str = "",
     ) -> None:
         def warn(text: str) -> None:
-            send(msgspec.json.encode(InstantLine("warning", time.monotonic_ns() / 1000, name, text)))
+            self._show(InstantLine("warning", time.monotonic_ns() / 1000, name, text))
 
-        self._send = send
+        self._send, self._ahead = send, ahead
         self._file = EventFile(folder, name, title, warn, ahead=ahead, clock=clock)
 
     def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
         """See Reporter."""
         self._file.write(event, spans)
-        self._send(msgspec.json.encode(event))
+        self._show(event)
 
     def close(self) -> None:
         """Record no more."""
         self._file.close()
+
+    def _show(self, event: Event) -> None:
+        """Send an event to who watches, who compares the times of all hosts."""
+        self._send(msgspec.json.encode(moved(event, self._ahead) if self._ahead else event))
 
 
 class Reporters:

@@ -12,7 +12,7 @@ import msgspec
 from recycle.errors import PlanFileError
 from recycle.job import Server
 from recycle.plan.instruction import Instruction
-from recycle.record.recording import InstantLine, LaneName, RecoveryLine, SampleLine, SpanLine
+from recycle.record.recording import InstantLine, LaneName, RecoveryLine, SampleLine, SpanLine, moved
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
@@ -188,7 +188,7 @@ class Timeline(msgspec.Struct, frozen=True):
             spans=tuple(replace(span, start=span.start - origin, end=span.end - origin) for span in self.spans),
             instants=tuple(replace(instant, time=instant.time - origin) for instant in self.instants),
             samples=tuple(replace(sample, time=sample.time - origin) for sample in self.samples),
-            recoveries=tuple(recovery.moved(origin) for recovery in self.recoveries),
+            recoveries=tuple(moved(recovery, origin) for recovery in self.recoveries),
             origin=self.origin + origin,
         )
 

@@ -1,9 +1,10 @@
 """Speakers of several hosts, which share a store, and hear each other directly or not; time is told to them."""
 
 import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ BEAT = 0.5
 DURATIONS = Durations(beat=BEAT, silence=3.0, hang=9.0)
 HOSTS = 4
 MEMBERS = tuple(Member(Server(pipeline, stage), 0) for pipeline in range(HOSTS) for stage in range(2))
+BY_STAGE = tuple(sorted(MEMBERS, key=lambda each: each.server.stage))
 EVERYBODY = tuple(map(Participant, MEMBERS))
 
 
@@ -80,13 +82,21 @@ class WiredSender:
 class Host:
     """A host with two servers, whose agents and workers give signs as long as they are among the living."""
 
-    def __init__(self, number: int, store: MemoryStore, wires: Wires | None = None, *, spares: bool = True) -> None:
+    def __init__(
+        self,
+        number: int,
+        store: MemoryStore,
+        wires: Wires | None = None,
+        *,
+        spares: bool = True,
+        members: Sequence[Member] = MEMBERS,
+    ) -> None:
         self.number = number
         self._spares = spares
         self.name = f"host {number}"
         self.reaches_store, self.store_hangs = True, False
         self._wires = wires
-        self.members = MEMBERS[2 * number : 2 * number + 2]
+        self.members = members[2 * number : 2 * number + 2]
         self.agents, self.workers = set(self.members), set(self.members)
         self.is_alive = True
         self.board = Board(store.clone(), TOKEN)
@@ -124,9 +134,10 @@ class Host:
 class Run:
     """Four hosts."""
 
-    def __init__(self, store: MemoryStore, wires: Wires | None, *, spares: bool = True) -> None:
+    def __init__(self, store: MemoryStore, wires: Wires | None, *, spares: bool = True, by_stage: bool = False) -> None:
         self.now = 100.0
-        self.hosts = [Host(number, store, wires, spares=spares) for number in range(HOSTS)]
+        members = BY_STAGE if by_stage else MEMBERS
+        self.hosts = [Host(number, store, wires, spares=spares, members=members) for number in range(HOSTS)]
         self.board = Board(store, TOKEN)
 
     def go_on(self, seconds: float, attack: Callable[[], object] = lambda: None) -> None:
@@ -207,12 +218,57 @@ def test_a_host_that_dies_is_missed_with_all_its_servers_and_nobody_else_is(begu
     assert (death.noticed, death.reason) == ("heartbeat", "has given no sign of life for 3.5 s")
 
 
-@pytest.mark.parametrize("dead", [{0}, {0, 1}, {1, 2, 3}, {0, 1, 3}])
-def test_hosts_that_die_together_are_all_missed_as_long_as_one_is_left(begun: Run, dead: Collection[int]) -> None:
+@pytest.mark.parametrize("dead", [{0}, {0, 1}, {1, 2}, {0, 2}])
+def test_hosts_that_die_together_are_all_missed(begun: Run, dead: Collection[int]) -> None:
     for number in dead:
         begun.hosts[number].is_alive = False
     begun.go_on(12)
     assert begun.dead == {member for number in dead for member in begun.hosts[number].members}
+
+
+@pytest.mark.parametrize("dead", [{1, 2, 3}, {0, 1, 3}])
+def test_who_hears_nobody_any_more_waits_longer_and_misses_all_in_the_end(begun: Run, dead: Collection[int]) -> None:
+    for number in dead:
+        begun.hosts[number].is_alive = False
+    begun.go_on(DURATIONS.answer - BEAT)
+    assert begun.dead == set()
+    begun.go_on(8)
+    assert begun.dead == {member for number in dead for member in begun.hosts[number].members}
+
+
+@pytest.mark.parametrize("seconds", [3.5, 5, 8, 20])
+@pytest.mark.parametrize("reaching", [(), (0,)], ids=["nobody reaches the store", "one host does"])
+def test_a_network_that_is_away_for_a_while_is_nobodys_death(
+    begun: Run, wires: Wires, reaching: Collection[int], seconds: float
+) -> None:
+    begun.go_on(20)
+    wires.broken = set(permutations(range(HOSTS), 2))
+    for host in begun.hosts:
+        host.reaches_store = host.number in reaching
+    begun.go_on(seconds)
+    wires.broken = set()
+    for host in begun.hosts:
+        host.reaches_store = True
+        begun.go_on(BEAT)
+    begun.go_on(20)
+    assert begun.dead == set()
+    require_missed(begun, 2, 5)
+
+
+def test_the_last_hosts_of_a_stage_are_missed_later(store: MemoryStore) -> None:
+    with closed_after(begin(Run(store, None, by_stage=True), 20)) as run:
+        of_first_stage = [run.hosts[0], run.hosts[1]]
+        for each in of_first_stage:
+            each.is_alive = False
+        run.go_on(DURATIONS.answer - BEAT)
+        assert run.dead == set()
+        run.go_on(8)
+        assert run.dead == {member for each in of_first_stage for member in each.members}
+
+
+def test_of_two_hosts_of_a_stage_one_is_missed_as_soon_as_any_other(store: MemoryStore) -> None:
+    with closed_after(begin(Run(store, None, by_stage=True), 20)) as run:
+        require_missed(run, 1, 5)
 
 
 def test_a_hung_worker_has_a_limit_of_its_own(begun: Run) -> None:

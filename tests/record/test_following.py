@@ -9,7 +9,7 @@ from recycle.errors import PlanFileError, UserError
 from recycle.record import following
 from recycle.record.following import OtherRunError, RecordingFollower
 from recycle.record.reading import load_lines
-from recycle.record.recording import DeathLine, InstantLine, ProcessLine, RecoveryLine, RunLine, SpanLine
+from recycle.record.recording import DeathLine, InstantLine, ProcessLine, RecoveryLine, RunLine, SpanLine, moved
 
 HEAD = RunLine("recycle run", 1, "a run", "us", "measured")
 
@@ -54,9 +54,9 @@ def test_times_of_several_clocks_are_moved_to_the_launchers(tmp_path, events):
     append(events / "W0_1.jsonl", death, recovery)
     assert first + list(follower.look()) == [
         *(HEAD, here, said("one"), HEAD, there, SpanLine("W0_1", "compute", "0F0.1", 2.0, 3.0)),
-        *(msgspec.structs.replace(death, time=4.0), recovery.moved(100.0)),
+        *(msgspec.structs.replace(death, time=4.0), moved(recovery, 100.0)),
     ]
-    assert set(load_lines(tmp_path)) == {*first, msgspec.structs.replace(death, time=4.0), recovery.moved(100.0)}
+    assert set(load_lines(tmp_path)) == {*first, msgspec.structs.replace(death, time=4.0), moved(recovery, 100.0)}
 
 
 def test_a_recording_that_another_run_has_begun_anew_is_named(tmp_path, events):

@@ -10,7 +10,7 @@ from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.processes import clock_name, numbering
 from recycle.record.reading import load_lines, load_recording
-from recycle.record.recording import InstantLine, IterationLine, ProcessLine, RunLine, ViewLine
+from recycle.record.recording import InstantLine, IterationLine, ProcessLine, RecoveryLine, RunLine, ViewLine
 from recycle.record.reporting import ConsoleReporter, EventFile, FileReporter
 from recycle.record.timeline import Span
 
@@ -39,6 +39,19 @@ def test_a_recording_gets_events_and_what_was_executed_and_who_watches_only_even
     assert [msgspec.json.decode(each, type=IterationLine | ViewLine) for each in sent] == [ITERATION, view(1)]
     line = load_recording(tmp_path)
     assert line.spans == (msgspec.structs.replace(SPAN, start=0, end=4),)
+
+
+def test_who_watches_gets_the_times_by_which_all_recordings_are_read(tmp_path):
+    sent = []
+    died = InstantLine("failure", 5e6, "W1_0", "W1_0 died")
+    recovery = RecoveryLine("W0_0", 1, 3, 7e6, 8e6, 9e6, 9e6, 9.5e6, 11e6)
+    with closing(FileReporter(tmp_path, "W0_0", "a run", sent.append, ahead=4e6, clock="the launcher's")) as reporter:
+        reporter.tell(died)
+        reporter.tell(recovery)
+    shown = [msgspec.json.decode(each, type=InstantLine | RecoveryLine) for each in sent]
+    assert shown == list(load_lines(tmp_path))[2:]
+    assert shown[0] == msgspec.structs.replace(died, time=1e6)
+    assert (shown[1].noticed, shown[1].redone, shown[1].step) == (3e6, 7e6, 3)
 
 
 def test_servers_that_are_dead_from_the_start_are_recorded_once_when_the_clock_is_known(tmp_path):

@@ -44,5 +44,5 @@ def test_a_run_goes_on_when_its_first_host_dies_with_a_member_of_etcd(served, un
     for rank in ranks[1:]:
         assert rank.ended() == 0, rank.output
     said = ranks[1].output + ranks[2].output
-    assert said.count("the first process is gone; the run goes on") == 1, said
+    assert said.count("the first process does not answer; the run goes on") == 1, said
     assert losses(run) == undisturbed

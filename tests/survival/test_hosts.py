@@ -4,18 +4,22 @@ import re
 import signal
 import socket
 import subprocess
+import time
 
 import pytest
 
 from harness.hosts import hosts, missing
 from harness.processes import family, is_running, send_signal
 from harness.sockets import listening
-from harness.started import TRAIN, count_iterations, small_run, wait_until
+from harness.started import TRAIN, count_iterations, recorded, small_run, wait_until
+from recycle.control.membership.durations import Durations
+from recycle.record.recording import DeathLine
 from recycle.runtime.launch.meet.secret import SECRET
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(400)]
 
 ITERATIONS = 40
+DURATIONS = Durations()
 
 
 def words(folder, stages=2, iterations=ITERATIONS):
@@ -58,6 +62,21 @@ def test_a_host_that_is_cut_off_writes_nothing_and_ends_when_it_hears_that_the_o
     assert ranks[1].process.poll() is None
     tell_to_end(three[0])
     assert ranks[0].ended() == 128 + signal.SIGTERM, ranks[0].output
+
+
+def test_a_network_that_is_away_for_seconds_costs_no_server(three, start_each, tmp_path):
+    """The first host reaches the store all the time, and hears nobody for longer than a dead host has."""
+    arguments = [*TRAIN, *small_run(tmp_path / "run", 3, 1, 20_000)]
+    ranks = start_each(arguments, three)
+    for host in three:
+        host.pull_plug()
+    time.sleep(DURATIONS.silence + 2)
+    for host in three:
+        host.push_plug()
+    made = count_iterations(tmp_path / "run")
+    wait_until(lambda: count_iterations(tmp_path / "run") > made + 3 * ITERATIONS)
+    assert not [each for each in recorded(tmp_path / "run") if isinstance(each, DeathLine)]
+    assert ranks[0].process.poll() is None
 
 
 @pytest.mark.long

@@ -2,9 +2,11 @@
 
 One key of the store for each host, and one writer. Within the host, the leader hears the signs of all agents and
 workers. Of other hosts it watches the next ones in the ring, and if one of them falls silent, all its servers are dead.
+If all that it watches fall silent at once, or a stage would have no server left, it is rather the network, which may
+come back: then it waits longer.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from recycle.control.board.board import Board
@@ -52,6 +54,7 @@ class HeartbeatLeader:
         self._socket = socket
         self._host = host
         self._silence = durations.silence
+        self._doubt = durations.answer
         self._ranks = ranks
         self._agents: dict[Sender, int] = {}
         self._workers: dict[Sender, int] = {}
@@ -72,6 +75,7 @@ class HeartbeatLeader:
         self._look_for_homes, self._pause = 0.0, 0.0
         self._ring: tuple[str, ...] = ()
         self._gone: set[str] = set()
+        self._doubted = float("-inf")
 
     def hear(self) -> None:
         """Take the signs that have come."""
@@ -108,7 +112,8 @@ class HeartbeatLeader:
             self._neighbours.forget()
         givers = {each.giver for each in self._agents}
         has_guests = not (isinstance(self._begun, Verdict) and givers <= self._homes.keys())
-        place = HostPlace(self._view.epoch, self._ring, frozenset(self._gone), has_guests)
+        suspects = len(self._silent_hosts.suspects)
+        place = HostPlace(self._view.epoch, self._ring, frozenset(self._gone), suspects, has_guests)
         # Its numbers are no count: who speaks for the host next would have to go on with it.
         glance = self._neighbours.glance(board, now, place)
         if glance is not None and glance.uncalled is not None:
@@ -178,11 +183,12 @@ class HeartbeatLeader:
 
     def _look_elsewhere(self, board: Board, now: float) -> None:
         begun = isinstance(self._begun, Verdict)
-        counts = self._neighbours.counts(board, watched(self._ring, self._host, self._gone))
+        suspects = len(self._silent_hosts.suspects)
+        counts = self._neighbours.counts(board, watched(self._ring, self._host, self._gone, suspects))
         expected = {each: count for each, count in counts.items() if count}
         heard_at, deaf = self._neighbours.heard_at(), self._neighbours.deaf(now)
         silent = self._silent_hosts.observe(now, expected, heard_at, deaf)
-        for host, since in silent.items():
+        for host, since in self._surely_gone(silent, now).items():
             self._gone.add(host)
             self._declare_dead(board, [each for each, home in self._homes.items() if home == host], now, since)
         # While a run starts, some may still be on their way.
@@ -194,6 +200,26 @@ class HeartbeatLeader:
             cause = f"which host {name} is on was not said, or that host gave no sign of life, for {seconds:.1f} s"
             board.failures.raise_alarm(self._view.epoch, cause, f"host {self._host}")
             self._homes |= dict.fromkeys(strays, "")
+
+    def _surely_gone(self, silent: Mapping[str, float], now: float) -> Mapping[str, float]:
+        """Those of the silent hosts that are dead, as far as can be told from here, and since when each is silent.
+
+        Args:
+            silent: all of them, and since when.
+            now: the time in seconds.
+        """
+        others = [each for each in self._ring if each != self._host and each not in self._gone]
+        hears_nobody = len(others) > 1 and not all(map(self._silent_hosts.hears_since, silent.values()))
+        lost = self._gone | silent.keys() | self._silent_hosts.suspects
+        dead = {each.member for each, home in self._homes.items() if home in lost}
+        stages = {each.server.stage for each in self._view.members}
+        if silent and (
+            hears_nobody or stages != {each.server.stage for each in self._view.members if each not in dead}
+        ):
+            self._doubted = now
+        # If it was the network, not all are back at the same moment.
+        sure = now - self._silence if self._doubted < now - self._silence else now - self._doubt
+        return {each: since for each, since in silent.items() if since < sure}
 
     def _declare_dead(self, board: Board, silent: Iterable[Participant], now: float, since: float) -> None:
         if board.end.is_reached(self._view):

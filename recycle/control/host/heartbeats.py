@@ -1,7 +1,7 @@
 """Heartbeats: a worker gives signs of life, and others notice when they stop."""
 
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Set
 from types import MappingProxyType
 from typing import Generic, NamedTuple, TypeVar
 
@@ -68,11 +68,13 @@ class _Sign(NamedTuple):
         number: of them.
         since: when it was heard, in seconds.
         direct: whether it was heard whatever the one that looks at all of them waited for.
+        risen: whether another one was known before, so that somebody has given it since.
     """
 
     number: int
     since: float
     direct: bool
+    risen: bool = False
 
 
 class Watchlist(Generic[_T]):
@@ -81,7 +83,7 @@ class Watchlist(Generic[_T]):
     It accuses nobody of a pause of its own: where it was itself not called for more than half the limit, because its
     process was stopped or the store hung, all have half the limit from then on, and after a pause longer than the limit
     all of it. A store that chooses a new leader is back sooner, so that its pause hardly delays the notice of a host
-    that was lost together with the old one. Who is heard directly is heard while the store hangs.
+    that was lost together with the old one. As long as anybody is heard directly, a store that hangs is no pause.
 
     Args:
         silence: the limit, in seconds.
@@ -105,7 +107,7 @@ class Watchlist(Generic[_T]):
             now: the time in seconds, on a clock that never goes back.
             beats: how many signs each one has given. Who is not in it is not watched any more.
             heard_at: when the last ones were heard that were heard directly, by whom they are of.
-            deaf: the longest time since the last call for which nothing could be heard directly, in seconds.
+            deaf: the longest time since the last call for which nobody was heard directly, in seconds.
 
         Returns:
             Those who have been silent for longer than the limit, and since when.
@@ -118,14 +120,27 @@ class Watchlist(Generic[_T]):
         for each, count in beats.items():
             last = self._last.get(each)
             known = last if last is not None and last.number == count else None
-            seen[each] = known or _Sign(count, heard_at.get(each, now), each in heard_at)
+            seen[each] = known or _Sign(count, heard_at.get(each, now), each in heard_at, risen=last is not None)
         self._last = seen
         return {each: sign.since for each, sign in seen.items() if now - sign.since > self._silence}
 
     @property
     def due(self) -> float:
-        """When the first of them will have been silent for the limit, if nothing is heard until then; in seconds."""
-        return min((sign.since for sign in self._last.values()), default=float("inf")) + self._silence
+        """When the next of them will have been silent for the limit, if nothing is heard until then; in seconds."""
+        awaited = (sign.since for sign in self._last.values() if self._called - sign.since <= self._silence)
+        return min(awaited, default=float("inf")) + self._silence
+
+    @property
+    def suspects(self) -> Set[_T]:
+        """Those who have been silent for more than a third of the limit."""
+        return {each for each, sign in self._last.items() if self._called - sign.since > self._silence / 3}
+
+    def hears_since(self, since: float) -> bool:
+        """Whether somebody has given a sign that much later than at a time, in seconds, that both have not ended there.
+
+        What ends for all at once, as a network does, ends within less than half the limit.
+        """
+        return any(sign.risen and sign.since - since > self._silence / 2 for sign in self._last.values())
 
     def _forgive(self, pause: float, now: float, *, direct: bool) -> None:
         if pause > self._silence / 2:

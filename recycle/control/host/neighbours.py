@@ -28,17 +28,19 @@ def ring(participants: Iterable[Participant], homes: Mapping[Participant, str]) 
     return tuple(dict.fromkeys(homes[each] for each in participants if homes.get(each)))
 
 
-def watched(hosts: tuple[str, ...], own: str, gone: Collection[str]) -> tuple[str, ...]:
+def watched(hosts: tuple[str, ...], own: str, gone: Collection[str], suspects: int = 0) -> tuple[str, ...]:
     """Whose signs of life a host watches: the next ones in the ring that are not known to be gone.
 
-    They are three times as many after each silence, so that many neighbours, such as a rack, are missed in a few.
+    They are more for each that is silent, so that many neighbours, such as a rack, are missed in a few silences, and
+    so that somebody is heard who is alive.
 
     Args:
         hosts: the ring.
         own: the host that watches; none if it is not in the ring.
         gone: whose silence was noticed in this view.
+        suspects: how many of the others are silent, and not yet for the limit.
     """
-    return following(hosts, own, gone, WATCHED * (1 + len(gone)))
+    return following(hosts, own, gone, WATCHED * (1 + len(gone) + suspects))
 
 
 def following(hosts: tuple[str, ...], own: str, gone: Collection[str], count: int) -> tuple[str, ...]:
@@ -55,12 +57,14 @@ class HostPlace(NamedTuple):
         epoch: of it.
         ring: its hosts.
         gone: those whose silence was noticed.
+        suspects: how many others are silent, and not yet for the limit.
         has_guests: whether anybody here is in no view yet, and is looked for in the store.
     """
 
     epoch: int
     ring: tuple[str, ...]
     gone: frozenset[str]
+    suspects: int
     has_guests: bool
 
 
@@ -106,7 +110,7 @@ class Neighbours:
         Returns:
             What the store has; None where it was not asked.
         """
-        self._asked = watched(place.ring, self._host, place.gone)
+        self._asked = watched(place.ring, self._host, place.gone, place.suspects)
         number = clock_number(now)
         if self._direct is None:
             return self._look(board, Beat(number), self._asked, place.epoch)
@@ -169,7 +173,7 @@ class Neighbours:
         return found
 
     def deaf(self, now: float) -> float:
-        """The longest time in seconds, since this was asked last, for which nobody could be heard directly."""
+        """The longest time in seconds, since this was asked last, for which nobody was heard directly."""
         if self._direct is None or self._waits_for_store:
             return float("inf")
         return self._direct.heartbeats.deaf(now)

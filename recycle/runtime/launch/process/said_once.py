@@ -36,11 +36,11 @@ def _is_first_here(run: str, text: str) -> bool:
 
 
 def say_launcher_lost(endpoint: Endpoint, folder: Path) -> None:
-    """Say that the first process shows nothing any more, once for all that are left.
+    """Say that the first process takes no more lines to show, once for all that are left.
 
     Args:
         endpoint: of the store.
         folder: of the run.
     """
     if is_first_to_say(endpoint, "launcher"):
-        say(f"the first process is gone; the run goes on, and recycle watch {folder} shows it")
+        say(f"the first process does not answer; the run goes on, and recycle watch {folder} shows it")
