@@ -113,7 +113,7 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def place(self) -> tuple[tuple[int, ...], ...]:
         """Which hosts hold each host's parts, in the order of the pieces: itself first.
 
-        Groups are made along the pipelines, so that the hosts of a group hold different stages where that can be:
+        Groups are made along the pipelines, so that the hosts of a group hold different stages if that can be:
         whatever the order of ranks, the loss of a stage's servers then leaves somebody who has their parts.
 
         Raises:
@@ -147,10 +147,14 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             for each in self.homes
         }
 
-    def stages_at(self, place: int) -> frozenset[int]:
-        """Which stages' parts may come to a host's keeper."""
+    def stages(self) -> Sequence[frozenset[int]]:
+        """Which stages' parts may come to each host's keeper."""
         placed = self.place()
-        return frozenset(Server.parse(name).stage for name, host in self.on.items() if place in placed[host])
+        found: list[set[int]] = [set() for _ in self.homes]
+        for server, host in self._servers():
+            for place in placed[host]:
+                found[place].add(server.stage)
+        return [frozenset(each) for each in found]
 
     @property
     def survived(self) -> int:
@@ -175,22 +179,22 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def _along_pipelines(self) -> Sequence[int]:
-        """The places of all hosts in the order of their first servers; one without any follows the host before it."""
+        """The places of all hosts in the order of their first servers, and then of those where none begins."""
         first: dict[int, Server] = {}
-        for name, place in self.on.items():
-            first[place] = min(Server.parse(name), first.get(place, Server.parse(name)))
-        last, keys_of = Server(0, 0), []
-        for place in range(len(self.homes)):
-            keys_of.append(last := first.get(place, last))
-        return sorted(range(len(self.homes)), key=keys_of.__getitem__)
+        for server, place in self._servers():
+            first[place] = min(server, first.get(place, server))
+        return [*sorted(first, key=first.__getitem__), *(each for each in range(len(self.homes)) if each not in first)]
+
+    def _servers(self) -> Sequence[tuple[Server, int]]:
+        return [(Server.parse(name), place) for name, place in self.on.items()]
 
     def _fatal(self) -> set[frozenset[int]]:
         """Hosts whose loss at once loses something: all of a stage's servers, with too many pieces of a part."""
         placed = self.place()
         hosts: dict[int, set[int]] = {}
-        for name, host in self.on.items():
-            hosts.setdefault(Server.parse(name).stage, set()).add(host)
-        kept = {(Server.parse(name).stage, host) for name, host in self.on.items()}
+        kept = {(server.stage, host) for server, host in self._servers()}
+        for stage, host in kept:
+            hosts.setdefault(stage, set()).add(host)
         return {
             frozenset({*hosts[stage], *gone})
             for stage, host in kept

@@ -14,13 +14,14 @@ from recycle.control.board import keys
 from recycle.control.board.board import Board
 from recycle.control.host.direct_heartbeats import REACHED, REACHED_OFTEN, DirectHeartbeats
 from recycle.control.host.heartbeat_leader import HeartbeatLeader
-from recycle.control.host.neighbours import ring, watched
+from recycle.control.host.neighbours import MOST_WATCHED, ring, watched
 from recycle.control.host.signs import HostSocket, Sign
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Address, Alarm, Opening, Verdict
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member, View
+from recycle.control.store.etcd_store import BATCH
 from recycle.control.store.sealed_store import SealedStore
 from recycle.job import Server
 
@@ -222,7 +223,7 @@ def test_a_host_that_dies_is_missed_with_all_its_servers_and_nobody_else_is(begu
 def test_hosts_that_die_together_are_all_missed(begun: Run, dead: Collection[int]) -> None:
     for number in dead:
         begun.hosts[number].is_alive = False
-    begun.go_on(12)
+    begun.go_on(5)
     assert begun.dead == {member for number in dead for member in begun.hosts[number].members}
 
 
@@ -234,6 +235,37 @@ def test_who_hears_nobody_any_more_waits_longer_and_misses_all_in_the_end(begun:
     assert begun.dead == set()
     begun.go_on(8)
     assert begun.dead == {member for number in dead for member in begun.hosts[number].members}
+
+
+@pytest.mark.parametrize("dead", [{0, 1, 2}, {1, 2, 3}])
+def test_no_pause_of_the_store_puts_off_the_end_of_the_doubt(begun: Run, dead: Collection[int]) -> None:
+    for number in dead:
+        begun.hosts[number].is_alive = False
+    for _ in range(4):
+        begun.go_on(8)
+        begun.hang_store(True)
+        begun.go_on(2)
+        begun.hang_store(False)
+    assert begun.dead == {member for number in dead for member in begun.hosts[number].members}
+
+
+def test_a_view_that_changes_in_the_doubt_is_no_reason_to_be_sure(begun: Run) -> None:
+    begun.go_on(10)
+    for host in begun.hosts[1:]:
+        host.is_alive = False
+    begun.go_on(6)
+    begun.board.verdicts.propose(Verdict(1, tuple(map(str, MEMBERS)), 0))
+    begun.go_on(10)
+    assert begun.dead == set()
+
+
+def test_who_dies_longer_after_another_one_than_a_network_takes_to_end_is_missed_after_the_limit(begun: Run) -> None:
+    begun.go_on(10)
+    begun.hosts[1].is_alive = begun.hosts[2].is_alive = False
+    begun.go_on(DURATIONS.silence)
+    begun.hosts[3].is_alive = False
+    begun.go_on(6)
+    assert begun.dead == set(MEMBERS) - set(begun.hosts[0].members)
 
 
 @pytest.mark.parametrize("seconds", [3.5, 5, 8, 20])
@@ -608,6 +640,13 @@ def test_every_host_is_watched_by_the_two_before_that_live() -> None:
     assert watched(hosts, "0", {"1"}) == ("2",)
     assert watched(hosts, "another", ()) == ("0", "1")
     assert watched((), "0", ()) == ()
+
+
+def test_no_host_watches_more_than_one_request_to_etcd_asks_for() -> None:
+    hosts = tuple(map(str, range(1000)))
+    assert len(watched(hosts, "0", (), suspects=500)) == MOST_WATCHED
+    # With its own sign, the newest verdict, an alarm and what was called.
+    assert MOST_WATCHED + 4 <= BATCH
 
 
 @pytest.mark.parametrize(("lost", "silences"), [(1, 1), (2, 1), (3, 2), (8, 2), (26, 3), (64, 4)])

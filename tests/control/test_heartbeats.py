@@ -40,6 +40,38 @@ def test_when_the_limit_of_the_first_one_is_over_is_known_before() -> None:
     assert watchlist.due == 3.75
 
 
+def test_who_is_over_the_limit_is_a_suspect_from_a_third_of_it_on_and_is_due_no_more() -> None:
+    watchlist = Watchlist[Member](silence=3.0)
+    watchlist.observe(0.0, {A: 1, B: 1})
+    watchlist.observe(1.0, {A: 2, B: 1})
+    assert watchlist.suspects == set()
+    watchlist.observe(1.5, {A: 3, B: 1})
+    assert (watchlist.suspects, watchlist.due) == ({B}, 3.0)
+    watchlist.observe(2.5, {A: 4, B: 1})
+    assert watchlist.observe(3.5, {A: 5, B: 1}) == {B: 0.0}
+    assert (watchlist.suspects, watchlist.due) == ({B}, 6.5)
+
+
+def test_only_a_sign_that_has_changed_and_half_the_limit_later_tells_that_others_are_there() -> None:
+    watchlist = Watchlist[Member](silence=3.0)
+    watchlist.observe(0.0, {A: 1})
+    assert not watchlist.hears_since(-2.0), "it may be an old one"
+    watchlist.observe(1.5, {A: 2, B: 1})
+    assert not watchlist.hears_since(0.0)
+    watchlist.observe(2.0, {A: 2, B: 1})
+    assert not watchlist.hears_since(0.0)
+    watchlist.observe(2.5, {A: 3, B: 1})
+    assert watchlist.hears_since(0.0)
+    assert not watchlist.hears_since(1.0)
+
+
+def test_a_pause_forgives_nothing_to_who_was_over_the_limit_before_it() -> None:
+    watchlist = Watchlist[Member](silence=3.0)
+    for tick in range(14):
+        watchlist.observe(tick / 4, {A: 1, B: tick})
+    assert watchlist.observe(20.0, {A: 1, B: 13}) == {A: 0.0}
+
+
 def test_who_never_beats_is_noticed_too() -> None:
     watchlist = Watchlist[Member](silence=1.0)
     assert [watchlist.observe(tick / 4, {A: 0}) for tick in range(6)][-1] == {A: 0.0}

@@ -92,7 +92,8 @@ class DirectHeartbeats:
         self._silence = silence
         self._lock = threading.Lock()
         self._epoch, self._newest = -1, -1
-        self._answered, self._deaf = float("-inf"), 0.0
+        self._called, self._deaf = float("inf"), 0.0
+        self._answered, self._unheard = float("-inf"), 0.0
         self._reached = float("-inf")
         self._targets: dict[str, Address] = {}
         # The newest answer of each host that was hailed.
@@ -127,6 +128,8 @@ class DirectHeartbeats:
     def calls(self, now: float) -> list[tuple[bytes, Address]]:
         """The hails of a moment, and where each goes."""
         with self._lock:
+            self._deaf = max(self._deaf, now - self._called)
+            self._called = now
             return [
                 (self._sealed(now, each, self._answers.get(each, _NEVER).number), address)
                 for each, address in self._targets.items()
@@ -154,14 +157,20 @@ class DirectHeartbeats:
                 return self._sealed(now, hail.host, hail.number, is_answer=True)
             if hail.host in self._targets and 0 <= clock - hail.heard <= self._silence / 2 * _MILLISECONDS:
                 self._answers[hail.host] = Heard(hail.number, now)
-                self._deaf, self._answered = max(self._deaf, now - self._answered), now
+                self._unheard, self._answered = max(self._unheard, now - self._answered), now
                 self._newest = max(self._newest, hail.epoch)
             return None
 
     def deaf(self, now: float) -> float:
-        """The longest time in seconds, since this was asked last, for which nobody was heard."""
+        """The longest time in seconds, since this was asked last, for which nobody was hailed."""
         with self._lock:
-            longest, self._deaf = max(self._deaf, now - self._answered), 0.0
+            longest, self._deaf = max(self._deaf, now - self._called), 0.0
+            return longest
+
+    def unheard(self, now: float) -> float:
+        """The longest time in seconds, since this was asked last, for which nobody has answered."""
+        with self._lock:
+            longest, self._unheard = max(self._unheard, now - self._answered), 0.0
             return longest
 
     def heard(self, now: float) -> dict[str, Heard]:

@@ -75,7 +75,7 @@ class HeartbeatLeader:
         self._look_for_homes, self._pause = 0.0, 0.0
         self._ring: tuple[str, ...] = ()
         self._gone: set[str] = set()
-        self._doubted = float("-inf")
+        self._looked = self._doubted = float("-inf")
 
     def hear(self) -> None:
         """Take the signs that have come."""
@@ -208,14 +208,20 @@ class HeartbeatLeader:
             silent: all of them, and since when.
             now: the time in seconds.
         """
+        pause, self._looked = now - self._looked, now
+        unheard = self._neighbours.unheard(now)
+        if not silent:
+            return {}
         others = [each for each in self._ring if each != self._host and each not in self._gone]
         hears_nobody = len(others) > 1 and not all(map(self._silent_hosts.hears_since, silent.values()))
+        # After a pause, those that were heard since may only be the first ones.
+        was_unsure = now - pause - self._doubted <= self._silence
+        hears_first = pause > self._silence / 2 and (was_unsure or (len(others) > 1 and unheard > self._silence / 2))
         lost = self._gone | silent.keys() | self._silent_hosts.suspects
         dead = {each.member for each, home in self._homes.items() if home in lost}
         stages = {each.server.stage for each in self._view.members}
-        if silent and (
-            hears_nobody or stages != {each.server.stage for each in self._view.members if each not in dead}
-        ):
+        lacks_stage = stages != {each.server.stage for each in self._view.members if each not in dead}
+        if hears_nobody or hears_first or lacks_stage:
             self._doubted = now
         # If it was the network, not all are back at the same moment.
         sure = now - self._silence if self._doubted < now - self._silence else now - self._doubt

@@ -80,10 +80,11 @@ class _Sign(NamedTuple):
 class Watchlist(Generic[_T]):
     """Notices whose signs of life have stopped.
 
-    It accuses nobody of a pause of its own: where it was itself not called for more than half the limit, because its
+    It accuses nobody of a pause of its own: if it was itself not called for more than half the limit, because its
     process was stopped or the store hung, all have half the limit from then on, and after a pause longer than the limit
     all of it. A store that chooses a new leader is back sooner, so that its pause hardly delays the notice of a host
-    that was lost together with the old one. As long as anybody is heard directly, a store that hangs is no pause.
+    that was lost together with the old one. Who is heard directly is heard while the store hangs. Who was
+    over the limit before the pause is forgiven nothing.
 
     Args:
         silence: the limit, in seconds.
@@ -107,7 +108,7 @@ class Watchlist(Generic[_T]):
             now: the time in seconds, on a clock that never goes back.
             beats: how many signs each one has given. Who is not in it is not watched any more.
             heard_at: when the last ones were heard that were heard directly, by whom they are of.
-            deaf: the longest time since the last call for which nobody was heard directly, in seconds.
+            deaf: the longest time since the last call for which nothing could be heard directly, in seconds.
 
         Returns:
             Those who have been silent for longer than the limit, and since when.
@@ -136,16 +137,15 @@ class Watchlist(Generic[_T]):
         return {each for each, sign in self._last.items() if self._called - sign.since > self._silence / 3}
 
     def hears_since(self, since: float) -> bool:
-        """Whether somebody has given a sign that much later than at a time, in seconds, that both have not ended there.
-
-        What ends for all at once, as a network does, ends within less than half the limit.
-        """
+        """Whether somebody gave a sign so long after a time, in seconds, that what ended then has not ended for all."""
         return any(sign.risen and sign.since - since > self._silence / 2 for sign in self._last.values())
 
     def _forgive(self, pause: float, now: float, *, direct: bool) -> None:
         if pause > self._silence / 2:
             earliest = now if pause > self._silence else now - self._silence / 2
             self._last = {
-                each: sign._replace(since=max(sign.since, earliest)) if sign.direct == direct else sign
+                each: sign._replace(since=max(sign.since, earliest))
+                if sign.direct == direct and self._called - sign.since <= self._silence
+                else sign
                 for each, sign in self._last.items()
             }

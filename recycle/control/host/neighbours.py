@@ -14,6 +14,9 @@ from recycle.control.membership.participant import Participant
 WATCHED = 2
 """How many hosts each one watches, so that one is still watched when its neighbour dies as well."""
 
+MOST_WATCHED = 96
+"""How many it watches at most: one request to etcd asks for all of them that do not answer."""
+
 MOMENT = 2
 """Beats after a host was heard directly within which it can have given the store one more sign before it was lost."""
 
@@ -40,7 +43,7 @@ def watched(hosts: tuple[str, ...], own: str, gone: Collection[str], suspects: i
         gone: whose silence was noticed in this view.
         suspects: how many of the others are silent, and not yet for the limit.
     """
-    return following(hosts, own, gone, WATCHED * (1 + len(gone) + suspects))
+    return following(hosts, own, gone, min(WATCHED * (1 + len(gone) + suspects), MOST_WATCHED))
 
 
 def following(hosts: tuple[str, ...], own: str, gone: Collection[str], count: int) -> tuple[str, ...]:
@@ -173,10 +176,14 @@ class Neighbours:
         return found
 
     def deaf(self, now: float) -> float:
-        """The longest time in seconds, since this was asked last, for which nobody was heard directly."""
+        """The longest time in seconds, since this was asked last, for which nobody could be heard directly."""
         if self._direct is None or self._waits_for_store:
             return float("inf")
         return self._direct.heartbeats.deaf(now)
+
+    def unheard(self, now: float) -> float:
+        """The same for which nobody was heard; 0 if a pause of the store is nobody's silence anyway."""
+        return 0.0 if self._direct is None or self._waits_for_store else self._direct.heartbeats.unheard(now)
 
     def close(self) -> None:
         """Answer nobody any more."""

@@ -14,7 +14,8 @@ class Durations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         hang: the same of a worker on a host that lives; where others use the machine, a busy worker is late at times.
         start: until all with whom a run begins must have announced themselves, from the first that does.
         rebuild: that the construction of one process group may take.
-        answer: from an alarm until every member that is alive must have halted and reported.
+        answer: from an alarm until every member that is alive must have halted and reported; for so long a silence is
+            borne that may be the network's.
         transfer: after which a silent partner of a transfer is an error.
         replacement: that a stage without a live server is waited for, from a failure on; None for as long as it takes.
 

@@ -116,8 +116,8 @@ def describe_keeping(run: Run, directory: KeeperDirectory) -> str:
         run: what is trained.
         directory: of its keepers.
     """
-    depth, hosts = run.plan.job.depth, len(directory.homes)
-    most = max(keeper_bytes(run, directory.stages_at(place)) for place in range(hosts)) + writing_bytes(run)
+    depth = run.plan.job.depth
+    most = max(keeper_bytes(run, each) for each in directory.stages()) + writing_bytes(run)
     return directory.describe(version_bytes(run.model, depth, range(depth), run.ranks), most)
 
 

@@ -77,7 +77,7 @@ def announce(steps: Steps, moments: int, server: Server, rank: ServerRank, pipel
     redundancy = directory.redundancy
 
     def keeper_bytes(place: int) -> int:
-        stages = directory.stages_at(place)
+        stages = directory.stages()[place]
         # Each part is cut up for itself, and its pieces are a byte longer where that does not go evenly.
         uneven = 0 if redundancy.needed == 1 else pipelines * rank.size * len(stages)
         return MOST * (piece_size(sum(sizes[each] for each in stages), redundancy.needed) + uneven)

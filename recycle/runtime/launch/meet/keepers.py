@@ -133,8 +133,8 @@ class KeeperSetting(NamedTuple):
             # Where its ranks are on several hosts, that of the first one.
             on.setdefault(str(each.member.server), found)
         directory = KeeperDirectory(tuple(homes), self.redundancy, on)
-        for place, hello in enumerate(offers):
-            limit = self.bytes_of(directory.stages_at(place)) + self.writing
+        for stages, hello in zip(directory.stages(), offers, strict=True):
+            limit = self.bytes_of(stages) + self.writing
             if limit > hello.keeper.memory:
                 raise RunError(
                     f"keep-in-memory: what {hello.host} keeps takes {memory_text(limit, 'B')}, and it has "
@@ -146,7 +146,7 @@ class KeeperSetting(NamedTuple):
     def limit(self, directory: KeeperDirectory, address: str) -> int:
         """The most bytes that this host's keeper may hold."""
         place = next(number for number, home in enumerate(directory.homes) if home.address == address)
-        return self.bytes_of(directory.stages_at(place))
+        return self.bytes_of(directory.stages()[place])
 
 
 def serve_from(setting: KeeperSetting, endpoint: Endpoint) -> None:
@@ -194,7 +194,7 @@ def settle(setting: KeeperSetting, endpoint: Endpoint, server: Server, alive: Co
         place = next((each for each in places if _is_gone(directory.homes[each], endpoint)), None)
         if place is None or slot.listener is None:
             break
-        limit = setting.bytes_of(directory.stages_at(place))
+        limit = setting.bytes_of(directory.stages()[place])
         if limit + setting.writing > slot.offer.memory:
             raise RunError(
                 f"keep-in-memory: what this host keeps takes {memory_text(limit + setting.writing, 'B')}, and it has "
