@@ -223,13 +223,14 @@ own: `--transformer-impl local --no-gradient-accumulation-fusion`. Other release
 - **backward**: whether the plan can compute weight gradients later than input gradients (*split*). If not (*fused*),
   a failure costs more throughput.
 - **death**: *yes*: the job survives the death of any process. On two hosts with `--use-tp-pp-dp-mapping`, it also
-  survives the loss of one. *Process*: the job survives the death of any process, and the loss of a host only if the
-  job's size allows it, for example if a server fills one
-  ([below](#process-and-a-server-that-fills-a-host)).
+  survives the loss of one. *Process*: it survives the death of any process. It survives a lost host for some
+  sizes, such as a server that fills a host ([below](#process-and-a-server-that-fills-a-host)).
 - **dist. opt.**, **fp16**, **memory**, **stagger**, **exact**: whether the setting also runs with
   `--use-distributed-optimizer`, `--fp16`, `--recycle-keep-in-memory`, `--recycle-stagger` and `--recycle-exact`. A
   number is the reason why not, listed below.
-- **tried**: *killed*: a test kills servers of such a job on CPUs. Losses stay the same, up to rounding. *never run*:
+- **tried**: *killed*: a test on CPUs kills servers of a job with this setting, mostly without the others of its row.
+  Losses stay the same, up to rounding. Virtual stages were killed with the distributed optimizer too, and so was
+  tensor parallelism. All three at once were not. *never run*:
   the code was only read. *no*: it is accepted, and in no such test.
 
 On GPUs, {tried}. Sums over NCCL ran there without Megatron. Nothing else of these tables

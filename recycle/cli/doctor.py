@@ -44,7 +44,11 @@ ALL_OF_A_STAGE = "all servers of a stage"
     type=Count(1),
     help=f"Processes on each host; default: torchrun's --nproc-per-node, or {RANKS_PER_HOST}.",
 )
-@click.option("--megatron", metavar="RELEASE", help="The release whose options count; default: the installed one.")
+@click.option(
+    "--megatron",
+    metavar="RELEASE",
+    help="The release whose options count; default: the installed one, or else the newest that is known.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 @click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
@@ -63,9 +67,9 @@ def command(
     the plan. The last part is what the loss of a server, and of a host, would cost: by re-routing, without its
     pipelines, and by a restart.
 
-    Without a catalogue (--recycle-catalogue), F, I and W are taken to be equally long. Beside a word that is not known
-    no plan is shown, as it may be a size of the job. Exits with status 1 if something
-    is refused or not known.
+    Without a catalogue (--recycle-catalogue), F, I and W are taken to be equally long. Options that the script adds are
+    known if it can be read here. Beside a word that is not known no plan is shown, as it may be a size of the job.
+    Exits with status 1 if something is refused or not known.
 
     \b
     recycle doctor torchrun --nproc-per-node 8 pretrain_gpt.py --pipeline-model-parallel-size 4 ...

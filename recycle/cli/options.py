@@ -259,7 +259,7 @@ def describe_throughput(plan: Plan) -> list[str]:
     servers = len(job.servers())
     return [
         f"{text}, with {(servers - len(plan.dead)) / servers:.1%} of the servers alive",
-        f"at least {least / found:.1%} of any plan with all servers alive (bound {job.time_text(least)})",
+        f"at least {least / found:.1%} of the best plan with all servers (bound {job.time_text(least)})",
     ]
 
 
