@@ -130,8 +130,9 @@ def test_ranks_of_a_megatron_job_come_back_on_a_spare_node(tmp_path):
             names = [each.name for each in nodes]
             back = {"MASTER_ADDR=N0": f"MASTER_ADDR={names[0]}", "N0,N1,N2": ",".join(names), "FIRST=72": "FIRST=2"}
             back |= {"JOBID": JOB, "SPARE": spare.name, "--ntasks=8": "--ntasks=2", "WORLD_SIZE=128": "WORLD_SIZE=6"}
+            back["FIRST % 8"] = "FIRST % 2"
             back["recycle.megatron pretrain_gpt.py ... --pipeline-schedule recycle"] = command.replace("\\ ", "")
-            processes.append(cluster.begin(changed(COME_BACK, back), **given))
+            processes.append(cluster.begin(changed(COME_BACK, back), RUN=str(cluster.job), **given))
             wait_until(lambda: "with 6 servers" in cluster.said(0), 300)
             for process in processes:
                 process.wait(300)
