@@ -323,7 +323,7 @@ class Alignment:
         elif isinstance(line, ProcessLine):
             self._ahead = line.ahead - self._between(line) * self._second
             line = msgspec.structs.replace(line, ahead=self._ahead)
-        return moved(line, self._ahead) if self._ahead else line
+        return moved(line, self._ahead)
 
     def _between(self, line: ProcessLine) -> float:
         """Seconds from when the clock that all are read by showed 0 until a process's launcher's did."""
@@ -335,6 +335,8 @@ class Alignment:
 
 def moved(line: _L, origin: float) -> _L:
     """A line with times of a clock that showed 0 at a time of the line's own clock."""
+    if not origin:
+        return line
     # How a death was noticed is no time, and has the name of one.
     times = {name: value for name in TIMES if isinstance(value := getattr(line, name, None), float)}
     return msgspec.structs.replace(line, **{name: value - origin for name, value in times.items()})

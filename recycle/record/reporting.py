@@ -129,8 +129,8 @@ class FileReporter:
         self._file.close()
 
     def _show(self, event: Event) -> None:
-        """Send an event to who watches, who compares the times of all hosts."""
-        self._send(msgspec.json.encode(moved(event, self._ahead) if self._ahead else event))
+        """Send an event to the launcher, which compares the times of all hosts."""
+        self._send(msgspec.json.encode(moved(event, self._ahead)))
 
 
 class Reporters:

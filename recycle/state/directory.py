@@ -114,7 +114,7 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Which hosts hold each host's parts, in the order of the pieces: itself first.
 
         Groups are made along the pipelines, so that the hosts of a group hold different stages if that can be:
-        whatever the order of ranks, the loss of a stage's servers then leaves somebody who has their parts.
+        whatever the order of ranks, the loss of a stage's servers then leaves a host that has their parts.
 
         Raises:
             StateError: there are not so many hosts.
@@ -125,9 +125,8 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"keep-in-memory {self.redundancy}: it takes {plural(pieces, 'host')}, and this run has {hosts}"
             )
         order = self._along_pipelines()
-        turn = {place: number for number, place in enumerate(order)}
-        placed = place_copies(hosts, pieces)
-        return tuple(tuple(order[each] for each in placed[turn[place]]) for place in range(hosts))
+        # Each host is the first of its own holders.
+        return tuple(sorted(tuple(order[each] for each in holders) for holders in place_copies(hosts, pieces)))
 
     def keepers_of(self, server: Server) -> Sequence[KeeperHome]:
         """Who keeps a server's parts, in the order of the pieces; of one that was not there, as of a peer."""

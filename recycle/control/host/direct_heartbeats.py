@@ -68,6 +68,27 @@ class Heard(NamedTuple):
 _NEVER = Heard(0, 0.0)
 
 
+class _LongestGap:
+    """The longest time in seconds in which something did not happen, since this was asked for last.
+
+    Args:
+        since: when it has happened, for a start.
+    """
+
+    def __init__(self, since: float) -> None:
+        self._since = since
+        self._longest = 0.0
+
+    def end(self, now: float) -> None:
+        """It happens."""
+        self._longest, self._since = max(self._longest, now - self._since), now
+
+    def take(self, now: float) -> float:
+        """The longest one, up to now."""
+        longest, self._longest = max(self._longest, now - self._since), 0.0
+        return longest
+
+
 class DirectHeartbeats:
     """What one host hears of others, and they of it. It does no input or output, and two threads may use it.
 
@@ -92,8 +113,7 @@ class DirectHeartbeats:
         self._silence = silence
         self._lock = threading.Lock()
         self._epoch, self._newest = -1, -1
-        self._called, self._deaf = float("inf"), 0.0
-        self._answered, self._unheard = float("-inf"), 0.0
+        self._deaf, self._unheard = _LongestGap(float("inf")), _LongestGap(float("-inf"))
         self._reached = float("-inf")
         self._targets: dict[str, Address] = {}
         # The newest answer of each host that was hailed.
@@ -128,8 +148,7 @@ class DirectHeartbeats:
     def calls(self, now: float) -> list[tuple[bytes, Address]]:
         """The hails of a moment, and where each goes."""
         with self._lock:
-            self._deaf = max(self._deaf, now - self._called)
-            self._called = now
+            self._deaf.end(now)
             return [
                 (self._sealed(now, each, self._answers.get(each, _NEVER).number), address)
                 for each, address in self._targets.items()
@@ -157,21 +176,19 @@ class DirectHeartbeats:
                 return self._sealed(now, hail.host, hail.number, is_answer=True)
             if hail.host in self._targets and 0 <= clock - hail.heard <= self._silence / 2 * _MILLISECONDS:
                 self._answers[hail.host] = Heard(hail.number, now)
-                self._unheard, self._answered = max(self._unheard, now - self._answered), now
+                self._unheard.end(now)
                 self._newest = max(self._newest, hail.epoch)
             return None
 
     def deaf(self, now: float) -> float:
         """The longest time in seconds, since this was asked last, for which nobody was hailed."""
         with self._lock:
-            longest, self._deaf = max(self._deaf, now - self._called), 0.0
-            return longest
+            return self._deaf.take(now)
 
     def unheard(self, now: float) -> float:
-        """The longest time in seconds, since this was asked last, for which nobody has answered."""
+        """The longest time in seconds, since this was asked last, for which no host has answered."""
         with self._lock:
-            longest, self._unheard = max(self._unheard, now - self._answered), 0.0
-            return longest
+            return self._unheard.take(now)
 
     def heard(self, now: float) -> dict[str, Heard]:
         """The newest answers of the hosts that have answered in the last half of the limit."""

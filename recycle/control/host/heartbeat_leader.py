@@ -75,7 +75,7 @@ class HeartbeatLeader:
         self._look_for_homes, self._pause = 0.0, 0.0
         self._ring: tuple[str, ...] = ()
         self._gone: set[str] = set()
-        self._looked = self._doubted = float("-inf")
+        self._doubted = float("-inf")
 
     def hear(self) -> None:
         """Take the signs that have come."""
@@ -208,8 +208,7 @@ class HeartbeatLeader:
             silent: all of them, and since when.
             now: the time in seconds.
         """
-        pause, self._looked = now - self._looked, now
-        unheard = self._neighbours.unheard(now)
+        pause, unheard = self._silent_hosts.pause, self._neighbours.unheard(now)
         if not silent:
             return {}
         others = [each for each in self._ring if each != self._host and each not in self._gone]

@@ -68,7 +68,7 @@ class _Sign(NamedTuple):
         number: of them.
         since: when it was heard, in seconds.
         direct: whether it was heard whatever the one that looks at all of them waited for.
-        risen: whether another one was known before, so that somebody has given it since.
+        risen: whether another one was known before, so that this one was given since.
     """
 
     number: int
@@ -83,14 +83,18 @@ class Watchlist(Generic[_T]):
     It accuses nobody of a pause of its own: if it was itself not called for more than half the limit, because its
     process was stopped or the store hung, all have half the limit from then on, and after a pause longer than the limit
     all of it. A store that chooses a new leader is back sooner, so that its pause hardly delays the notice of a host
-    that was lost together with the old one. Who is heard directly is heard while the store hangs. Who was
-    over the limit before the pause is forgiven nothing.
+    that was lost together with the old one. Who is heard directly is heard while the store hangs. A sender
+    that was over the limit before the pause is forgiven nothing.
 
     Args:
         silence: the limit, in seconds.
+
+    Attributes:
+        pause: the seconds between its last two calls.
     """
 
     def __init__(self, silence: float) -> None:
+        self.pause = 0.0
         self._silence = silence
         self._called = float("-inf")
         self._last: dict[_T, _Sign] = {}
@@ -113,9 +117,9 @@ class Watchlist(Generic[_T]):
         Returns:
             Those who have been silent for longer than the limit, and since when.
         """
-        pause = now - self._called
-        self._forgive(pause, now, direct=False)
-        self._forgive(min(pause, deaf), now, direct=True)
+        self.pause = now - self._called
+        self._forgive(self.pause, now, direct=False)
+        self._forgive(min(self.pause, deaf), now, direct=True)
         self._called = now
         seen = {}
         for each, count in beats.items():
@@ -133,11 +137,11 @@ class Watchlist(Generic[_T]):
 
     @property
     def suspects(self) -> Set[_T]:
-        """Those who have been silent for more than a third of the limit."""
+        """Those that have been silent for more than a third of the limit."""
         return {each for each, sign in self._last.items() if self._called - sign.since > self._silence / 3}
 
     def hears_since(self, since: float) -> bool:
-        """Whether somebody gave a sign so long after a time, in seconds, that what ended then has not ended for all."""
+        """Whether a sign was given so long after a time, in seconds, that what ended then has not ended for all."""
         return any(sign.risen and sign.since - since > self._silence / 2 for sign in self._last.values())
 
     def _forgive(self, pause: float, now: float, *, direct: bool) -> None:

@@ -35,7 +35,7 @@ def watched(hosts: tuple[str, ...], own: str, gone: Collection[str], suspects: i
     """Whose signs of life a host watches: the next ones in the ring that are not known to be gone.
 
     They are more for each that is silent, so that many neighbours, such as a rack, are missed in a few silences, and
-    so that somebody is heard who is alive.
+    so that a host that lives is heard.
 
     Args:
         hosts: the ring.
@@ -182,7 +182,7 @@ class Neighbours:
         return self._direct.heartbeats.deaf(now)
 
     def unheard(self, now: float) -> float:
-        """The same for which nobody was heard; 0 if a pause of the store is nobody's silence anyway."""
+        """The same for which no host was heard; 0 if a pause of the store is no host's silence anyway."""
         return 0.0 if self._direct is None or self._waits_for_store else self._direct.heartbeats.unheard(now)
 
     def close(self) -> None:
