@@ -149,6 +149,12 @@ class Run:
                 attack()
                 host.beat(self.now)
 
+    def kill(self, numbers: Collection[int]) -> set[Member]:
+        """Some hosts die at once; gives their members."""
+        for number in numbers:
+            self.hosts[number].is_alive = False
+        return {member for number in numbers for member in self.hosts[number].members}
+
     def hang_store(self, hangs: bool) -> None:
         for host in self.hosts:
             host.store_hangs = hangs
@@ -201,9 +207,9 @@ def closed_after(run: Run) -> Iterator[Run]:
 
 def require_missed(run: Run, number: int, seconds: float) -> None:
     """A host dies, and its servers are the only ones that are missed by then."""
-    run.hosts[number].is_alive = False
+    lost = run.kill({number})
     run.go_on(seconds)
-    assert run.dead == set(run.hosts[number].members)
+    assert run.dead == lost
 
 
 def test_a_host_that_dies_is_missed_with_all_its_servers_and_nobody_else_is(begun: Run) -> None:
@@ -221,38 +227,34 @@ def test_a_host_that_dies_is_missed_with_all_its_servers_and_nobody_else_is(begu
 
 @pytest.mark.parametrize("dead", [{0}, {0, 1}, {1, 2}, {0, 2}])
 def test_hosts_that_die_together_are_all_missed(begun: Run, dead: Collection[int]) -> None:
-    for number in dead:
-        begun.hosts[number].is_alive = False
+    lost = begun.kill(dead)
     begun.go_on(5)
-    assert begun.dead == {member for number in dead for member in begun.hosts[number].members}
+    assert begun.dead == lost
 
 
 @pytest.mark.parametrize("dead", [{1, 2, 3}, {0, 1, 3}])
 def test_who_hears_nobody_any_more_waits_longer_and_misses_all_in_the_end(begun: Run, dead: Collection[int]) -> None:
-    for number in dead:
-        begun.hosts[number].is_alive = False
+    lost = begun.kill(dead)
     begun.go_on(DURATIONS.answer - BEAT)
     assert begun.dead == set()
     begun.go_on(8)
-    assert begun.dead == {member for number in dead for member in begun.hosts[number].members}
+    assert begun.dead == lost
 
 
 @pytest.mark.parametrize("dead", [{0, 1, 2}, {1, 2, 3}])
 def test_no_pause_of_the_store_puts_off_the_end_of_the_doubt(begun: Run, dead: Collection[int]) -> None:
-    for number in dead:
-        begun.hosts[number].is_alive = False
+    lost = begun.kill(dead)
     for _ in range(4):
         begun.go_on(8)
         begun.hang_store(True)
         begun.go_on(2)
         begun.hang_store(False)
-    assert begun.dead == {member for number in dead for member in begun.hosts[number].members}
+    assert begun.dead == lost
 
 
 def test_a_view_that_changes_in_the_doubt_is_no_reason_to_be_sure(begun: Run) -> None:
     begun.go_on(10)
-    for host in begun.hosts[1:]:
-        host.is_alive = False
+    begun.kill({1, 2, 3})
     begun.go_on(6)
     begun.board.verdicts.propose(Verdict(1, tuple(map(str, MEMBERS)), 0))
     begun.go_on(10)
@@ -261,11 +263,11 @@ def test_a_view_that_changes_in_the_doubt_is_no_reason_to_be_sure(begun: Run) ->
 
 def test_who_dies_longer_after_another_one_than_a_network_takes_to_end_is_missed_after_the_limit(begun: Run) -> None:
     begun.go_on(10)
-    begun.hosts[1].is_alive = begun.hosts[2].is_alive = False
+    lost = begun.kill({1, 2})
     begun.go_on(DURATIONS.silence)
-    begun.hosts[3].is_alive = False
+    lost |= begun.kill({3})
     begun.go_on(6)
-    assert begun.dead == set(MEMBERS) - set(begun.hosts[0].members)
+    assert begun.dead == lost
 
 
 @pytest.mark.parametrize("seconds", [3.5, 5, 8, 20])
@@ -289,13 +291,11 @@ def test_a_network_that_is_away_for_a_while_is_nobodys_death(
 
 def test_the_last_hosts_of_a_stage_are_missed_later(store: MemoryStore) -> None:
     with closed_after(begin(Run(store, None, by_stage=True), 20)) as run:
-        of_first_stage = [run.hosts[0], run.hosts[1]]
-        for each in of_first_stage:
-            each.is_alive = False
+        of_first_stage = run.kill({0, 1})
         run.go_on(DURATIONS.answer - BEAT)
         assert run.dead == set()
         run.go_on(8)
-        assert run.dead == {member for each in of_first_stage for member in each.members}
+        assert run.dead == of_first_stage
 
 
 def test_of_two_hosts_of_a_stage_one_is_missed_as_soon_as_any_other(store: MemoryStore) -> None:
