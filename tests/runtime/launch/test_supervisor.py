@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from contextlib import suppress
 
 import msgspec
@@ -194,13 +195,15 @@ def test_what_servers_said_last_is_heard_though_they_have_ended_before(tmp_path,
 
 def test_a_run_that_was_told_to_end_waits_only_until_all_have_said_that_they_do(tmp_path):
     def serve(member, access):
-        told, name = threading.Event(), str(member.server)
-        signal.signal(signal.SIGTERM, lambda *_: told.set())
+        told, name = list[int](), str(member.server)
+        signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
         (tmp_path / name).write_text(str(os.getpid()))
         send = LauncherConnection(access.watch, access.endpoint.token, str(member), os.getpid())
         view = ViewLine(0, 0.0, [name], [], 0, "", "memory", 1, 1.0, "")
         send(ReportMessage(msgspec.json.encode(view)))
-        told.wait()
+        # An event would wait for itself, if the signal came while it locks.
+        while not told:
+            time.sleep(0.01)
         send(ReportMessage(msgspec.json.encode(IterationLine(name, 7, 0.1, [], 1))))
         send(ReportMessage(msgspec.json.encode(InstantLine("end", 0.0, name, "told to end"))))
         # Like one that is taken apart for long.
