@@ -19,7 +19,10 @@ def processors() -> int:
 
 @contextmanager
 def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that end with a block: at once where it is left by an error, or by Ctrl-C.
+    """Processes that end with a block: at once if it is left by an error, or by Ctrl-C.
+
+    Cancel no future of it, nor use its `map`, which does: an executor that lost its processes fails on futures that
+    are cancelled.
 
     Args:
         workers: how many.
@@ -29,10 +32,9 @@ def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         try:
             yield executor
         except BaseException:
-            # What they are at would be waited for.
+            # What they compute would be waited for.
             for process in list((executor._processes or {}).values()):  # noqa: SLF001 - what kills them is there from Python 3.14 on
                 process.kill()
-            executor.shutdown(cancel_futures=True)
             raise
 
 

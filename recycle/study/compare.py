@@ -134,7 +134,8 @@ def _in_parallel(setting: StudySetting, workers: int) -> Iterator[list[tuple[Out
         yield from (_sample(setting, seed) for seed in range(setting.seeds))
         return
     with pool(workers) as executor:
-        yield from executor.map(_sample, [setting] * setting.seeds, range(setting.seeds))
+        futures = [executor.submit(_sample, setting, seed) for seed in range(setting.seeds)]
+        yield from (future.result() for future in futures)
 
 
 def _sample(setting: StudySetting, seed: int) -> list[tuple[Outcome, list[float]]]:
