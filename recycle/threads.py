@@ -78,6 +78,28 @@ def run_apart(body: Callable[[], object], name: str, ended_within: float = 0.0) 
         atexit.unregister(thread.join)
 
 
+def start_call(call: Callable[[], _R], name: str) -> Future[_R]:
+    """Make a call in a thread of its own; where the system gives none, in this one.
+
+    Args:
+        call: what is called.
+        name: of the thread.
+
+    Returns:
+        What comes of it: what it gives, or raises.
+    """
+    made = Future[_R]()
+
+    def run() -> None:
+        try:
+            made.set_result(call())
+        except Exception as error:
+            made.set_exception(error)
+
+    run_apart(run, name)
+    return made
+
+
 class CallsThatMayHang:
     """Calls, one at a time, each in a thread of its own; one that hangs is left to itself.
 
@@ -99,20 +121,10 @@ class CallsThatMayHang:
         """
         if not self._last.done():
             raise self._hangs()
-        self._last = made = Future[None]()
-
-        def run() -> None:
-            try:
-                call()
-            except Exception as error:
-                made.set_exception(error)
-            else:
-                made.set_result(None)
-
-        run_apart(run, "makes a call that may hang")
-        if not wait([made], self._patience).done:
+        self._last = start_call(call, "makes a call that may hang")
+        if not wait([self._last], self._patience).done:
             raise self._hangs()
-        made.result()
+        self._last.result()
 
     def _hangs(self) -> TimeoutError:
         return TimeoutError(errno.ETIMEDOUT, f"no answer within {self._patience:g} s")

@@ -82,15 +82,20 @@ def test_a_full_disk_is_a_warning_until_the_last_checkpoint_and_leaves_the_one_b
     assert all(losses == pytest.approx(expected[step], rel=SAME) for step, losses in told.items())
 
 
+def is_of(folder, step, part=""):
+    """Whether a part of a step's checkpoint is written to a folder."""
+    return f".step-{step:08d}." in str(folder) and str(folder).endswith(part)
+
+
 def test_a_checkpoint_that_could_not_be_written_is_tried_again(tmp_path, reference, monkeypatch):
-    write = checkpointing.write_stage
+    write = checkpointing.write_shard
 
-    def fail_at_first(root, step, stage, state):
-        if step == 3:
+    def fail_at_first(folder, state):
+        if is_of(folder, 3):
             raise RunFailed("checkpoint: step-3 cannot be written: No space left on device")
-        write(root, step, stage, state)
+        write(folder, state)
 
-    monkeypatch.setattr(checkpointing, "write_stage", fail_at_first)
+    monkeypatch.setattr(checkpointing, "write_shard", fail_at_first)
     monkeypatch.setattr(checkpointing, "AGAIN", 0.0)
     monkeypatch.setattr(checkpointing, "COSTS", 0)
     monkeypatch.setattr(Run, "is_due", lambda run, step: step == 3)
@@ -116,7 +121,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, re
 
     def die_at_eight(saving, step, network):
         if step == 8 and network.server == Server(0, 1) and network.view.epoch == 0:
-            folder = saving._run.checkpoints / ".step-00000008.partial" / "stage-1"
+            folder = saving._run.checkpoints / ".step-00000008.0.partial" / "stage-1"
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "half").write_bytes(b"half")
             os.kill(os.getpid(), signal.SIGKILL)
@@ -218,9 +223,31 @@ def test_without_the_store_a_checkpoint_is_made_and_named_when_a_server_fails(tm
     assert f"while the store was lost: go on from step {step} with --resume" in run.error
 
 
+def test_a_disk_that_is_slower_than_a_transfer_may_be_is_waited_for(tmp_path, reference, monkeypatch):
+    write, complete = checkpointing.write_shard, checkpointing.complete
+
+    def write_slowly(folder, state):
+        if is_of(folder, 4, shard(1, 0)):
+            time.sleep(10)
+        write(folder, state)
+
+    def complete_slowly(root, manifest, *arguments):
+        if manifest.step == 4:
+            time.sleep(10)
+        complete(root, manifest, *arguments)
+
+    monkeypatch.setattr(checkpointing, "write_shard", write_slowly)
+    monkeypatch.setattr(checkpointing, "complete", complete_slowly)
+    durations = Durations(beat=0.5, silence=4.0, hang=4.0, rebuild=4.0, answer=4.0, transfer=4.0)
+    run = Trained(tmp_path / "run", checkpoint_every=4, durations=durations)
+    run.require_same(reference)
+    assert len(run.views) == 1, run.story
+    assert run.of(DeathLine) == []
+
+
 @pytest.mark.long
 def test_who_writes_to_a_slow_disk_is_waited_for(tmp_path, reference, monkeypatch):
-    write, path = checkpointing.write_stage, tmp_path / "process"
+    write, path = checkpointing.write_shard, tmp_path / "process"
     begin = GptServer.__init__
 
     def begin_and_tell(server, run, which, *arguments, **keywords):
@@ -228,15 +255,15 @@ def test_who_writes_to_a_slow_disk_is_waited_for(tmp_path, reference, monkeypatc
             path.write_text(str(os.getpid()))
         begin(server, run, which, *arguments, **keywords)
 
-    def write_slowly(root, step, stage, state):
-        if step == 4 and stage == shard(1, 0) and path.exists():
+    def write_slowly(folder, state):
+        if is_of(folder, 4, shard(1, 0)) and path.exists():
             os.kill(int(path.read_text()), signal.SIGKILL)
             path.unlink()
             time.sleep(20)
-        write(root, step, stage, state)
+        write(folder, state)
 
     monkeypatch.setattr(GptServer, "__init__", begin_and_tell)
-    monkeypatch.setattr(checkpointing, "write_stage", write_slowly)
+    monkeypatch.setattr(checkpointing, "write_shard", write_slowly)
     durations = Durations(beat=0.25, silence=10.0, hang=10.0, rebuild=10.0, answer=10.0)
     run = Trained(tmp_path / "run", checkpoint_every=4, durations=durations)
     run.require_same(reference)

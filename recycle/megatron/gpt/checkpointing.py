@@ -2,9 +2,11 @@
 
 import re
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -23,13 +25,15 @@ from recycle.runtime.net.network import Network
 from recycle.runtime.recover.view_reports import now
 from recycle.runtime.step.checkpoint import (
     VERSION,
+    attempt_folder,
     complete,
     give_up,
     read_manifest,
     read_stage,
     set_aside,
-    write_stage,
+    write_shard,
 )
+from recycle.threads import start_call
 
 _LAYER = re.compile(r"(?<=\blayers\.)\d+(?=\.)")
 
@@ -112,12 +116,12 @@ class Checkpointing:
         """
         view = network.view
         leads = self._rank.is_first and self._server == view.servers[0]
-        if leads and self.saving is not None:
-            self.saving.finish()
-        if self._sum(network, torch.ones(1) * (leads and folder_of(self._run.checkpoints, step).exists())):
+        if self.saving is not None:
+            self._do_together(network, step, self.saving.finish if leads else None)
+        if self._sum(network, torch.ones(1) * (leads and folder_of(self._run.checkpoints, step).exists())).item():
             self._owed = False
             return
-        began, failed = time.monotonic(), False
+        began = time.monotonic()
         stages = self._training.chunks
         live = live_holders(self._training.job, frozenset(view.servers))
         writers = [live[stage][0] for stage in stages]
@@ -125,17 +129,20 @@ class Checkpointing:
         states = self._training.stage_states(network, writers[0]) if writers else []
         pairs = zip(writers, stages, states, strict=True)
         mine = [(stage, state) for writer, stage, state in pairs if writer == self._server]
-        try:
+
+        # A server of an earlier view may still be writing.
+        partial = attempt_folder(self._run.checkpoints, step, str(view.epoch))
+
+        def write() -> None:
             for stage, state in mine:
-                write_stage(self._run.checkpoints, step, shard(stage, self._rank.number), state)
-        except RunFailed as error:
-            failed = self._fail(step, error)
-        if not self._sum(network, torch.ones(1) * failed) and leads:
-            try:
-                complete(self._run.checkpoints, self.manifest(step), self._run.keep)
-            except RunFailed as error:
-                failed = self._fail(step, error)
-        self._owed = bool(self._sum(network, torch.ones(1) * failed))
+                write_shard(partial / shard(stage, self._rank.number), state)
+
+        def finish() -> None:
+            complete(self._run.checkpoints, self.manifest(step), partial, self._run.keep)
+
+        self._owed = self._do_together(network, step, write if mine else None) or self._do_together(
+            network, step, finish if leads else None
+        )
         if self._owed and leads:
             give_up(self._run.checkpoints)
         if self.saving is not None:
@@ -153,18 +160,49 @@ class Checkpointing:
         """Whether it is time to try again, as far as this rank knows."""
         return self.is_owed and time.monotonic() >= self._due_again
 
-    def _fail(self, step: int, error: RunFailed) -> Literal[True]:
-        """It cannot be written, and is tried again; the last one of a run is not."""
-        if step == self._run.iterations:
-            raise error
-        self._reporter.tell(InstantLine("warning", now(), str(self._server), str(error)))
-        return True
+    def _do_together(self, network: Network, step: int, part: Callable[[], None] | None) -> bool:
+        """Wait until all ranks of the view have done their parts.
 
-    def _sum(self, network: Network, tensor: torch.Tensor) -> float:
+        A disk may take longer than an operation waits for a silent partner, so all meet again and again meanwhile.
+
+        Args:
+            network: of the view.
+            step: of the checkpoint.
+            part: what this rank does; None for nothing.
+
+        Returns:
+            Whether any part has failed. One of the last checkpoint raises RunFailed.
+        """
+        doing = [] if part is None else [start_call(part, f"writes the checkpoint of {step}")]
+        failed = False
+        try:
+            while True:
+                ended, busy = wait(doing, self._run.durations.transfer / 3)
+                failed = failed or any(self._has_failed(step, each) for each in ended)
+                told = torch.tensor([len(busy), failed], dtype=torch.float32)
+                others, failures = self._sum(network, told).tolist()
+                if not others:
+                    return bool(failures)
+        finally:
+            # What it writes is about to change.
+            wait(doing)
+
+    def _has_failed(self, step: int, done: Future[None]) -> bool:
+        """Whether a part could not be done, so that it is tried again; one of the last checkpoint is not."""
+        try:
+            done.result()
+        except RunFailed as error:
+            if step == self._run.iterations:
+                raise
+            self._reporter.tell(InstantLine("warning", now(), str(self._server), str(error)))
+            return True
+        return False
+
+    def _sum(self, network: Network, tensor: torch.Tensor) -> torch.Tensor:
         """Over all ranks: those of one number meet, and then those of each server. Who has it knows that all came."""
         network.all.sum(tensor)
         network.ranks.sum(tensor)
-        return tensor.item()
+        return tensor
 
 
 class Cut(NamedTuple):

@@ -185,7 +185,7 @@ class Saving:
             # Who cannot reach the store may be on the wrong side of a cut, where nobody writes.
             self._find_desks()
             if not stopped.is_set() and not folder_of(target.root, step).exists():
-                complete(target.root, target.manifest(step), max(target.keep, BOTH), partial)
+                complete(target.root, target.manifest(step), partial, max(target.keep, BOTH))
                 by = " and ".join(sorted(writers))
                 self._say("memory", f"the checkpoint of step {step} is written from memory by {by}")
         finally:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from statistics import median
 
 import msgspec
@@ -13,7 +14,7 @@ from recycle.job import Job
 from recycle.placement import Layout
 from recycle.plan.moves import Mover, Proposal, Situation
 from recycle.plan.plan import Plan
-from recycle.threads import start_thread
+from recycle.threads import start_call
 
 MEASURED = 3
 """Iterations of a view after which is known how long one takes."""
@@ -73,13 +74,16 @@ class Moving:
             self._last = now
             if len(self._durations) == MEASURED:
                 situation = Situation(plan, self._home, median(self._durations), self._size())
-                self._work = work = Future[Proposal | None]()
-                start_thread(lambda: work.set_result(mover.weigh(situation)), "weighing moves")
+                self._work = start_call(partial(mover.weigh, situation), "weighs moves")
             return False
         if not self._work.done():
             return False
         self._weighed = True
-        proposal = self._work.result()
+        try:
+            proposal = self._work.result()
+        except Exception as error:  # training goes on as it is
+            self._tell(f"layers stay where they are: no better places can be looked for ({error or repr(error)})")
+            return False
         if proposal is None:
             return False
         self._tell(proposal.line)

@@ -63,15 +63,6 @@ def named_state(
     return state
 
 
-def write_stage(root: Path, step: int, stage: str, state: dict[str, torch.Tensor]) -> None:
-    """Write a stage's state where the checkpoint of a step is being made.
-
-    Raises:
-        RunFailed: it cannot be written.
-    """
-    write_shard(_partial(root, step) / stage, state)
-
-
 def write_shard(folder: Path, state: Mapping[str, torch.Tensor]) -> None:
     """Write a stage's state, and the digests of its files.
 
@@ -93,12 +84,18 @@ def write_shard(folder: Path, state: Mapping[str, torch.Tensor]) -> None:
         raise _unwritten(folder, error) from error
 
 
-def attempt_folder(root: Path, step: int) -> Path:
-    """A name that nobody else uses, for a folder in which the checkpoint of a step is being made."""
-    return root / f".step-{step:08d}.{secrets.token_hex(4)}{_PARTIAL}"
+def attempt_folder(root: Path, step: int, attempt: str = "") -> Path:
+    """A folder in which the checkpoint of a step is being made.
+
+    Args:
+        root: where checkpoints are.
+        step: which version it is.
+        attempt: a name for all who make it together; if there is none, one that nobody else has.
+    """
+    return root / f".step-{step:08d}.{attempt or secrets.token_hex(4)}{_PARTIAL}"
 
 
-def complete(root: Path, manifest: Manifest, keep: int = KEPT, partial: Path | None = None) -> None:
+def complete(root: Path, manifest: Manifest, partial: Path, keep: int = KEPT) -> None:
     """Make a checkpoint valid once all its stages are written, and remove those that are too old.
 
     What others have begun of it, or of older ones, and not completed is removed as well.
@@ -106,13 +103,12 @@ def complete(root: Path, manifest: Manifest, keep: int = KEPT, partial: Path | N
     Args:
         root: where checkpoints are.
         manifest: of this one.
+        partial: where it was made.
         keep: how many are kept.
-        partial: where it was made; None for where ``write_stage`` writes.
 
     Raises:
         RunFailed: it cannot be made valid.
     """
-    partial = partial or _partial(root, manifest.step)
     final = folder_of(root, manifest.step)
     try:
         shards = tuple(sorted(str(each.parent.relative_to(partial)) for each in partial.rglob(DIGESTS)))
@@ -156,9 +152,8 @@ def adopt(source: Path, root: Path) -> None:
     if not whole:
         raise no_source(source)
     step = from_json(read_bytes(whole[-1] / MANIFEST), Manifest).step
-    partial = _partial(root, step)
+    partial = attempt_folder(root, step)
     try:
-        shutil.rmtree(partial, ignore_errors=True)
         shutil.copytree(whole[-1], partial, copy_function=_link)
         _put(partial, folder_of(root, step))
     except (OSError, shutil.Error) as error:
@@ -286,10 +281,6 @@ def _unwritten(path: Path, error: BaseException) -> RunFailed:
         f"checkpoint: {path} cannot be written: {_cause(error)}; make room or choose another folder. "
         "Earlier checkpoints are as they were"
     )
-
-
-def _partial(root: Path, step: int) -> Path:
-    return root / f".step-{step:08d}{_PARTIAL}"
 
 
 def _cause(error: BaseException) -> str:

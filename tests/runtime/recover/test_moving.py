@@ -78,3 +78,18 @@ def test_only_the_first_member_of_a_view_weighs(mover, plan):
     other.begin(Verdict(1, BOTH, 0), plan)
     assert not any(other.look() for _ in range(MEASURED + 5))
     assert mover.asked == []
+
+
+def test_training_goes_on_as_it_is_if_nothing_can_be_weighed(mover, plan, monkeypatch):
+    def fail(situation):
+        raise MemoryError("no room for another plan")
+
+    monkeypatch.setattr(mover, "weigh", fail)
+    said: list[str] = []
+    leader = Moving(FIRST, JOB, mover, said.append, lambda: 7)
+    leader.begin(Verdict(1, BOTH, 0), plan)
+    assert not any(leader.look() for _ in range(MEASURED + 1))
+    wait_until(lambda: leader.look() or said)
+    assert said == ["layers stay where they are: no better places can be looked for (no room for another plan)"]
+    assert not any(leader.look() for _ in range(MEASURED + 5))
+    assert leader.plan is None

@@ -9,13 +9,13 @@ import torch
 from harness.local import launch
 from recycle.errors import RunFailed, UserError
 from recycle.runtime.checkpoint_folders import MANIFEST, Manifest, checkpoints, find_damage, require_unfinished
-from recycle.runtime.step.checkpoint import VERSION, adopt, complete, give_up, set_aside, write_stage
+from recycle.runtime.step.checkpoint import VERSION, adopt, complete, give_up, set_aside, write_shard
 
 
 def write(root, step, keep=2):
     for stage in range(2):
-        write_stage(root, step, f"stage-{stage}/tensor-0", {"weight": torch.full((50,), float(step + stage))})
-    complete(root, Manifest(VERSION, step, {"hidden": 8}), keep)
+        write_shard(root / "partial" / f"stage-{stage}/tensor-0", {"weight": torch.full((50,), float(step + stage))})
+    complete(root, Manifest(VERSION, step, {"hidden": 8}), root / "partial", keep)
 
 
 def steps(root):
@@ -40,7 +40,7 @@ def test_a_folder_that_is_removed_while_it_is_looked_at_holds_none(tmp_path, mon
 
 def test_one_whose_parts_were_removed_cannot_be_completed_and_says_so(tmp_path):
     with pytest.raises(RunFailed, match=r"^checkpoint: .*step-00000003 cannot be written: "):
-        complete(tmp_path / "removed", Manifest(VERSION, 3, {}))
+        complete(tmp_path / "removed", Manifest(VERSION, 3, {}), tmp_path / "removed" / "partial")
 
 
 def test_one_that_the_system_has_no_room_for_says_so_in_its_words(tmp_path):
@@ -48,7 +48,7 @@ def test_one_that_the_system_has_no_room_for_says_so_in_its_words(tmp_path):
         _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, most))
         with pytest.raises(RunFailed, match=r"tensor-0 cannot be written: File too large; make room or choose another"):
-            write_stage(tmp_path, 1, "stage-0/tensor-0", {"weight": torch.zeros(5000)})
+            write_shard(tmp_path / "stage-0/tensor-0", {"weight": torch.zeros(5000)})
 
     launch(1, body)
 

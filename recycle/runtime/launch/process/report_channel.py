@@ -16,6 +16,7 @@ from recycle.control.host.channel import SealedChannel
 from recycle.control.membership.addresses import listen_at, place
 from recycle.control.membership.doors import Door, Guest, knock
 from recycle.control.membership.errors import ChannelLost, ControlError
+from recycle.control.membership.vanished import VANISHED
 from recycle.record.processes import clock_name
 from recycle.runtime.launch.process.messages import HelloMessage, Message, WelcomeMessage
 from recycle.threads import NoneLeft, start_thread
@@ -26,8 +27,8 @@ LOOK = 1.0
 """Seconds between two looks at whether strangers have had their time."""
 
 
-LONGEST_SILENCE = 10_000
-"""Milliseconds for which the launcher may not acknowledge what was sent."""
+ANSWER = 10.0
+"""Seconds that the launcher may take to let somebody in."""
 
 
 STOPPED = 60.0
@@ -177,9 +178,9 @@ class LauncherConnection:
         self._lock = threading.Lock()
         self._channel: SealedChannel | None = None
         try:
-            guest = knock(address, token, PURPOSE, LONGEST_SILENCE / 1000, STOPPED)
-            # A host that has lost the network takes nothing and says nothing; training must not wait for it.
-            guest.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LONGEST_SILENCE)
+            guest = knock(address, token, PURPOSE, ANSWER, STOPPED)
+            # A host that has vanished takes nothing and says nothing; training must not wait for it.
+            guest.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(VANISHED * 1000))
             self._channel = SealedChannel(guest, token, "member", "launcher")
             self.ahead, self.clock = _introduce(self._channel, HelloMessage(name, pid))
         except (OSError, ChannelLost) as error:
