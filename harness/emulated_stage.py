@@ -260,7 +260,7 @@ class EmulatedUpdate:
             self._pending = self._validation.guesses
             # The first stage has all of it.
             norm = self._norm(self.steps)
-            self._validation.tell(self.steps, [0.0 if each else norm**2 for each in self._stages], fits=True)
+            self._validation.tell(self.steps, {0: [0.0 if each else norm**2 for each in self._stages]}, fits=True)
             if not self._pending:
                 self._validation.hear(guessed=False)
 

@@ -1,7 +1,9 @@
-"""The sockets at which processes of this machine listen, as the kernel lists them."""
+"""The sockets of this machine, as the kernel accounts for them."""
 
+import os
 import re
 import socket
+import struct
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -81,3 +83,18 @@ def _of_network(table: Path, family: socket.AddressFamily) -> Iterator[tuple[int
             words = [bytes.fromhex(packed[at : at + 8])[::-1] for at in range(0, len(packed), 8)]
             address = socket.inet_ntop(family, b"".join(words)), int(port, 16)
             yield int(fields[9]), Listening(family, socket.SOCK_STREAM, address, frozenset())
+
+
+_SENT = 200
+"""Where the kernel's account of a TCP connection has how many bytes were sent; how many of them again is behind it."""
+
+
+def bytes_sent() -> int:
+    """By all TCP connections that this process has open."""
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError), socket.socket(fileno=os.dup(int(each.name))) as copy:
+            account = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+            sent, again = struct.unpack_from("QQ", account, _SENT)
+            found += sent - again
+    return found

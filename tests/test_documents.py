@@ -25,7 +25,7 @@ SMALLER = {
     "explain": [],
     "catalogue": ["-D", "3", "-P", "4", "-M", "2", "--failures", "2", "--moves", "1"],
     "doctor": shlex.split(
-        "--num-layers 8 --micro-batch-size 1 --global-batch-size 8 --pipeline-model-parallel-size 4 "
+        "--num-layers 8 --micro-batch-size 1 --global-batch-size 256 --pipeline-model-parallel-size 4 "
         "--distributed-backend gloo --transformer-impl local"
     ),
     "study": ["-D", "2", "-P", "2", "-M", "2", "--seeds", "1"],

@@ -1,6 +1,6 @@
 """Tied embeddings: the first and the last stage each hold the word embedding, and train it as one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from megatron.core.utils import get_attr_wrapped_model
@@ -34,7 +34,7 @@ class Tie:
         self.weights = weights
         self._weight, *self._copies = weights
         self._group: Group = Alone() if alone else network.group("tie", everybody)
-        self._first = alone or server == first[0]
+        self._alone, self._first = alone, alone or server == first[0]
         represented = [alone or server == each[0] for each in (first, last) if server in each]
         self._others = [weight for weight, mine in zip(weights, represented, strict=True) if not mine]
 
@@ -46,14 +46,18 @@ class Tie:
         for copy in self._copies:
             copy.data.copy_(self._weight.data)
 
-    def reduce(self, *, shared: bool = False) -> None:
+    def reduce(self, drop: Callable[[torch.nn.Parameter], None] | None = None) -> None:
         """Give every server the gradient of both uses.
 
         Args:
-            shared: whether each peer has a part of the gradient that no other one has, and zeros elsewhere.
+            drop: if each peer has some shares of the gradient only, sets the others to zero, and those of which it is
+                not the first holder.
         """
-        for weight in () if shared else self._others:
-            gradient_of(weight).zero_()
+        for weight in self._others if drop is None else () if self._alone else self.weights:
+            if drop is None:
+                gradient_of(weight).zero_()
+            else:
+                drop(weight)
         gradient = gradient_of(self._weight)
         for copy in self._copies:
             gradient.add_(gradient_of(copy))

@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 import torch
 
-from recycle.runtime.net.network import Group, Reduction
-
 # All bits of a double, sign apart; and the exponent of the smallest positive single.
 MANTISSA = 53
 SMALLEST = -149
@@ -92,14 +90,13 @@ class ExactSums:
             total.add_(rounded)
             addend.zero_()
 
-    def start_reduction(self, peers: Group, which: slice) -> list[Reduction]:
-        """Start to sum over the peers.
+    def part(self, which: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """What peers reduce of some gradients that follow each other: the totals, of which they make the sum.
 
-        Args:
-            peers: over whom.
-            which: of the gradients, which follow each other; no more is collected for them.
+        Returns:
+            The totals, and of each gradient the greatest addend, of which they make the maximum.
         """
-        return [peers.start_sum(self._totals(which)), peers.start_maximum(self._greatest[which])]
+        return self._totals(which), self._greatest[which]
 
     @property
     def finite(self) -> bool:

@@ -1,13 +1,14 @@
 """The gradients of a server's stages in an iteration: collected here, summed over the peers, and ready to step with."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from recycle.runtime.net.network import Group, Reduction
+from recycle.runtime.net.network import Group, Network, Reduction, Share
 from recycle.runtime.step.exact_sums import ExactSums
 from recycle.runtime.step.main_parameters import EVERYTHING, MainParameters
+from recycle.runtime.step.shared_sums import start_shared_sum
 
 
 class GradientSums:
@@ -30,10 +31,21 @@ class GradientSums:
             self._reduced = FlatGradients(main)
         self.bounds: list[int] = []
         self._main = main
+        self._network: Network | None = None
+        self._shares: Sequence[Sequence[Share]] = ()
         # By the place of a stage's first parameter.
         self._under_way: dict[int, list[Reduction]] = {}
         self._exact = ExactSums(self.collected.views, addends) if addends else None
         main.use(self.collected.views)
+
+    def connect(self, network: Network, shares: Sequence[Sequence[Share]]) -> None:
+        """Sum over the peers of a view from now on.
+
+        Args:
+            network: of the server.
+            shares: those of each main parameter, if each peer needs the sums of some only; empty if all need all.
+        """
+        self._network, self._shares = network, shares
 
     def begin(self, bounds: Sequence[int]) -> None:
         """Begin an iteration with gradients of zero.
@@ -60,11 +72,30 @@ class GradientSums:
             which: of the main parameters are the stage's; no more is collected for them.
         """
         if which.start not in self._under_way:
-            self._under_way[which.start] = (
-                [peers.start_sum(part) for part in self.collected.part(which)]
-                if self._exact is None
-                else self._exact.start_reduction(peers, which)
-            )
+            if self._exact is None:
+                self._under_way[which.start] = [
+                    self._start_sum(peers, each, which) for each in self.collected.part(which)
+                ]
+            else:
+                totals, greatest = self._exact.part(which)
+                self._under_way[which.start] = [self._start_sum(peers, totals, which), peers.start_maximum(greatest)]
+
+    def _start_sum(self, peers: Group, part: torch.Tensor, which: slice) -> Reduction:
+        """Start to sum what some parameters have, one after another."""
+        if not self._shares:
+            return peers.start_sum(part)
+        assert self._network is not None, "shares come with a network"
+        shares: list[Share] = []
+        first = 0
+        for parameter, own in list(zip(self._main, self._shares, strict=True))[which]:
+            for place, holders in own:
+                start, end = first + place.start, first + place.stop
+                if shares and (shares[-1].place.stop, shares[-1].holders) == (start, holders):
+                    start = shares.pop().place.start
+                shares.append(Share(slice(start, end), holders))
+            first += parameter.numel()
+        assert first == len(part), "shares are of one buffer"
+        return start_shared_sum(self._network, part, shares)
 
     def settle(self) -> None:
         """Wait for all sums that were started.
@@ -111,9 +142,22 @@ class GradientSums:
         self.use_reduced()
         return self._exact is None or self._exact.fits
 
+    @property
+    def reduced(self) -> Sequence[torch.Tensor]:
+        """The reduced gradients, one per main parameter."""
+        return self._reduced.views
+
     def use_reduced(self) -> None:
         """Have the optimizer step with the reduced gradients."""
         self._main.use(self._reduced.views)
+
+    def drop_shares_of_others(self, parameter: torch.nn.Parameter) -> None:
+        """Leave no reduced gradient of a parameter of the model where another peer is the first holder."""
+        assert self._network is not None, "shares come with a network"
+        number = self._main.number(parameter)
+        for place, (first, *_) in self._shares[number]:
+            if first != self._network.server:
+                self._reduced.views[number].view(-1)[place] = 0
 
     def scale(self, factor: float) -> None:
         """Multiply the reduced gradients."""
@@ -127,17 +171,20 @@ class GradientSums:
         """
         return self.collected.are_finite(which)
 
-    def squares(self, fits: bool, first: bool = True) -> list[float]:
-        """This rank's part of the squared norm of each stage; infinite where it is no finite number.
+    def squares(self, parts: Mapping[int, Sequence[torch.Tensor]], fits: bool, first: bool) -> dict[int, list[float]]:
+        """This rank's part of the squared norm of each stage, by shard; infinite where it is no finite number.
 
         Args:
+            parts: what the server has of ``reduced``, by shard.
             fits: what ``finish`` returned; sums that are not right have no norm.
             first: whether this is the first rank of its server.
         """
-        stages = self._main.counted(self._reduced.views, first)
-        if self._exact is not None and not self._exact.finite:
-            return [math.inf for _ in stages]
-        return [square(each) if fits else 0.0 for each in stages]
+        infinite = self._exact is not None and not self._exact.finite
+
+        def squared(stage: Sequence[torch.Tensor]) -> float:
+            return math.inf if infinite else square(stage) if fits else 0.0
+
+        return {shard: [squared(each) for each in self._main.counted(part, first)] for shard, part in parts.items()}
 
     def parts(self, which: slice = EVERYTHING) -> tuple[torch.Tensor, ...]:
         """What a step is made from, for who follows it: the reduced gradients and the bounds.

@@ -45,6 +45,10 @@ class MainParameters:
                 # The name by which Megatron knows it, and the queue of weight gradients.
                 model.main_grad = gradient  # type: ignore[attr-defined]
 
+    def number(self, parameter: torch.nn.Parameter) -> int:
+        """The place of a parameter of the model among the main parameters."""
+        return next(place for place, each in enumerate(self._main) if each is parameter)
+
     def of_stage(self, stage: int) -> slice:
         """Which of the main parameters are those of a stage, by its place among the server's."""
         first = sum(self._sizes[:stage])

@@ -1,14 +1,14 @@
 """The distributed optimizer: each peer of a stage holds some shards of the optimizer's state, and steps those.
 
-The sum of the gradients is with all peers, so the server that holds a shard makes its step, and all its holders come to
-the same bits: a shard that is mirrored costs no transfer. Its owner gives the stepped parameters to the others. What is
-in shards are the moments; parameters and what is counted (the steps, and the bounds of exact sums) are with everybody.
+All holders of a shard get the sum of its gradients, so each makes its step, and all come to the same bits. Its owner
+gives the stepped parameters to the others. What is in shards are the moments; parameters and what is counted (the
+steps, and the bounds of exact sums) are with everybody.
 
 An optimizer in shards is ZeRO's idea (Rajbhandari et al., SC'20), a mirror that makes the same step from the same
 gradient Checkmate's (NSDI'26).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -33,8 +33,15 @@ class PeerSteps:
         self._main = main
         self._optimizer = optimizer
 
+    shares: Sequence[Sequence[Share]] = ()
+    """Those of each parameter that the peers of a view step; none if each steps all."""
+
     def connect(self, network: Network) -> None:
         """Work with the peers of a view from now on."""
+
+    def parts(self, gradients: Sequence[torch.Tensor]) -> Mapping[int, Sequence[torch.Tensor]]:
+        """What this server steps with, of gradients of all parameters, by shard: each has a part of every gradient."""
+        return {0: gradients}
 
     def begin(self) -> None:
         """A step is about to be made."""
@@ -119,8 +126,16 @@ class ShardSteps(PeerSteps):
         for pieces, each in zip(self._shards, holders, strict=True):
             for piece in pieces:
                 shares[piece.parameter].append(Share(slice(piece.start, piece.end), each))
-        self._shares = shares
+        self.shares = shares
         network.connect_shares(holders)
+
+    def parts(self, gradients: Sequence[torch.Tensor]) -> Mapping[int, Sequence[torch.Tensor]]:
+        """See PeerSteps."""
+        found = {shard: [each.new_empty(0) for each in gradients] for shard in sorted(self._wanted)}
+        for shard, parts in found.items():
+            for piece in self._shards[shard]:
+                parts[piece.parameter] = _cut(gradients[piece.parameter], piece)
+        return found
 
     def begin(self) -> None:
         """See PeerSteps: all peers have what they need, so that what is others' can go."""
@@ -241,7 +256,7 @@ class ShardSteps(PeerSteps):
     def _spread(self) -> None:
         """Give the parameters of the owned shards to all peers, and take theirs."""
         whole = (each.data.view(-1) for each in self._parameters)
-        spread(self._network, list(zip(whole, self._shares, strict=True)))
+        spread(self._network, list(zip(whole, self.shares, strict=True)))
 
 
 def _cut(whole: torch.Tensor, piece: Piece) -> torch.Tensor:

@@ -79,7 +79,8 @@ class TorchUpdate:
         self._pipelines = pipelines
         self._stages = stages
         self._tokens: Callable[[], int] = lambda: self._pipelines
-        self._validation = Validation(stages, count, method.clip, method.guesses) if method.validated else None
+        shards = 1 if method.shards is None else method.shards.shards
+        self._validation = Validation(stages, count, method.clip, method.guesses, shards) if method.validated else None
         self._keeps = method.keep or method.guesses
         self._verdict: GradientVerdict | None = None
         self._pending = False
@@ -146,6 +147,7 @@ class TorchUpdate:
         self._groups = dict.fromkeys(self._stages, network.peers)
         self._groups |= {chunk: each.group for each in peers for chunk in each.chunks}
         self._steps.connect(network)
+        self.sums.connect(network, self._steps.shares)
         self._after_reduction = after_reduction
         if tokens is not None:
             self._tokens = tokens
@@ -194,7 +196,8 @@ class TorchUpdate:
             if not self._apart:
                 self._require_finite(self._stages)
             return
-        squares = self.sums.squares(fits, self._network.rank.is_first)
+        parts = self._steps.parts(self.sums.reduced)
+        squares = self.sums.squares(parts, fits, self._network.rank.is_first)
         self._validation.tell(self.versions.newest, squares, fits)
         self._verdict = None if self._validation.guesses else self._validation.hear(guessed=False)
 

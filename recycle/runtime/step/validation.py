@@ -1,7 +1,7 @@
 """What all stages must agree on after each of them has reduced its gradients: the norm of the whole gradient."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
 import msgspec
@@ -117,7 +117,7 @@ class LastGradient(NamedTuple):
 class Validation:
     """Puts the norm together from the stages' parts, while they go on if it can be guessed.
 
-    Every stage's part comes from any of its peers, for they have the same, and the greatest of what is known and
+    Every part comes from any of the peers that have it, for they have the same, and the greatest of what is known and
     unknown is what is known. So the norm does not depend on which servers live, to the bit.
 
     Args:
@@ -125,15 +125,17 @@ class Validation:
         count: of all stages.
         clip: the largest norm that the gradient may have; None for no limit.
         eager: whether to guess at all.
+        shards: into how many parts the gradient of each stage is cut, of which each peer may have some only.
 
     Attributes:
         speculation: what the past says about guesses.
         norm: of the last gradient of which it is known.
     """
 
-    def __init__(self, stages: Sequence[int], count: int, clip: float | None, eager: bool) -> None:
+    def __init__(self, stages: Sequence[int], count: int, clip: float | None, eager: bool, shards: int = 1) -> None:
         self._stages = list(stages)
         self._count = count
+        self._shards = shards
         self._clip = clip
         self._eager = eager
         self._asked: tuple[int, torch.Tensor, Reduction] | None = None
@@ -179,23 +181,25 @@ class Validation:
         """Whether the next iteration is stepped before its norm is known."""
         return self._eager and self.speculation.guesses
 
-    def tell(self, step: int, squares: Sequence[float], fits: bool) -> None:
+    def tell(self, step: int, squares: Mapping[int, Sequence[float]], fits: bool) -> None:
         """Tell the others this server's part.
 
         Args:
             step: the iteration.
-            squares: the square of each stage's norm, or this rank's part of it; anything but a finite number if its
-                gradient is not finite.
+            squares: of each shard that is here, the square of each stage's norm, or this rank's part of it; anything
+                but a finite number if its gradient is not finite.
             fits: whether the stages have their sums, as far as this rank knows.
         """
         assert self._asked is None, "the verdict on the last gradient was not asked for"
         known = self._nothing()
         # The greatest of some values is not defined where one is no number.
-        finite = [square if math.isfinite(square) else math.inf for square in squares]
+        finite = [square if math.isfinite(square) else math.inf for each in squares.values() for square in each]
         part = torch.tensor([*finite, not fits], dtype=torch.float64)
         self._ranks.sum(part)
-        known[self._stages] = part[:-1]
-        known[self._count] = float(part[-1] > 0)
+        parts = known[:-1].view(self._shards, self._count)
+        for shard, square in zip(squares, part[:-1].view(len(squares), -1), strict=True):
+            parts[shard, self._stages] = square
+        known[-1] = float(part[-1] > 0)
         # Where somebody dies meanwhile, what is under way ends as anything; and then this iteration is the last but
         # one that anybody can ask for.
         self._known = {each: self._known[each] for each in self._known if each >= step - 1} | {step: known.clone()}
@@ -222,11 +226,11 @@ class Validation:
         return verdict
 
     def _nothing(self) -> torch.Tensor:
-        return torch.full((self._count + 1,), UNKNOWN, dtype=torch.float64)
+        return torch.full((self._shards * self._count + 1,), UNKNOWN, dtype=torch.float64)
 
     def _judge(self, known: torch.Tensor) -> GradientVerdict:
         *squares, unfit = known.tolist()
-        assert UNKNOWN not in squares, f"nobody told the parts of all stages: {squares}"
+        assert UNKNOWN not in squares, f"nobody told all parts: {squares}"
         norm = math.sqrt(math.fsum(squares))
         factor = factor_of(norm, self._clip)
         # Where the gradient of any stage is not finite, no sum of another one matters.

@@ -17,26 +17,6 @@ similar = st.integers(-(2**24) + 1, 2**24 - 1).map(lambda each: each * 2.0**-30)
 addends = st.lists(st.lists(st.one_of(similar, singles), min_size=WIDTH, max_size=WIDTH), min_size=1, max_size=9)
 
 
-class OtherServers:
-    """Takes the place of a group of processes, so that the order in which they are added can be chosen."""
-
-    def __init__(self, others):
-        self.others = others
-
-    def start_sum(self, tensor):
-        for other in self.others:
-            tensor += other.totals
-        return self
-
-    def start_maximum(self, tensor):
-        for other in self.others:
-            torch.maximum(tensor, other._greatest, out=tensor)
-        return self
-
-    def wait(self):
-        """All was done at once."""
-
-
 def bound_of(rows):
     return math.frexp(max(abs(each) for row in rows for each in row) or 1.0)[1]
 
@@ -53,8 +33,12 @@ def collect(rows, bound, most):
 
 
 def sum_over(server, others):
-    for each in server.start_reduction(OtherServers(others), slice(None)):
-        each.wait()
+    """Takes the place of a group of processes, so that the order in which they are added can be chosen."""
+    totals, greatest = server.part(slice(None))
+    for other in others:
+        more, at_most = other.part(slice(None))
+        totals += more
+        torch.maximum(greatest, at_most, out=greatest)
 
 
 def mean(servers, divisor=1):

@@ -1,20 +1,16 @@
 """Sums of which each peer gets its shares: the bits of a sum that all get, for fewer bytes on the wire."""
 
 import ctypes
-import os
 import random
-import socket
-import struct
 import threading
 import time
-from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 import pytest
 import torch
 
 from harness.ranks import results_of
+from harness.sockets import bytes_sent
 from harness.stand_in_library import built, connect_over, lacking
 from recycle.control.membership.view import View
 from recycle.job import Server
@@ -25,8 +21,6 @@ from recycle.runtime.step.shared_sums import find_holders, spread
 from tests.runtime.net.contract.ranks import Ends, Processes
 
 PIPELINES, LENGTH = 4, 3 << 16
-SENT = 200
-"""Where the kernel's account of a TCP connection has how many bytes were sent; how many of them again is behind it."""
 
 
 class Found(msgspec.Struct):
@@ -36,17 +30,6 @@ class Found(msgspec.Struct):
     bytes_of_sum: int
     bytes_of_whole: int
     bytes_of_spread: int
-
-
-def bytes_sent_by_gloo():
-    """By all connections of this process."""
-    found = 0
-    for each in Path("/proc/self/fd").iterdir():
-        with suppress(OSError), socket.socket(fileno=os.dup(int(each.name))) as copy:
-            account = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-            sent, again = struct.unpack_from("QQ", account, SENT)
-            found += sent - again
-    return found
 
 
 def addends(pipeline, dtype):
@@ -77,7 +60,7 @@ def sum_over(live, dtype=torch.float32, one_queue=None):
     if one_queue is not None and (why := lacking()):
         pytest.skip(why)
     meet = connect if one_queue is None else connect_over(built(), one_queue)
-    count = bytes_sent_by_gloo if one_queue is None else bytes_sent_by_nccl
+    count = bytes_sent if one_queue is None else bytes_sent_by_nccl
     view = View.among(Server(each, 0) for each in live)
 
     def body(member):
@@ -89,23 +72,23 @@ def sum_over(live, dtype=torch.float32, one_queue=None):
         shares = shares_of(network, PIPELINES, LENGTH)
         wholes, tensors = addends(server.pipeline, dtype), addends(server.pipeline, dtype)
 
-        def bytes_sent(network):
+        def sent_by_now():
             """When all have got what they wait for."""
             network.barrier()
             return count()
 
-        sent = [bytes_sent(network)]
+        sent = [sent_by_now()]
         for each in wholes:
             network.peers.sum(each)
-        sent.append(bytes_sent(network))
+        sent.append(sent_by_now())
         # Several may be under way at once.
         for each in [network.start_shared_sum(tensor, shares) for tensor in tensors]:
             each.wait()
-        sent.append(bytes_sent(network))
+        sent.append(sent_by_now())
         mine = [place for place, each in shares if server in each]
         parts = [[bits(each[place]) for each in held for place in mine] for held in (tensors, wholes)]
         spread(network, [(each, shares) for each in tensors])
-        sent.append(bytes_sent(network))
+        sent.append(sent_by_now())
         all_have = [bits(each) for each in tensors]
         counts = (sent[2] - sent[1], sent[1] - sent[0], sent[3] - sent[2])
         network.barrier()

@@ -222,8 +222,7 @@ class LiveGradients:
             tensor_ranks = parallel_state.get_tensor_model_parallel_group()
             sum_over_tensor_ranks(self._models, config, tensor_ranks)
         if self._tie is not None:
-            self._drop_shares_of_others(self._tie.weights)
-            self._tie.reduce(shared=bool(self._shares))
+            self._tie.reduce(self._drop_shares_of_others if self._shares else None)
         if config.calculate_per_token_loss:
             tokens = last.tokens.to("cpu", torch.float64)
             self._network.all.sum(tokens)
@@ -245,10 +244,11 @@ class LiveGradients:
     def _shares_of(self, bucket: GradientBucket) -> list[Share]:
         return shares_within(bucket.place, self._shares.get(bucket.buffer, ()))
 
-    def _drop_shares_of_others(self, weights: Sequence[torch.nn.Parameter]) -> None:
-        """Leave no gradient of some parameters where another peer is the first holder."""
+    def _drop_shares_of_others(self, weight: torch.nn.Parameter) -> None:
+        """Leave no gradient of a parameter where another peer is the first holder."""
         for buffer, shares in self._shares.items():
-            for start, end, _ in (buffer.param_index_map[each] for each in weights if each in buffer.param_index_map):
+            if weight in buffer.param_index_map:
+                start, end, _ = buffer.param_index_map[weight]
                 for place, (first, *_) in shares:
                     if first != self._network.server:
                         buffer.grad_data[max(place.start, start) : min(place.stop, end)] = 0
