@@ -268,7 +268,7 @@ def test_a_release_that_is_not_known_is_refused(refused):
         ("--rampup-batch-size 3 3 100 --recycle-stagger", "--rampup-batch-size: redone iterations would have"),
         (
             "--recycle-keep-in-memory copies=2 --tensor-model-parallel-size 1 --fp16",
-            "--fp16: a step that was made may overflow",
+            "--fp16: after the loss of a stage, all redo a step",
         ),
         (
             "--recycle-keep-in-memory copies=2 --tensor-model-parallel-size 1 --optimizer lion",
@@ -276,7 +276,7 @@ def test_a_release_that_is_not_known_is_refused(refused):
         ),
         (
             "--recycle-keep-in-memory parity=2+1 --tensor-model-parallel-size 1 --recycle-exact --fp16",
-            "--fp16: the training code itself skips steps",
+            "--fp16: whether a step is skipped is known only",
         ),
         ("--num-layers 30", "--num-layers: 30 layers do not divide among 4 stages"),
         ("--num-attention-heads 5", "--num-attention-heads: 5 is no multiple of 2, the tensor-parallel size"),

@@ -173,7 +173,7 @@ def mode_options(function: F) -> F:
             ("staggered", "global"),
             "staggered: each stage steps when it is ready; global: all together.",
         ),
-        (("--backward",), ("split", "fused"), "split: input and weight gradient are two instructions; fused: one."),
+        (("--backward",), ("split", "fused"), "split: input and weight gradient may be two instructions; fused: one."),
     ):
         decorated = click.option(*names, type=click.Choice(choices), default=choices[0], show_default=True, help=text)(
             decorated

@@ -63,8 +63,8 @@ def command(
     """Plan JOB around its dead servers, and prove how good the plan is.
 
     JOB is a TOML file (docs/reference/job-file.md lists every key); flags describe a job without one, or change what
-    it says. The search ends at its budget, at the proven bound, or at Ctrl-C; the best plan found is kept each time. At
-    Ctrl-C, a job of more than 20,000 compute instructions gets none: its plan would take seconds to put together.
+    it says. The search ends at its budget, at the proven bound, or at Ctrl-C; the best plan found is kept each time.
+    For a job of more than 20,000 tasks (pipelines x stages x micro-batches x 3), Ctrl-C leaves no plan.
 
     With --catalogue nothing is searched for; where a live server has to act as a dead peer, the report says so.
 

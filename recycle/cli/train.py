@@ -136,7 +136,7 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
     default="",
     metavar="NAME=DURATION,...",
     help="silence=3s: until a silent host is dead. hang=15s: until a frozen process is dead. "
-    "start=10m: how long servers may take to start after the first one.",
+    "start=10m: how long hosts and servers wait for each other at the start.",
     **SURVIVING,
 )
 @click.option(
@@ -154,8 +154,8 @@ HOSTS: dict[str, Any] = {"cls": GroupedOption, "heading": "On several hosts"}
     "asked_faults",
     type=FAULTS,
     metavar="PATH|mtbf=DURATION[,seed=INTEGER]",
-    help="What goes wrong: a fault file, a trace, or servers killed and replaced at random, one in this time on "
-    "average.",
+    help="What goes wrong, on one machine: a fault file, a trace, or servers killed and replaced at random, one in "
+    "this time on average.",
     **SURVIVING,
 )
 @click.option(
@@ -207,7 +207,7 @@ def command(
     recycle join brings a server back. Faults can also be given in a file, or come at random.
 
     On several hosts, start it on each with torchrun, srun, or by hand, with an output folder that all share
-    (docs/reference/cluster.md).
+    (docs/reference/train.md).
 
     \b
     recycle train schedules/paper.toml --faults schedules/faults/two-kills-one-join.toml --iterations 60

@@ -306,7 +306,10 @@ NOT_MADE_AGAIN = (
 )
 """What steps need that may be made again from the state before them."""
 
-NOT_KEPT = (*NOT_MADE_AGAIN, _off("fp16", Advice("a step that was made may overflow when it is redone", "use --bf16")))
+NOT_KEPT = (
+    *NOT_MADE_AGAIN,
+    _off("fp16", Advice("after the loss of a stage, all redo a step, and it may overflow then", "use --bf16")),
+)
 """What they need where all have gone on from them, so that none can be skipped any more."""
 
 NOT_OWN = (
@@ -315,7 +318,7 @@ NOT_OWN = (
     Rule(("num_experts",), (), Advice("what experts report is not taken back with a step")),
     Rule(("context_parallel_size",), (1,), Advice("each rank sums a part of a sequence")),
     Rule(("fp8",), (), Advice("layers cache rounded weights, which an undone step leaves stale", "train with --bf16")),
-    _off("fp16", Advice("the training code itself skips steps, before the next iteration begins", "use --bf16")),
+    _off("fp16", Advice("whether a step is skipped is known only after stages have gone on", "use --bf16")),
     _off("grad_reduce_in_bf16", Advice("gradients are added up in full precision")),
     _off("log_num_zeros_in_grad", Advice("they are not counted")),
     Rule(("rampup_batch_size",), (), Advice("redone iterations would have other batches")),
