@@ -141,7 +141,7 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     add(
         TRUST,
         action="store_true",
-        help="Several hosts without a secret: what reaches one of them can read the state, write files, end the run.",
+        help="Several hosts without a secret: what reaches one of them can read the state, run code, end the run.",
     )
     return parser
 
