@@ -223,8 +223,9 @@ own: `--transformer-impl local --no-gradient-accumulation-fusion`. Other release
 - **backward**: whether the plan can compute weight gradients later than input gradients (*split*). If not (*fused*),
   a failure costs more throughput.
 - **death**: *yes*: the job survives the death of any process. On two hosts with `--use-tp-pp-dp-mapping`, it also
-  survives the loss of one. *Process*: it survives the death of any process. It survives a lost host for some
-  sizes, such as a server that fills a host ([below](#process-and-a-server-that-fills-a-host)).
+  survives the loss of one. *Process*: any process may die. A host may die too if a server fills one host or more,
+  such as TP x CP of 8 on hosts of 8 GPUs: see the doctor's line `survives`
+  ([other sizes](#process-and-a-server-that-fills-a-host)).
 - **dist. opt.**, **fp16**, **memory**, **stagger**, **exact**: whether the setting also runs with
   `--use-distributed-optimizer`, `--fp16`, `--recycle-keep-in-memory`, `--recycle-stagger` and `--recycle-exact`. A
   number is the reason why not, listed below.
@@ -563,7 +564,8 @@ def make_page() -> str:
         "if the run survives deaths: checkpoints are then written before training goes on.\n\n",
         left_out(),
         "\n## Every option by its name\n\n",
-        "*runs*: a row above says with what. *left out*: the job runs without it. An option that is not here runs as\n"
+        "*runs*: a row above says with what. *left out*: [why](#megatron-options-that-are-left-out); the job runs\n"
+        "without it. *refused*: [why](#megatron-settings-that-are-refused). An option that is not here runs as\n"
         "in stock Megatron, or the doctor names it. So flash attention (`--attention-backend`), grouped-query\n"
         "attention, `--recompute-granularity selective`, `--cross-entropy-loss-fusion` and `--profile` run.\n"
         "Options that tune Megatron's schedule, or its transfers between stages (p2p), have no effect:\n"

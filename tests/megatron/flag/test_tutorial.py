@@ -42,11 +42,11 @@ def test_every_command_does_what_the_page_says(shell):
     for line in block("pipelines x 2 stages").splitlines():
         assert line in doctor.output
     run = shell(block("--recycle-record run"))
-    run.wait_for(" iteration        5/     200", 300)
+    run.wait_for(" iteration        5/     600", 300)
     assert shell(block("recycle kill")).ended() == 0
     run.wait_for(KILLED, 240)
     run.wait_for(ADMITTED, 240)
     assert run.ended(600) == 0, run.output[-3000:]
     again = shell(block("--load ckpt"))
     assert again.ended(300) == 0, again.output[-3000:]
-    assert list(printed(again.output).trained) == list(range(201, 211))
+    assert list(printed(again.output).trained) == list(range(601, 611))

@@ -88,7 +88,7 @@ RULES = (
     ),
     _off("log_straggler", Advice("it compares all ranks, and dead ones do not answer")),
     Rule(("mtp_num_layers", "dsa_indexer_loss_coeff"), (0,), Advice("its losses are not counted")),
-    _off("adlr_autoresume", Advice(OWN_PART, "use --exit-signal-handler")),
+    _off("adlr_autoresume", Advice(OWN_PART, "leave it out; SIGTERM to all ranks writes a checkpoint")),
     Rule(
         ("ddp_param_name_patterns_for_fp32_local_accumulation", "ddp_reduce_scatter_with_fp32_accumulation"),
         (False, []),
