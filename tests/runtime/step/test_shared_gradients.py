@@ -6,6 +6,7 @@ import torch
 
 from harness.ranks import results_of
 from harness.sockets import bytes_sent
+from harness.stand_in_library import built, connect_over, lacking
 from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.runtime.net.connect import connect
@@ -60,13 +61,16 @@ def iterate(update, pipeline, number):
             return
 
 
-def trained(live, clip, addends):
-    """What each of the live peers finds, with whole sums and with shares of them, by pipeline."""
+def trained(live, clip, addends, one_queue=None):
+    """What each of the live peers finds, with whole sums and with shares of them; over gloo, or a stand-in for NCCL."""
+    if one_queue is not None and (why := lacking()):
+        pytest.skip(why)
+    meet = connect if one_queue is None else connect_over(built(), one_queue)
     view = View.among(Server(each, 0) for each in live)
 
     def body(process):
         server = view.servers[process.rank]
-        network = connect(process.store(), view, server)
+        network = meet(process.store(), view, server)
         network.peers.sum(torch.zeros(1))
         found = Found([], [], [])
         for shards in (False, True):
@@ -89,10 +93,20 @@ def trained(live, clip, addends):
     return list(results_of(len(live), body, Found).values())
 
 
-@pytest.mark.parametrize("live", [range(PIPELINES), (0, 2, 3), (1, 2), (3,)])
-@pytest.mark.parametrize(("clip", "addends"), [(None, 0), (1.0, 0), (1.0, PIPELINES)])
-def test_shares_of_sums_train_as_whole_sums(live, clip, addends):
-    found = trained(live, clip, addends)
+@pytest.mark.parametrize(
+    ("live", "clip", "addends", "one_queue"),
+    [
+        (range(PIPELINES), None, 0, None),
+        ((0, 2, 3), 1.0, 0, None),
+        ((0, 2, 3), 1.0, PIPELINES, None),
+        ((1, 2), 1.0, PIPELINES, None),
+        ((3,), 1.0, 0, None),
+        (range(PIPELINES), 1.0, PIPELINES, False),
+        ((0, 2, 3), 1.0, PIPELINES, True),
+    ],
+)
+def test_shares_of_sums_train_as_whole_sums(live, clip, addends, one_queue):
+    found = trained(live, clip, addends, one_queue)
     for each in found:
         whole, shared = each.norms
         assert shared == pytest.approx(whole, rel=1e-6, nan_ok=True)
