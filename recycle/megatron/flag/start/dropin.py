@@ -36,6 +36,7 @@ from recycle.megatron.flag.state.training_code import TrainingCode
 from recycle.megatron.flag.steps.shard_optimizers import keep_what_optimizers_are_made_of
 from recycle.megatron.flag.steps.stage_steps import StageSteps, Stepping
 from recycle.megatron.flag.steps.vote import StepOutcome, Vote, as_told
+from recycle.megatron.flag.world.sealed_objects import seal_objects
 from recycle.megatron.flag.world.stub_groups import make_stub_groups, meet_own_ranks
 from recycle.megatron.shared.patching import replace
 from recycle.megatron.shared.rank_collectives import RankCollectives
@@ -227,6 +228,7 @@ def switch_on(make: Make, protection: Protection) -> Callable[[], None]:
 
     set_up = training.initialize_megatron
     share_devices(protection.endpoint.address)
+    seal_objects(protection.endpoint.token)
     keep_groups_on_host()
     groups = make_groups(protection)
     keep_what_optimizers_are_made_of()
