@@ -180,8 +180,8 @@ class Checkpointing:
                 ended, busy = wait(doing, self._run.durations.transfer / 3)
                 failed = failed or any(self._has_failed(step, each) for each in ended)
                 told = torch.tensor([len(busy), failed], dtype=torch.float32)
-                others, failures = self._sum(network, told).tolist()
-                if not others:
+                all_busy, failures = self._sum(network, told).tolist()
+                if not all_busy:
                     return bool(failures)
         finally:
             # What it writes is about to change.

@@ -1,6 +1,6 @@
 """Objects that torch's collectives carry as pickles: none is unpickled that was not sent by a rank of this run.
 
-Whoever takes the place of a rank while gloo connects could send a pickle that runs code.
+A stranger that takes the place of a rank while gloo connects could send a pickle that runs code.
 """
 
 import hmac
