@@ -331,7 +331,7 @@ def test_a_death_is_repeated_to_the_bit_from_the_checkpoint_before_it(dataset, t
 @pytest.mark.long
 def test_with_dropout_and_cyclic_data_and_stages_of_unequal_size_deaths_change_nothing(dataset, tmp_path):
     """By a plan that was made ahead of time, and by one that the catalogue has not."""
-    settings = ("--hidden-dropout", 0.1, "--attention-dropout", 0.1, "--dataloader-type", "cyclic")
+    settings = ("--num-layers", 4, "--hidden-dropout", 0.1, "--attention-dropout", 0.1, "--dataloader-type", "cyclic")
     settings += ("--pipeline-model-parallel-layout", "Et|tttL", "--recycle-catalogue", tmp_path / "plans.zip")
     job = paper_job(pipelines=2, stages=2, micro_batches=4)
     make_catalogue(tmp_path / "plans.zip", job, Mode(optimizer="global"), 1, QUICK, "lowered", lambda *_: None)
