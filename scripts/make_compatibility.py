@@ -223,7 +223,8 @@ own: `--transformer-impl local --no-gradient-accumulation-fusion`. Other release
 - **backward**: whether the plan can compute weight gradients later than input gradients (*split*). If not (*fused*),
   a failure costs more throughput.
 - **death**: *yes*: the job survives the death of any process. On two hosts with `--use-tp-pp-dp-mapping`, it also
-  survives the loss of one. *Process*: any process may die. A host may die too if a server fills one host or more,
+  survives the loss of one. *Process*: any process may die. A host may die too if it does not hold all
+  servers of a stage. That is sure if a server fills one host or more,
   such as TP x CP of 8 on hosts of 8 GPUs: see the doctor's line `survives`
   ([other sizes](#process-and-a-server-that-fills-a-host)).
 - **dist. opt.**, **fp16**, **memory**, **stagger**, **exact**: whether the setting also runs with
