@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("short_text")
 
 
 class Exact(Trained):
-    """A run whose sums do not depend on who is alive, and whose norm is that of all shards."""
+    """A run whose sums do not depend on which servers live, and whose norm is that of all shards."""
 
     model = msgspec.structs.replace(MODEL, exact=True, clip=0.5)
 

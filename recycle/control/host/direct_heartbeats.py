@@ -181,7 +181,7 @@ class DirectHeartbeats:
             return None
 
     def deaf(self, now: float) -> float:
-        """The longest time in seconds, since this was asked last, for which nobody was hailed."""
+        """The longest time in seconds, since this was asked last, for which this host sent no hail."""
         with self._lock:
             return self._deaf.take(now)
 

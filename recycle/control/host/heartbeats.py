@@ -80,10 +80,10 @@ class _Sign(NamedTuple):
 class Watchlist(Generic[_T]):
     """Notices whose signs of life have stopped.
 
-    It accuses nobody of a pause of its own: if it was itself not called for more than half the limit, because its
+    It blames no sender for a pause of its own: if it was itself not called for more than half the limit, because its
     process was stopped or the store hung, all have half the limit from then on, and after a pause longer than the limit
     all of it. A store that chooses a new leader is back sooner, so that its pause hardly delays the notice of a host
-    that was lost together with the old one. Who is heard directly is heard while the store hangs. A sender
+    that was lost together with the old one. A sender that is heard directly is heard while the store hangs. A sender
     that was over the limit before the pause is forgiven nothing.
 
     Args:

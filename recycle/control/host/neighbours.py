@@ -176,7 +176,7 @@ class Neighbours:
         return found
 
     def deaf(self, now: float) -> float:
-        """The longest time in seconds, since this was asked last, for which nobody could be heard directly."""
+        """The longest time in seconds, since this was asked last, for which no host could be heard directly."""
         if self._direct is None or self._waits_for_store:
             return float("inf")
         return self._direct.heartbeats.deaf(now)

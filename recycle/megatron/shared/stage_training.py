@@ -198,11 +198,8 @@ class StageTraining:
         peers = chunk_peers(plan.job, network)
         last = peers_of_last(plan.job, peers)
 
-        def reduce_tie() -> None:
-            assert tie is not None, "there is one"
-            tie.reduce(None if self.shards is None else self.update.sums.drop_shares_of_others)
-
-        acts = (partial_gradients(models, network), None if tie is None else reduce_tie, after_reduction)
+        drop = None if self.shards is None else self.update.sums.drop_shares_of_others
+        acts = (partial_gradients(models, network), None if tie is None else partial(tie.reduce, drop), after_reduction)
         together = [each for each in acts if each is not None]
 
         def finish() -> None:

@@ -21,9 +21,6 @@ class Tie:
         network: of the server.
         first: the live servers that hold the first stage.
         last: those that hold the last one.
-
-    Attributes:
-        weights: see above.
     """
 
     def __init__(
@@ -31,7 +28,6 @@ class Tie:
     ) -> None:
         alone, server = set(first) == set(last), network.server
         everybody = [*first, *(each for each in last if each not in first)]
-        self.weights = weights
         self._weight, *self._copies = weights
         self._group: Group = Alone() if alone else network.group("tie", everybody)
         self._alone, self._first = alone, alone or server == first[0]
@@ -53,10 +49,11 @@ class Tie:
             drop: if each peer has some shares of the gradient only, sets the others to zero, and those of which it is
                 not the first holder.
         """
-        for weight in self._others if drop is None else () if self._alone else self.weights:
-            if drop is None:
+        if drop is None:
+            for weight in self._others:
                 gradient_of(weight).zero_()
-            else:
+        elif not self._alone:
+            for weight in (self._weight, *self._copies):
                 drop(weight)
         gradient = gradient_of(self._weight)
         for copy in self._copies:

@@ -90,7 +90,7 @@ def attempt_folder(root: Path, step: int, attempt: str = "") -> Path:
     Args:
         root: where checkpoints are.
         step: which version it is.
-        attempt: a name for all who make it together; if there is none, one that nobody else has.
+        attempt: a name for all who make it together; if there is none, a random one.
     """
     return root / f".step-{step:08d}.{attempt or secrets.token_hex(4)}{_PARTIAL}"
 

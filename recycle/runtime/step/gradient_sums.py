@@ -31,7 +31,6 @@ class GradientSums:
             self._reduced = FlatGradients(main)
         self.bounds: list[int] = []
         self._main = main
-        self._network: Network | None = None
         self._shares: Sequence[Sequence[Share]] = ()
         # By the place of a stage's first parameter.
         self._under_way: dict[int, list[Reduction]] = {}
@@ -84,7 +83,6 @@ class GradientSums:
         """Start to sum what some parameters have, one after another."""
         if not self._shares:
             return peers.start_sum(part)
-        assert self._network is not None, "shares come with a network"
         shares: list[Share] = []
         first = 0
         for parameter, own in list(zip(self._main, self._shares, strict=True))[which]:
@@ -153,7 +151,6 @@ class GradientSums:
 
     def drop_shares_of_others(self, parameter: torch.nn.Parameter) -> None:
         """Leave no reduced gradient of a parameter of the model where another peer is the first holder."""
-        assert self._network is not None, "shares come with a network"
         number = self._main.number(parameter)
         for place, (first, *_) in self._shares[number]:
             if first != self._network.server:

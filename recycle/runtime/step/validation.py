@@ -230,7 +230,7 @@ class Validation:
 
     def _judge(self, known: torch.Tensor) -> GradientVerdict:
         *squares, unfit = known.tolist()
-        assert UNKNOWN not in squares, f"nobody told all parts: {squares}"
+        assert UNKNOWN not in squares, f"some parts were not told: {squares}"
         norm = math.sqrt(math.fsum(squares))
         factor = factor_of(norm, self._clip)
         # Where the gradient of any stage is not finite, no sum of another one matters.

@@ -28,7 +28,7 @@ LOOK = 1.0
 
 
 ANSWER = 10.0
-"""Seconds that the launcher may take to let somebody in."""
+"""Seconds that the launcher may take to let a process in."""
 
 
 STOPPED = 60.0
