@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from recycle.record.recording import ProcessLine
+from recycle.record.recording import EndedLine, ProcessLine
 
 SLACK = 60.0
 """Seconds by which the clocks of a machine and of its files may differ."""
@@ -18,9 +18,15 @@ class Processes:
 
     def __init__(self) -> None:
         self._newest: dict[str, tuple[tuple[float, int], ProcessLine]] = {}
+        self._ended: set[str] = set()
 
-    def add(self, line: ProcessLine) -> None:
+    def add(self, line: ProcessLine | EndedLine) -> None:
         """Take in what a process has written."""
+        if isinstance(line, EndedLine):
+            self._ended.add(line.name)
+            return
+        # A run that goes on has processes of the same names.
+        self._ended.discard(line.name)
         server, _, life = line.name.partition("#")
         age = -math.inf if line.time is None else line.time, int(life or 0)
         if server not in self._newest or age >= self._newest[server][0]:
@@ -33,6 +39,16 @@ class Processes:
     def all(self) -> Iterator[ProcessLine]:
         """The newest of each, the launcher among them."""
         return (line for _, line in self._newest.values())
+
+    def is_gone(self, process: ProcessLine, heard: float) -> bool:
+        """Whether one of them has ended: it said so, or was on this machine and is not there any more.
+
+        Args:
+            process: which.
+            heard: when any process of the run has last written something, in seconds since 1970. Whatever began after
+                that is another process, which has the number now.
+        """
+        return process.name in self._ended or _is_gone(process, heard)
 
 
 def numbering() -> int | None:
@@ -49,14 +65,8 @@ def clock_name() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-def is_gone(process: ProcessLine, heard: float) -> bool:
-    """Whether a process of this machine has ended; of other machines and containers nothing is known.
-
-    Args:
-        process: which.
-        heard: when any process of the run has last written something, in seconds since 1970. Whatever began after that
-            is another process, which has the number now.
-    """
+def _is_gone(process: ProcessLine, heard: float) -> bool:
+    """Whether a process of this machine has ended; of other machines and containers nothing is known."""
     if process.host != socket.gethostname() or process.numbering not in (None, numbering()):
         return False
     try:

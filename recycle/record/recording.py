@@ -65,6 +65,7 @@ class ProcessLine(msgspec.Struct, frozen=True, tag="process", tag_field="type", 
         numbering: which numbering of processes its number is of, as a container has its own; None if that is not known.
         time: when it began; None if that is not known.
         clock: which one the launcher's is: that of a machine since it was started. A run that goes on may have another.
+        iterations: how many the run is to have; None if that is not known.
     """
 
     name: str
@@ -75,6 +76,17 @@ class ProcessLine(msgspec.Struct, frozen=True, tag="process", tag_field="type", 
     numbering: int | None = None
     time: float | None = None
     clock: str = ""
+    iterations: int | None = None
+
+
+class EndedLine(msgspec.Struct, frozen=True, tag="ended", tag_field="type", forbid_unknown_fields=True):
+    """The last line of a process that ends by itself; one that is killed writes none.
+
+    Attributes:
+        name: of the process, as in its first lines.
+    """
+
+    name: str
 
 
 class SpanLine(msgspec.Struct, frozen=True, tag="span", tag_field="type", forbid_unknown_fields=True, gc=False):
@@ -283,6 +295,7 @@ class CopyLine(msgspec.Struct, frozen=True, tag="copy", tag_field="type", forbid
 Line = (
     RunLine
     | ProcessLine
+    | EndedLine
     | SpanLine
     | InstantLine
     | SampleLine

@@ -20,6 +20,7 @@ from recycle.record.recording import (
     AbandonedLine,
     CopyLine,
     DeathLine,
+    EndedLine,
     EvaluationLine,
     InstantLine,
     IterationLine,
@@ -48,6 +49,7 @@ class EventFile:
         failed: the servers that are dead from the start, if this is the file that says so.
         ahead: by how many microseconds this machine's clock is ahead of the launcher's.
         clock: the name of the launcher's; empty where that is this machine's.
+        iterations: how many the run is to have, if that is known.
     """
 
     def __init__(
@@ -59,14 +61,16 @@ class EventFile:
         failed: Sequence[Server] = (),
         ahead: float = 0.0,
         clock: str = "",
+        iterations: int | None = None,
     ) -> None:
         head = RunLine(FORMAT, VERSION, title, UNIT, "measured")
         began = time.monotonic()
         identity = name, os.getpid(), socket.gethostname(), ahead, time.time() - began, numbering()
-        process = ProcessLine(*identity, began * 1e6, clock or clock_name())
+        process = ProcessLine(*identity, began * 1e6, clock or clock_name(), iterations)
         output = BestEffort(f"the recording in {folder}", warn)
         self._file = GrowingFile(folder / f"{name}.jsonl", _encode([head, process]), output, b"\n")
         self._file.add(b"")
+        self._name = name
         self._failed = failed
 
     def write(self, event: Event, spans: Sequence[Span] = ()) -> None:
@@ -77,7 +81,8 @@ class EventFile:
         self._file.add(_encode([*dead, *(span.line() for span in spans), event]))
 
     def close(self) -> None:
-        """Write no more."""
+        """The process ends: say so, and write no more."""
+        self._file.add(_encode([EndedLine(self._name)]))
         self._file.close()
 
 
@@ -102,6 +107,7 @@ class FileReporter:
         send: sends an encoded event to who watches.
         ahead: by how many microseconds this machine's clock is ahead of the launcher's.
         clock: the name of the launcher's; empty where that is this machine's.
+        iterations: how many the run is to have, if that is known.
     """
 
     def __init__(
@@ -112,12 +118,13 @@ class FileReporter:
         send: Callable[[bytes], None],
         ahead: float = 0.0,
         clock: str = "",
+        iterations: int | None = None,
     ) -> None:
         def warn(text: str) -> None:
             self._show(InstantLine("warning", time.monotonic_ns() / 1000, name, text))
 
         self._send, self._ahead = send, ahead
-        self._file = EventFile(folder, name, title, warn, ahead=ahead, clock=clock)
+        self._file = EventFile(folder, name, title, warn, ahead=ahead, clock=clock, iterations=iterations)
 
     def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
         """See Reporter."""

@@ -17,13 +17,14 @@ def _lines(state: RunState) -> Iterator[str]:
     last = sum(each.last for each in state.copies) if state.copies else None
     found: dict[str, tuple[str, float | None]] = {
         "iteration": ("The last iteration that was made, from 1.", state.step),
+        "iterations": ("The number of the last iteration that the run is to make.", state.iterations),
         "loss": ("Of the last iteration.", state.loss),
         "micro_batches_per_second": ("In the last iteration.", state.rate),
         "failures_total": ("Servers that died since the run began.", state.failures),
         "last_copies": ("Stages with one live server left, or none, and no copies in memory.", last),
         "unprotected": ("1 while the store is lost, so that the next death ends the run.", state.unprotected),
         "silent_seconds": ("Since any process wrote something.", state.silent),
-        "ended": ("1 if no process of the run is left.", state.ended),
+        "ended": ("1 if the run has ended.", state.ended),
     }
     for name, (text, value) in found.items():
         if value is not None:

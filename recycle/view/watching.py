@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -15,13 +14,13 @@ from recycle.record.following import OtherRunError, RecordingFollower
 from recycle.record.history import Change, History, RunEvent, ViewRecovery
 from recycle.record.latest import LatestSpans
 from recycle.record.measured import held_memory
-from recycle.record.processes import SLACK, Processes, is_gone
+from recycle.record.processes import SLACK, Processes
 from recycle.record.reading import timeline_of
 from recycle.record.recording import (
     PLAN,
-    SETTINGS,
     CopyLine,
     DeathLine,
+    EndedLine,
     EvaluationLine,
     InstantLine,
     IterationLine,
@@ -143,10 +142,6 @@ class RunState(msgspec.Struct, frozen=True):
     ended: bool
     silent: float
     since: str
-
-
-class _Settings(msgspec.Struct, frozen=True):
-    iterations: int
 
 
 class WatchedRun:
@@ -286,11 +281,13 @@ class WatchedRun:
         return _date(self._zeros[0] + seconds)
 
     def _has_ended(self) -> bool:
-        """Whether all processes are gone, or after the last iteration all servers: the launcher ends later."""
+        """Whether all processes are gone that trained last, and before the last iteration the launcher too."""
         processes = list(self._processes.all())
-        if self._steps and max(self._steps) + 1 == self._iterations() and self._history.view is not None:
-            processes = [each for each in map(self._processes.of, self._history.view.servers) if each is not None]
-        return bool(processes) and all(is_gone(each, self._follower.heard) for each in processes)
+        if (view := self._history.view) is not None:
+            is_made = self._steps and max(self._steps) + 1 == self._iterations()
+            names = view.servers if is_made else [*view.servers, "launcher"]
+            processes = [each for each in map(self._processes.of, names) if each is not None]
+        return bool(processes) and all(self._processes.is_gone(each, self._follower.heard) for each in processes)
 
     def _take_in(self, line: Line) -> None:
         match line:
@@ -301,6 +298,8 @@ class WatchedRun:
                 self._processes.add(line)
                 if line.zero is not None:
                     self._zeros.append(line.zero + line.ahead * microseconds(self._history.time_unit) / 1e6)
+            case EndedLine():
+                self._processes.add(line)
             case SpanLine():
                 self._spans.add(line)
             case CopyLine():
@@ -350,7 +349,7 @@ class WatchedRun:
             else:
                 state = "starting" if view is None else "live"
             process = self._processes.of(name)
-            if state != "dead" and process is not None and is_gone(process, self._follower.heard):
+            if state != "dead" and process is not None and self._processes.is_gone(process, self._follower.heard):
                 state = "ended" if ended else "dead"
             pid, host = (process.pid, process.host) if process else (None, "")
             done = self._finished.get(name)
@@ -366,11 +365,9 @@ class WatchedRun:
         return tuple(StagePlaces(each.stage, each.text, each.is_last) for each in self._copies.stages(live))
 
     def _iterations(self) -> int | None:
-        """How many ``recycle train`` is to make, by what it has written for those that join."""
-        # A run that goes on may have others than before.
-        with suppress(OSError, msgspec.DecodeError):
-            return msgspec.json.decode((self.folder / SETTINGS).read_bytes(), type=_Settings).iterations
-        return None
+        """How many there are to be, by the newest process: a run that goes on may have others than before."""
+        known = [each for each in self._processes.all() if each.iterations is not None]
+        return max(known, key=lambda each: each.time or 0.0).iterations if known else None
 
     def _job(self) -> Job | None:
         # A plan is long, and its job never changes.

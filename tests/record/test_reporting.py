@@ -10,7 +10,7 @@ from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.processes import clock_name, numbering
 from recycle.record.reading import load_lines, load_recording
-from recycle.record.recording import InstantLine, IterationLine, ProcessLine, RecoveryLine, RunLine, ViewLine
+from recycle.record.recording import EndedLine, InstantLine, IterationLine, ProcessLine, RecoveryLine, RunLine, ViewLine
 from recycle.record.reporting import ConsoleReporter, EventFile, FileReporter
 from recycle.record.timeline import Span
 
@@ -35,7 +35,7 @@ def test_a_recording_gets_events_and_what_was_executed_and_who_watches_only_even
     began = lines[1].time
     assert began == pytest.approx(time.monotonic() * 1e6, abs=60e6)
     process = ProcessLine("W0_0", os.getpid(), socket.gethostname(), 0.0, zero, numbering(), began, clock_name())
-    assert lines == [head, process, SPAN.line(), ITERATION, view(1)]
+    assert lines == [head, process, SPAN.line(), ITERATION, view(1), EndedLine("W0_0")]
     assert [msgspec.json.decode(each, type=IterationLine | ViewLine) for each in sent] == [ITERATION, view(1)]
     line = load_recording(tmp_path)
     assert line.spans == (msgspec.structs.replace(SPAN, start=0, end=4),)
@@ -49,7 +49,7 @@ def test_who_watches_gets_the_times_by_which_all_recordings_are_read(tmp_path):
         reporter.tell(died)
         reporter.tell(recovery)
     shown = [msgspec.json.decode(each, type=InstantLine | RecoveryLine) for each in sent]
-    assert shown == list(load_lines(tmp_path))[2:]
+    assert shown == list(load_lines(tmp_path))[2:-1]
     assert shown[0] == msgspec.structs.replace(died, time=1e6)
     assert (shown[1].noticed, shown[1].redone, shown[1].step) == (3e6, 7e6, 3)
 

@@ -12,7 +12,7 @@ from recycle.errors import UserError
 from recycle.plan.document import save_plan
 from recycle.record.processes import numbering
 from recycle.record.reading import load_lines
-from recycle.record.recording import CopyLine, DeathLine, ProcessLine
+from recycle.record.recording import CopyLine, DeathLine, EndedLine, ProcessLine
 from recycle.record.totals import totals_of
 from recycle.view.watching import SHOWN, WatchedRun
 from tests.record.test_following import append
@@ -139,13 +139,9 @@ def test_what_left_is_no_failure_and_how_far_the_run_has_to_go_is_known(planned,
     run, _ = watched(planned, whole, 1)
     gone = DeathLine("W0_0", 0, 140_000.0, "leaves: SIGTERM", "itself", 3)
     append(planned / "events" / "launcher.jsonl", gone)
-    for text, iterations in (
-        ("", None),
-        ("{", None),
-        ('{"iterations": 60, "model": {}}', 60),
-        ('{"iterations": 90}', 90),
-    ):
-        (planned / "run.json").write_text(text)
+    for server, began, iterations in (("W0_1", None, None), ("W1_0", 5.0, 60), ("W1_1", 8.0, 90), ("W2_1", 7.0, 90)):
+        line = ProcessLine(server, os.getpid(), "elsewhere", time=began, iterations=began and int(began) * 10 + 10)
+        append(planned / "events" / f"{server}.jsonl", line)
         state = look(run)
         assert (state.failures, state.left, state.iterations) == (1, 1, iterations)
     (leaving,) = (each for each in state.events if each.kind == "leaving")
@@ -179,18 +175,33 @@ def test_of_a_process_of_another_container_it_is_not_said_that_it_has_ended(plan
     assert [each.state for each in look(run).servers[:2]] == ["dead", "live"]
 
 
+def test_a_run_on_other_machines_has_ended_when_all_that_trained_last_say_so(planned, whole):
+    run, (state,) = watched(planned, whole, 1)
+    servers = [each.server for each in state.servers if each.state == "live"]
+    for name in servers:
+        append(planned / "events" / f"{name}.jsonl", ProcessLine(name, 17, "elsewhere"))
+    for name in servers:
+        assert not look(run).ended
+        append(planned / "events" / f"{name}.jsonl", EndedLine(name))
+    state = look(run)
+    assert state.ended
+    assert {each.state for each in state.servers if each.server in servers} == {"ended"}
+    # It goes on there.
+    append(planned / "events" / f"{servers[0]}.jsonl", ProcessLine(servers[0], 18, "elsewhere"))
+    assert not look(run).ended
+
+
 def test_after_its_last_iteration_a_run_has_ended_with_its_servers_and_not_with_its_launcher(planned, whole):
     here = socket.gethostname()
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    (planned / "run.json").write_text('{"iterations": 4}')
     run, _ = watched(planned, whole, 1)
     append(planned / "events" / "launcher.jsonl", ProcessLine("launcher", os.getpid(), here))
-    append(planned / "events" / "W0_0.jsonl", ProcessLine("W0_0", ended.pid, here))
+    append(planned / "events" / "W0_0.jsonl", ProcessLine("W0_0", ended.pid, here, iterations=4))
     state = look(run)
     assert state.ended
     assert state.servers[0].state == "ended"
-    (planned / "run.json").write_text('{"iterations": 5}')
+    append(planned / "events" / "W0_0.jsonl", ProcessLine("W0_0", ended.pid, here, iterations=5))
     state = look(run)
     assert not state.ended
     assert state.servers[0].state == "dead"

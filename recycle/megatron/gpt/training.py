@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -207,18 +207,23 @@ def _work(run: Run, text: ByteText, planning: Planning, faults: Faults, member: 
     )
 
     def survive() -> int:
+        if not door.rank.is_first:
+            return live(Reporters())
+        name = str(member.server) if member.incarnation == 0 else str(member)
+        file = FileReporter(
+            run.events,
+            name,
+            f"{run.plan.job.name}, trained",
+            lambda content: send(ReportMessage(content)),
+            ahead=send.ahead,
+            clock=send.clock,
+            iterations=run.iterations,
+        )
+        with closing(file):
+            return live(file)
+
+    def live(reporter: Reporter) -> int:
         device = prepare_device(run, member.server, door.rank)
-        reporter: Reporter = Reporters()
-        if door.rank.is_first:
-            name = str(member.server) if member.incarnation == 0 else str(member)
-            reporter = FileReporter(
-                run.events,
-                name,
-                f"{run.plan.job.name}, trained",
-                lambda content: send(ReportMessage(content)),
-                ahead=send.ahead,
-                clock=send.clock,
-            )
         if member.incarnation:
             reporter.tell(InstantLine("warning", now(), str(member.server), f"{member.server} is started again"))
         trained = GptServer(run, member.server, text, reporter, keep=True, rank=door.rank, device=device)

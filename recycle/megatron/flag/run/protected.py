@@ -48,6 +48,8 @@ from recycle.runtime.recover.plans import Plans
 from recycle.runtime.recover.survivor import Survivor
 from recycle.runtime.recover.view_reports import ADMITTED, now
 from recycle.runtime.step.trainee import Trainee
+from recycle.saying import say
+from recycle.wording import plural, throughput_text
 
 
 class ProtectedTraining(NamedTuple):
@@ -204,6 +206,10 @@ class ProtectedExecution:
         self._survivor.begin()
         self._go_on()
         if not self._protection.life:
+            if self._rank.is_first and self.server == self.network.view.servers[0]:
+                plan, count = training.plan, plural(len(self.network.view.servers), "server")
+                throughput = throughput_text(plan.throughput, plan.job.baseline_name)
+                say(f"this run is protected: if a server dies, training goes on; {count}, {throughput}")
             # One after the other, so that each shard keeps a holder. Others may have let one go before this server was
             # in a view with it.
             for server in (each for each in self._protection.flags.dead if each in self.network.view.servers):

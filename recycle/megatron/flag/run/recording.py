@@ -83,7 +83,9 @@ class Recording:
             self.tell(InstantLine("warning", now(), self._server, f"{self._server} is started again"))
 
     @classmethod
-    def open(cls, folder: Path | None, plan: Plan, first: int, member: Member, rank: ServerRank) -> Self | None:
+    def open(
+        cls, folder: Path | None, plan: Plan, first: int, member: Member, rank: ServerRank, iterations: int | None
+    ) -> Self | None:
         """The recording of a rank; None where nothing is recorded, or nothing by this rank.
 
         Args:
@@ -92,6 +94,7 @@ class Recording:
             first: the number of its first view.
             member: whose.
             rank: of the server; the first one writes.
+            iterations: how many the run is to have, if that is known.
 
         Raises:
             UserError: it cannot be written.
@@ -103,7 +106,7 @@ class Recording:
         goes_on = not member.incarnation and path.exists()
         tells_dead = member.server == min(plan.programs)
         dead = tuple(plan.dead) if tells_dead else ()
-        file = EventFile(path.parent, name, f"{plan.job.name}, under the flag", say, dead)
+        file = EventFile(path.parent, name, f"{plan.job.name}, under the flag", say, dead, iterations=iterations)
         return cls(file, member, plan, first, goes_on)
 
     def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:
@@ -125,7 +128,7 @@ class Recording:
             self.tell(msgspec.structs.replace(line, epoch=epoch))
 
     def close(self) -> None:
-        """The run has ended."""
+        """This process ends."""
         self._file.close()
 
     def install(self, training: Any, arguments: Any, recorder: Recorder) -> None:

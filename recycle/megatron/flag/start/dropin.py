@@ -84,7 +84,9 @@ class DropIn:
         self._pipeline = pipeline = layout.pipeline(rank.number)
         require_place(server, pipeline, layout)
         epoch = int(notes.read("epoch"))
-        self._recording = Recording.open(flags.record, plan, epoch, Member(server, protection.life), rank)
+        self._recording = Recording.open(
+            flags.record, plan, epoch, Member(server, protection.life), rank, arguments.train_iters
+        )
         self._data = ScriptData(server.pipeline, lambda: int(arguments.consumed_train_samples))
         self._ending = Ending(arguments)
         self._code = TrainingCode(arguments, self._data, num_floating_point_operations)
@@ -141,9 +143,11 @@ class DropIn:
 
     def leave(self) -> None:
         """At the end of the script: help others as long as they need it."""
-        self._execution.leave()
-        if self._recording is not None:
-            self._recording.close()
+        try:
+            self._execution.leave()
+        finally:
+            if self._recording is not None:
+                self._recording.close()
 
     def _keep_loaders(self, training: Any) -> None:
         """Know with each of the script's iterators where the data of other pipelines is."""
