@@ -17,10 +17,13 @@ from recycle.megatron.gpt.checkpointing import Checkpointing, shard
 from recycle.megatron.gpt.run import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.plan.instruction import Op
-from recycle.record.recording import DeathLine, EvaluationLine, IterationLine
+from recycle.record.reading import load_lines
+from recycle.record.recording import DeathLine, EndedLine, EvaluationLine, IterationLine
 from recycle.runtime.checkpoint_folders import checkpoints, folder_of
 from recycle.runtime.errors import ConnectionLost, RunError
+from recycle.view.watching import WatchedRun
 from tests.survival.trained import ITERATIONS, SAME, Trained, fault
+from tests.view.test_watching import look
 
 pytestmark = pytest.mark.usefixtures("short_text")
 
@@ -36,6 +39,11 @@ def test_kills_and_a_rejoin_leave_the_losses_as_they_are(tmp_path, reference, mo
     run = Trained(tmp_path / "run", *faults, evaluate_every=4)
     run.require_same(reference, IterationLine, EvaluationLine)
     assert [len(each.servers) for each in run.views] == [6, 5, 4, 5], run.story
+    # Who was killed has not said that it ends.
+    said = {line.name for line in load_lines(tmp_path / "run") if isinstance(line, EndedLine)}
+    assert said == {"launcher", "W0_0", "W0_1", "W1_0#1", "W1_1", "W2_0"}
+    state = look(WatchedRun(tmp_path / "run"))
+    assert (state.ended, state.step, state.iterations) == (True, ITERATIONS, ITERATIONS)
 
 
 def test_a_gradient_that_is_spoiled_once_is_made_again(tmp_path, reference):

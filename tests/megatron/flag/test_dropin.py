@@ -15,6 +15,7 @@ from recycle.job import Server
 pytestmark = [needs_training, pytest.mark.timeout(1200)]
 
 ON = ("--pipeline-schedule", "recycle")
+PROTECTED = "recycle: this run is protected: if a server dies, training goes on"
 DEAD = (*ON, "--recycle-dead", "W1_1", "--recycle-budget", "1s")
 TO_FILE = ("--save-interval", 4, "--ckpt-format", "torch", "--save")
 FROM_FILE = ("--ckpt-format", "torch", "--load")
@@ -60,12 +61,14 @@ def test_with_one_pipeline_the_script_is_what_it_is_without_the_flag(dataset):
     assert (flagged.trained, flagged.evaluated) == (stock.trained, stock.evaluated)
     said = "the death of a server ends this run, which follows Megatron's own schedule: with one pipeline"
     assert flagged.output.count(said) == 1
+    assert PROTECTED not in flagged.output
 
 
 def test_servers_that_are_left_out_leave_before_the_first_iteration(dataset, tmp_path):
     """Then the others survive one more death, and take the server that died back."""
     survived = survive(dataset, tmp_path / "slow", [1], *DEAD, iterations=20)
     before, _, after = survived.output.partition("iteration        1/")
+    assert before.count(f"{PROTECTED}; 4 servers, planned throughput 100% of") == survived.output.count(PROTECTED) == 1
     assert before.count("W1_1 leaves: --recycle-dead") == survived.output.count(" leaves: ") == 1
     assert re.search(r"W1_0 was killed by signal 9 .*; training goes on with 2 servers", after)
     assert returns(survived) == ["W1_0"]

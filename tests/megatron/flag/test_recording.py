@@ -26,7 +26,7 @@ class Training:
     """Megatron's module: one server's part in iterations, whose losses are their numbers."""
 
     def __init__(self, folder, plan, server=LAST, life=0, epoch=0):
-        self.recording = Recording.open(folder, plan, epoch, Member(server, life), SOLE)
+        self.recording = Recording.open(folder, plan, epoch, Member(server, life), SOLE, 4)
         self.recorder = Recorder(server)
         self.arguments = SimpleNamespace(iteration=0, curr_iteration=0)
         self.stage, self.last = server.stage, server.stage == 3
@@ -150,9 +150,9 @@ def test_who_came_back_says_so_in_a_recording_of_its_own(tmp_path, plan, start):
 
 def test_nobody_writes_who_does_no_work_or_speaks_for_no_server(tmp_path):
     plan = paper_plan(failed=(Server(1, 2),))
-    assert Recording.open(None, plan, 0, Member(LAST, 0), SOLE) is None
-    assert Recording.open(tmp_path, plan, 0, Member(Server(1, 2), 0), SOLE) is None
-    assert Recording.open(tmp_path, plan, 0, Member(LAST, 0), ServerRank(1, 2)) is None
+    assert Recording.open(None, plan, 0, Member(LAST, 0), SOLE, 4) is None
+    assert Recording.open(tmp_path, plan, 0, Member(Server(1, 2), 0), SOLE, 4) is None
+    assert Recording.open(tmp_path, plan, 0, Member(LAST, 0), ServerRank(1, 2), 4) is None
     assert begin_recordings(None, plan) == 0
     assert not list(tmp_path.iterdir())
 

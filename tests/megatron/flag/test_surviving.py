@@ -38,7 +38,9 @@ from recycle.plan.mode import Mode
 from recycle.planner.catalogue import make_catalogue
 from recycle.record.history import history_of
 from recycle.record.reading import load_lines
+from recycle.record.recording import EndedLine
 from recycle.record.totals import totals_of
+from recycle.view.watching import WatchedRun
 
 # Every test starts processes that import Megatron, which takes its time where others are at work as well.
 pytestmark = [needs_training, pytest.mark.timeout(1200)]
@@ -453,6 +455,12 @@ def test_all_servers_are_killed_at_once_and_the_next_start_goes_on_from_memory(d
         train(dataset, *ON, *kept, "--recycle-resume", "--hidden-size", 64, iterations=LENGTH)
     survived = train(dataset, *ON, *kept, "--recycle-resume", iterations=LENGTH)
     assert re.search(r"version [45] of stage 0 is taken from this host's keeper", survived.output)
+    run = WatchedRun(tmp_path / "run")
+    run.look()
+    assert (run.state().ended, run.state().iterations) == (True, LENGTH)
+    # Who was killed has not said that it ends.
+    said = [line.name for line in load_lines(tmp_path / "run") if isinstance(line, EndedLine)]
+    assert said == ["W0_0", "W0_1", "W1_0", "W1_1"]
     found = losses(survived)
     assert min(number for kind, number in found if kind == "trained") in (5, 6)
     assert found == {key: stock[key] for key in found}
