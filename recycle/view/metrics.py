@@ -23,6 +23,7 @@ def _lines(state: RunState) -> Iterator[str]:
         "failures_total": ("Servers that died since the run began.", state.failures),
         "last_copies": ("Stages with one live server left, or none, and no copies in memory.", last),
         "unprotected": ("1 while the store is lost, so that the next death ends the run.", state.unprotected),
+        "standstills_total": ("Servers that said in a standstill where they are.", state.stuck),
         "silent_seconds": ("Since any process wrote something.", state.silent),
         "ended": ("1 if the run has ended.", state.ended),
     }

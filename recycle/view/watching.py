@@ -118,6 +118,7 @@ class RunState(msgspec.Struct, frozen=True):
         events: what happened, the last at the end.
         copies: where the state of each stage is.
         unprotected: whether the store is lost, so that the next death ends the run.
+        stuck: how many servers have said in standstills where they are, in all.
         ended: whether no process of the run is left, or no server after its last iteration.
         silent: seconds since any process wrote something.
         since: when that was, as a clock of this machine shows it; empty before the first line.
@@ -139,6 +140,7 @@ class RunState(msgspec.Struct, frozen=True):
     events: tuple[NewsItem, ...]
     copies: tuple[StagePlaces, ...]
     unprotected: bool
+    stuck: int
     ended: bool
     silent: float
     since: str
@@ -167,6 +169,7 @@ class WatchedRun:
         self._finished: dict[str, IterationLine] = {}
         # What servers have said in their present lives.
         self._unprotected: set[str] = set()
+        self._stuck = 0
         self._head: RunLine | None = None
         self._spans = LatestSpans[SpanLine](SHOWN)
         self._others: list[Line] = []
@@ -203,7 +206,7 @@ class WatchedRun:
         self._copies.add(line for line in lines if isinstance(line, CopyLine))
         for line in lines:
             self._take_in(line)
-            self._note_store(line)
+            self._note(line)
 
     def state(self) -> RunState:
         """How the run stands, as of the last look."""
@@ -230,6 +233,7 @@ class WatchedRun:
             tuple(self._news(moment, event) for moment, event in history.timed),
             self._places(),
             any(each.server in self._unprotected for each in servers if each.state == "live"),
+            self._stuck,
             ended,
             max(0.0, time.time() - self._follower.heard) if self._follower.heard else 0.0,
             _date(heard) if (heard := self._follower.heard) else "",
@@ -318,12 +322,14 @@ class WatchedRun:
                 self._totals.add(line)
                 self._history.add(line)
 
-    def _note_store(self, line: Line) -> None:
+    def _note(self, line: Line) -> None:
         match line:
             case InstantLine(kind="unprotected", server=str(server)):
                 self._unprotected.add(server)
             case InstantLine(kind="protected", server=str(server)):
                 self._unprotected.discard(server)
+            case InstantLine(kind="standstill"):
+                self._stuck += 1
             case ProcessLine():
                 self._unprotected.discard(line.name.partition("#")[0])
             case _:

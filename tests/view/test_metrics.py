@@ -105,6 +105,16 @@ def test_a_run_is_unprotected_as_long_as_a_live_server_has_no_store(tmp_path):
     assert unprotected("W0_1", process) == unprotected("launcher", again) == 0
 
 
+def test_servers_in_a_standstill_and_iterations_that_are_to_be_made_are_counted(tmp_path):
+    head = RunLine("a run", 1, "paper, trained", "us", "measured")
+    process = ProcessLine("W0_1", os.getpid(), "another host", iterations=60)
+    stuck = [InstantLine("standstill", 1.0, server, "a stack") for server in ("W0_1", "W1_1")]
+    write_events(tmp_path, {"W0_1": [head, process, stuck[0]], "W1_1": [head, stuck[1]]})
+    found = metrics_of(tmp_path)
+    assert "# TYPE recycle_standstills_total counter\nrecycle_standstills_total 2.0\n" in found
+    assert "recycle_iterations 60.0\n" in found
+
+
 def test_the_secret_of_an_address_stays_and_is_another_for_another_run_and_another_user(tmp_path, monkeypatch):
     monkeypatch.delenv(TOKEN_FILE, raising=False)
 
