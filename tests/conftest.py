@@ -51,8 +51,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure() -> None:
-    """Until all tests are imported there is no garbage to speak of, and looking for it is a fifth of that time."""
+    """Until all tests are imported there is no garbage to speak of, and looking for it is a fifth of that time.
+
+    What tests have left must not be freed in what is forked: its threads are missing there, and a destructor that waits
+    for one ends the process.
+    """
     gc.disable()
+    os.register_at_fork(after_in_child=gc.freeze)
 
 
 def pytest_collection_finish() -> None:

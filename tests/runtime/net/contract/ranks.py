@@ -1,6 +1,5 @@
 """How the contract's tests run ranks of a transport: the little that differs between transports."""
 
-import gc
 import multiprocessing
 import os
 import signal
@@ -181,7 +180,6 @@ class Processes:
             del store
 
     def _live(self, rule: Rule, number: int, port: int, pipe: Any) -> None:
-        gc.freeze()  # what other tests have left must not be freed where its threads are missing
         torch.set_num_threads(1)
         status = 0
         try:
