@@ -199,8 +199,14 @@ FROM_CHECKPOINT = "--use-mp-args-from-checkpoint-args"
 NO = "no"
 """What is accepted where nothing is."""
 
-NOTES = {"--fp8-format": "runs with an `--fp8-recipe`: the default one, `delayed`, is refused"}
-"""What becomes of options that depend on the default of another one."""
+NOTES = {
+    "--fp8-format": "runs with an `--fp8-recipe`: the default one, `delayed`, is refused",
+    "--recompute-granularity": "runs, with `full` and with `selective`",
+}
+"""What becomes of options that depend on the default of another one, or have several values."""
+
+AS_IN_STOCK = ("--attention-backend", "--cross-entropy-loss-fusion")
+"""Options that are looked for, and of which nothing else is to be said."""
 
 HEAD = """\
 # Compatibility
@@ -223,17 +229,17 @@ own: `--transformer-impl local --no-gradient-accumulation-fusion`. Other release
 - **backward**: whether the plan can compute weight gradients later than input gradients (*split*). If not (*fused*),
   a failure costs more throughput.
 - **death**: *yes*: the job survives the death of any process. On two hosts with `--use-tp-pp-dp-mapping`, it also
-  survives the loss of one. *Process*: any process may die. A host may die too if it does not hold all
-  servers of a stage. That is sure if a server fills one host or more,
-  such as TP x CP of 8 on hosts of 8 GPUs: see the doctor's line `survives`
-  ([other sizes](#process-and-a-server-that-fills-a-host)).
+  survives the loss of one (the first one [with etcd](store.md#a-store-that-outlives-any-host)).
+- **death**: *process*: the job survives the death of any process. It survives the loss of a host too, unless that host
+  holds all servers of a stage. No host does if a server fills one host or more, for example TP x CP = 8 on hosts of
+  8 GPUs: see the doctor's line `survives` ([other sizes](#process-and-a-server-that-fills-a-host)).
 - **dist. opt.**, **fp16**, **memory**, **stagger**, **exact**: whether the setting also runs with
   `--use-distributed-optimizer`, `--fp16`, `--recycle-keep-in-memory`, `--recycle-stagger` and `--recycle-exact`. A
   number is the reason why not, listed below.
-- **tried**: *killed*: a test on CPUs kills servers of a job with this setting, mostly without the others of its row.
-  Losses stay the same, up to rounding. Virtual stages were killed with the distributed optimizer too, and so was
-  tensor parallelism. All three at once were not. *never run*:
-  the code was only read. *no*: it is accepted, and in no such test.
+- **tried**: *killed*: a CPU test kills servers of a job with this setting; the options of the row's other columns were
+  mostly off in it. Losses stay the same, up to rounding. Kills were also tested for virtual stages with the distributed
+  optimizer, and for tensor parallelism with it; never all three. *never run*: the code was only read. *no*: it is
+  accepted, and in no such test.
 
 On GPUs, {tried}. Sums over NCCL ran there without Megatron. Nothing else of these tables
 has run on a GPU ([what ran where](gpu.md)).
@@ -474,6 +480,7 @@ def by_name() -> str:
             said.discard("runs")
         said.add(f"{when}: {verdict}" if when else verdict)
     found |= {name: {"left out"} for name in (*LEFT_OUT, "--async-save")}
+    found |= {name: {"runs as in stock"} for name in AS_IN_STOCK}
     found |= {"--use-checkpoint-args": {"runs"}, FROM_CHECKPOINT: {"the job runs, and the death of a server ends it"}}
     return table(
         ["option", "what becomes of it"], [[f"`{each}`", "; ".join(sorted(found[each]))] for each in sorted(found)]
