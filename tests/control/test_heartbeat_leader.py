@@ -32,6 +32,8 @@ HOSTS = 4
 MEMBERS = tuple(Member(Server(pipeline, stage), 0) for pipeline in range(HOSTS) for stage in range(2))
 BY_STAGE = tuple(sorted(MEMBERS, key=lambda each: each.server.stage))
 EVERYBODY = tuple(map(Participant, MEMBERS))
+NO_PROCESS = 1 << 30
+"""More than the kernel counts to."""
 
 
 class Wires:
@@ -117,7 +119,7 @@ class Host:
         self._count += 1
         for role, senders in (("agent", self.agents), ("worker", self.workers)):
             for member in senders:
-                self.leader.note(Sign(str(member), 1, role, self._count))  # type: ignore[arg-type]
+                self.leader.note(Sign(str(member), NO_PROCESS, role, self._count))  # type: ignore[arg-type]
         if self.reaches_store and not self.store_hangs:
             self.leader.look(self.board, now)
         if self.direct is not None:
@@ -126,7 +128,7 @@ class Host:
     def say_over(self, member: Member) -> None:
         self.agents.discard(member)
         self.workers.discard(member)
-        self.leader.note(Sign(str(member), 1, "agent", 0, over=True))
+        self.leader.note(Sign(str(member), NO_PROCESS, "agent", 0, over=True))
 
     def close(self) -> None:
         self._socket.close()
@@ -235,7 +237,7 @@ def test_hosts_that_die_together_are_all_missed(begun: Run, dead: Collection[int
 @pytest.mark.parametrize("dead", [{1, 2, 3}, {0, 1, 3}])
 def test_who_hears_nobody_any_more_waits_longer_and_misses_all_in_the_end(begun: Run, dead: Collection[int]) -> None:
     lost = begun.kill(dead)
-    begun.go_on(DURATIONS.answer - BEAT)
+    begun.go_on(DURATIONS.doubt - BEAT)
     assert begun.dead == set()
     begun.go_on(8)
     assert begun.dead == lost
@@ -289,12 +291,35 @@ def test_a_network_that_is_away_for_a_while_is_nobodys_death(
     require_missed(begun, 2, 5)
 
 
+@pytest.mark.parametrize("seconds", [3.5, 6.5, 12.5])
+def test_who_comes_back_from_an_outage_when_tcp_tries_again_is_not_missed(
+    begun: Run, wires: Wires, seconds: float
+) -> None:
+    """Its next attempt comes after as long again as all before it took."""
+    begun.go_on(20)
+    late = begun.hosts[1]
+    wires.broken = set(permutations(range(HOSTS), 2))
+    for host in begun.hosts:
+        host.reaches_store = False
+    begun.go_on(seconds)
+    wires.broken = {pair for pair in wires.broken if late.number in pair}
+    for host in begun.hosts:
+        host.reaches_store = host is not late
+    begun.go_on(seconds)
+    wires.broken, late.reaches_store = set(), True
+    begun.go_on(20)
+    assert begun.dead == set()
+    begun.go_on(20)
+    require_missed(begun, 2, 5)
+
+
 def test_the_last_hosts_of_a_stage_are_missed_later(store: MemoryStore) -> None:
     with closed_after(begin(Run(store, None, by_stage=True), 20)) as run:
         of_first_stage = run.kill({0, 1})
-        run.go_on(DURATIONS.answer - BEAT)
+        run.go_on(DURATIONS.doubt - BEAT)
         assert run.dead == set()
-        run.go_on(8)
+        # Who takes the place of one waits for so long until it is missed.
+        run.go_on(DURATIONS.missed - DURATIONS.doubt)
         assert run.dead == of_first_stage
 
 
@@ -316,6 +341,18 @@ def test_an_agent_that_died_is_missed_by_who_speaks_for_its_host(begun: Run) -> 
     victim = begun.hosts[1].members[1]
     begun.hosts[1].agents.discard(victim)
     begun.go_on(4)
+    assert begun.dead == {victim}
+
+
+def test_an_agent_that_only_waits_for_the_store_is_missed_after_as_long_as_a_network_may_be_away(
+    begun: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recycle.control.host.heartbeat_leader.is_at_work", lambda agent: agent == NO_PROCESS)
+    victim = begun.hosts[1].members[1]
+    begun.hosts[1].agents.discard(victim)
+    begun.go_on(DURATIONS.doubt - 1)
+    assert begun.dead == set()
+    begun.go_on(2)
     assert begun.dead == {victim}
 
 
@@ -422,12 +459,12 @@ def test_whose_signs_a_stranger_deletes_before_any_host_has_read_one_has_to_answ
 ) -> None:
     run.board.verdicts.propose(Verdict(0, tuple(map(str, MEMBERS)), 0))
     delete = partial(store.delete, keys.beat(run.hosts[1].name))
-    run.go_on(DURATIONS.answer - 1, delete)
+    run.go_on(DURATIONS.doubt - 1, delete)
     assert run.board.failures.alarm(0) is None
     run.go_on(3, delete)
     assert run.board.failures.alarm(0) is not None
     run.board.verdicts.propose(Verdict(1, tuple(map(str, MEMBERS)), 0))
-    run.go_on(2 * DURATIONS.answer, delete)
+    run.go_on(2 * DURATIONS.doubt, delete)
     assert run.dead == set()
     assert run.board.failures.alarm(1) is None
 
@@ -668,7 +705,7 @@ def test_the_silence_of_one_rank_is_the_death_of_its_server(store: MemoryStore) 
 
     def beat(number: int, *ranks: int) -> None:
         for rank in ranks:
-            leader.note(Sign(str(member), 1 + rank, "agent", number, rank=rank))
+            leader.note(Sign(str(member), NO_PROCESS + rank, "agent", number, rank=rank))
         leader.look(board, number * BEAT)
 
     for number in range(1, 20):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recycle.control.board.board import Board
-from recycle.control.host.children import fork_below, ignore_signals
+from recycle.control.host.children import fork_below, ignore_signals, process_state
 from recycle.control.host.direct_heartbeats import DirectHeartbeats, DirectHeartbeatSocket
 from recycle.control.host.heartbeat_leader import HeartbeatLeader
 from recycle.control.host.lifeline import Lifeline, exit_status
@@ -180,13 +180,6 @@ def _adopted() -> set[int]:
     return _children()
 
 
-def _is_stopped(process: int) -> bool:
-    """Whether a process is; not, where that cannot be read for want of descriptors."""
-    with suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    return False
-
-
 def _children() -> set[int]:
     return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
 
@@ -262,15 +255,14 @@ class _Agent:
             if self._leader is None and self._host.listen():
                 self._leader = self._speak()
         self._due = time.monotonic() + (self._durations.agents_beat if self._leader is None else self._durations.beat)
+        if self._leader is None:
+            self._host.give(sign)
+            return
         try:
-            board = self._reach()
-            if self._leader is None:
-                self._host.give(sign)
-            else:
-                self._leader.note(sign)
-                self._leader.look(board, time.monotonic())
-                # Who is lost is missed at once, and not in the beat after.
-                self._due = min(self._due, max(self._leader.due, time.monotonic()) + AT_ONCE)
+            self._leader.note(sign)
+            self._leader.look(self._reach(), time.monotonic())
+            # Who is lost is missed at once, and not in the beat after.
+            self._due = min(self._due, max(self._leader.due, time.monotonic()) + AT_ONCE)
         except StoreLost:
             self._board = None
 
@@ -282,7 +274,7 @@ class _Agent:
         Args:
             worker: its process.
         """
-        if time.monotonic() < self._asks and not _is_stopped(worker):
+        if time.monotonic() < self._asks and process_state(worker) != "T":
             return False
         self._asks = time.monotonic() + self._durations.answer
         was_given_up = self._is_given_up

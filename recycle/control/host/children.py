@@ -4,6 +4,8 @@ import ctypes
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 from recycle.threads import NoneLeft
 
@@ -53,3 +55,15 @@ def ignore_signals() -> None:
     """No process between the one that the user has started and the workers ends before these."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+
+
+def process_state(process: int) -> str:
+    """The letter by which the kernel calls what a process does; none if it is not there, or that cannot be read."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+def is_at_work(process: int) -> bool:
+    """Whether a process is there, and has neither ended nor been stopped."""
+    return process_state(process) in ("R", "S", "D")

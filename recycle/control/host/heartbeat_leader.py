@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from recycle.control.board.board import Board
+from recycle.control.host.children import is_at_work
 from recycle.control.host.direct_heartbeats import DirectHeartbeatSocket
 from recycle.control.host.heartbeats import Watchlist
 from recycle.control.host.neighbours import HostPlace, Neighbours, ring, watched
@@ -54,7 +55,7 @@ class HeartbeatLeader:
         self._socket = socket
         self._host = host
         self._silence = durations.silence
-        self._doubt = durations.answer
+        self._doubt = durations.doubt
         self._ranks = ranks
         self._agents: dict[Sender, int] = {}
         self._workers: dict[Sender, int] = {}
@@ -75,7 +76,7 @@ class HeartbeatLeader:
         self._look_for_homes, self._pause = 0.0, 0.0
         self._ring: tuple[str, ...] = ()
         self._gone: set[str] = set()
-        self._doubted = float("-inf")
+        self._doubted, self._returning = float("-inf"), durations.silence
 
     def hear(self) -> None:
         """Take the signs that have come."""
@@ -173,6 +174,8 @@ class HeartbeatLeader:
         # An agent may have died with the last one that spoke.
         unheard = {Sender(each, 0): 0 for each in here if each not in heard and each not in self._excused}
         silent = self._silent_agents.observe(now, self._agents | unheard)
+        # One that waits for its store gives no sign, and lives.
+        silent = {each: at for each, at in silent.items() if now - at > self._doubt or not is_at_work(each.agent)}
         silent |= self._silent_workers.observe(now, self._workers)
         for sender, since in silent.items():
             # If the store is lost now, it is silent at the next look, too.
@@ -209,12 +212,15 @@ class HeartbeatLeader:
             now: the time in seconds.
         """
         pause, unheard = self._silent_hosts.pause, self._neighbours.unheard(now)
+        if self._neighbours.waits_for_store and self._silence < pause < float("inf"):
+            # It may have been the network, and others are not back yet.
+            self._doubted, self._returning = now, pause
         if not silent:
             return {}
         others = [each for each in self._ring if each != self._host and each not in self._gone]
         hears_nobody = len(others) > 1 and not all(map(self._silent_hosts.hears_since, silent.values()))
         # After a pause, those that were heard since may only be the first ones.
-        was_unsure = now - pause - self._doubted <= self._silence
+        was_unsure = now - pause - self._doubted <= self._returning
         hears_first = pause > self._silence / 2 and (was_unsure or (len(others) > 1 and unheard > self._silence / 2))
         lost = self._gone | silent.keys() | self._silent_hosts.suspects
         dead = {each.member for each, home in self._homes.items() if home in lost}
@@ -222,8 +228,9 @@ class HeartbeatLeader:
         lacks_stage = stages != {each.server.stage for each in self._view.members if each not in dead}
         if hears_nobody or hears_first or lacks_stage:
             self._doubted = now
-        # If it was the network, not all are back at the same moment.
-        sure = now - self._silence if self._doubted < now - self._silence else now - self._doubt
+            # If it is the network, not all are back at the same moment: TCP tries again after as long as it was away.
+            self._returning = max(self._silence, now - min(silent.values()))
+        sure = now - self._silence if self._doubted < now - self._returning else now - self._doubt
         return {each: since for each, since in silent.items() if since < sure}
 
     def _declare_dead(self, board: Board, silent: Iterable[Participant], now: float, since: float) -> None:

@@ -166,7 +166,7 @@ class Neighbours:
         Such a sign may be found in the store much later: its host's clock tells how much newer than the answer it is.
         """
         found: dict[str, float] = {}
-        if self._waits_for_store:
+        if self.waits_for_store:
             return found
         for host, (answer, _) in self._answers.items():
             if self._has_answered(host):
@@ -177,13 +177,13 @@ class Neighbours:
 
     def deaf(self, now: float) -> float:
         """The longest time in seconds, since this was asked last, for which no host could be heard directly."""
-        if self._direct is None or self._waits_for_store:
+        if self._direct is None or self.waits_for_store:
             return float("inf")
         return self._direct.heartbeats.deaf(now)
 
     def unheard(self, now: float) -> float:
         """The same for which no host was heard; 0 if a pause of the store is no host's silence anyway."""
-        return 0.0 if self._direct is None or self._waits_for_store else self._direct.heartbeats.unheard(now)
+        return 0.0 if self._direct is None or self.waits_for_store else self._direct.heartbeats.unheard(now)
 
     def close(self) -> None:
         """Answer nobody any more."""
@@ -191,7 +191,7 @@ class Neighbours:
             self._direct.close()
 
     @property
-    def _waits_for_store(self) -> bool:
+    def waits_for_store(self) -> bool:
         """Whether nobody is heard for long while the store hangs, so that its pause is nobody's silence."""
         return self._direct is None or not self._direct.heartbeats.spares
 

@@ -14,8 +14,7 @@ class Durations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         hang: the same of a worker on a host that lives; where others use the machine, a busy worker is late at times.
         start: until all with whom a run begins must have announced themselves, from the first that does.
         rebuild: that the construction of one process group may take.
-        answer: from an alarm until every member that is alive must have halted and reported; for so long a silence is
-            borne that may be the network's.
+        answer: from an alarm until every member that is alive must have halted and reported.
         transfer: after which a silent partner of a transfer is an error.
         replacement: that a stage without a live server is waited for, from a failure on; None for as long as it takes.
 
@@ -55,9 +54,14 @@ class Durations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max(self.beat, self.hang / 8)
 
     @property
+    def doubt(self) -> float:
+        """For how long a silence is borne that may be the network's."""
+        return min(self.answer, 10 * self.silence)
+
+    @property
     def missed(self) -> float:
         """Until the others miss a server for certain that is gone."""
-        return 4 * self.silence
+        return self.doubt + 4 * self.silence
 
     @property
     def rare_beat(self) -> float:

@@ -264,7 +264,11 @@ class AlarmWatch:
                     between = False
                 closed = closed or self._close(board, epoch, network)
             with self._changed:
-                halted = self._changed.wait_for(lambda: self._is_halted(epoch), 0.0 if not closed else AGAIN)
+                if network is None:
+                    self._changed.wait_for(lambda: self._is_halted(epoch) or self._network is not None, AGAIN)
+                elif closed:
+                    self._changed.wait_for(lambda: self._is_halted(epoch), AGAIN)
+                halted = self._is_halted(epoch)
 
     def _close(self, board: Board, epoch: int, network: Network) -> bool:
         """Have the ranks of this server stop together, if all of them live; whether that is settled."""

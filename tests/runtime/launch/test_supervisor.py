@@ -30,6 +30,7 @@ from recycle.runtime.launch.process.messages import ReportMessage
 from recycle.runtime.launch.process.report_channel import LauncherConnection, ReportInbox
 from recycle.runtime.launch.supervise.setting import Setting
 from recycle.runtime.launch.supervise.supervisor import Supervisor
+from recycle.runtime.launch.supervise.watches import ElsewhereWatch
 from recycle.runtime.net.endpoint import Endpoint
 
 JOB = paper_job(pipelines=2, stages=1, micro_batches=2, released=0)
@@ -152,6 +153,16 @@ def test_servers_from_elsewhere_that_fall_silent_do_not_keep_the_launcher_waitin
     launched.replace()
     launched.kill_all()
     assert "no server reached the end of the run" in launched.end()
+
+
+def test_as_long_as_one_of_its_own_is_in_the_view_the_launcher_judges_nobody_elsewhere(launched, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(ElsewhereWatch, "look", pytest.fail)
+        launched.board.verdicts.propose(Verdict(1, (str(THEIRS[0]), str(OURS[1])), 3))
+        launched.kill(OURS[0])
+        assert launched.is_going_after(2)
+    launched.kill(OURS[1])
+    assert launched.end() is not None
 
 
 def test_who_comes_too_late_to_a_run_that_others_have_kept_fails_nothing(tmp_path):

@@ -65,9 +65,11 @@ def take_away(run):
     }
 
 
-def test_who_gives_no_sign_is_dead(run):
+def test_who_gives_no_sign_for_longer_than_a_network_may_be_away_is_dead(run):
     run.is_alive = False
-    run.go_on(int(DURATIONS.silence) + 2)
+    run.go_on(int(DURATIONS.doubt))
+    assert not run.is_dead
+    run.go_on(2)
     assert run.is_dead
 
 

@@ -291,9 +291,9 @@ class Supervisor:
             others = [each for each in members if each not in here]
             if board is None or verdict is None or verdict.stop or not others:
                 return not going or (here - going).issuperset(members)
-            self._elsewhere_watch.look(board, verdict.view, others, self._setting.ranks)
             if not going.isdisjoint(members):
                 return False
+            self._elsewhere_watch.look(board, verdict.view, others, self._setting.ranks)
             return board.end.is_reached(verdict.view) or all(board.failures.death(each) for each in others)
         except StoreLost:
             return not self._going

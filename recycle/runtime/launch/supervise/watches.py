@@ -13,12 +13,12 @@ from recycle.control.membership.view import Member, View
 class ElsewhereWatch:
     """Declares those dead whose hosts have stopped giving signs of life.
 
-    Members watch each other; if all that are left are on one machine, no other would miss them. That a sign is
-    not in the store, or an older one, proves nothing: then they have to answer an alarm, and are dead only if no view
-    follows that.
+    Members watch each other; if all that are left are on one machine, no other would miss them. If the launcher hears
+    none of them, it may be the network. That a sign is not in the store, or an older one, proves nothing: then they
+    have to answer an alarm, and are dead only if no view follows that.
 
     Args:
-        silence: seconds without a sign after which a host is dead.
+        silence: seconds without a sign after which members count each other's hosts as dead.
         durations: how long members take to answer.
         now: a clock, in seconds.
     """
@@ -26,7 +26,7 @@ class ElsewhereWatch:
     def __init__(self, silence: float, durations: Durations, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._rising = RisingCounts[Member]()
-        self._silent = Watchlist[Member](silence)
+        self._silent = Watchlist[Member](max(silence, durations.doubt))
         self._unseen = Watchlist[Member](durations.answer)
         self._unanswered = Watchlist[Member](3 * durations.answer)
 
