@@ -133,6 +133,21 @@ def test_a_relay_runs_beside_who_speaks_for_the_host_and_whoever_speaks_next_has
     assert run.is_running(SECOND)
 
 
+def test_an_agent_that_waits_for_its_store_for_longer_than_a_host_may_be_silent_is_not_missed(run: Run) -> None:
+    connected = CONTEXT.Event()
+
+    def connect_late() -> Store:
+        time.sleep(1.5 * DURATIONS.silence)
+        connected.set()
+        return run.connect()
+
+    run.start(FIRST)
+    run.start(SECOND, connect=connect_late)
+    connected.wait()
+    assert run.board.failures.death(SECOND) is None
+    assert run.is_running(SECOND)
+
+
 def test_for_want_of_memory_the_kernel_ends_the_worker_before_its_agent(run: Run) -> None:
     run.start(FIRST)
     worker, agent = run.workers[FIRST], run.agents[FIRST].pid
