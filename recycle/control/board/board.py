@@ -274,6 +274,10 @@ class JoinBoard(BoardPart):
             life = Member(life.server, self._sealed.count(keys.incarnation(life.server), life.incarnation))
         return life.incarnation
 
+    def keep_count(self, member: Member) -> None:
+        """See that no later life of a member's server has its number: a new store has counted none before it."""
+        self._life_after(member)
+
     def next_life(self, member: Member) -> Member:
         """The life in which a dead member's server comes back; who asks first decides that it does."""
         server = member.server

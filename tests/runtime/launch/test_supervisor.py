@@ -149,6 +149,18 @@ def test_a_store_that_is_lost_again_as_soon_as_it_is_back_comes_back_again(launc
     assert "no server reached the end of the run" in str(launched.end())
 
 
+def test_no_number_of_a_life_is_given_again_after_a_loss_of_the_store(tmp_path):
+    launched, server = Launched(tmp_path, restarts=1), OURS[0].server
+    for life in range(2):
+        launched.kill(Member(server, life))
+    supervisor, lost = launched._supervisor, launched._supervisor._store_pid
+    send_signal(lost, signal.SIGKILL)
+    wait_until(lambda: supervisor._store_pid != lost and supervisor._store_due is None)
+    assert supervisor._connect().joining.new_incarnation(server) > 1
+    launched.kill(OURS[1])
+    assert launched.end() is not None
+
+
 def test_servers_from_elsewhere_that_fall_silent_do_not_keep_the_launcher_waiting(launched):
     launched.replace()
     launched.kill_all()

@@ -240,6 +240,9 @@ class Supervisor:
         if self._keeper.directory is not None:
             self._keeper.directory.tell(store, self._token)
         self._board.describe(Description(setting.fingerprint, setting.job))
+        for member in members_of(self._agents):
+            if member.incarnation:
+                self._board.joining.keep_count(member)
         if not self._began:
             self._board.verdicts.open(Opening.of(setting.first_view, setting.restore))
 
