@@ -78,7 +78,7 @@ from recycle.planner.source import plan_maker
 from recycle.record.recorder import Recorder
 from recycle.record.recording import IterationLine, Line
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.keep.keeping import KnownKeepers
+from recycle.runtime.keep.keeper_copies import KnownKeepers
 from recycle.runtime.launch.meet.keepers import KeeperFinder
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters
