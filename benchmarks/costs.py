@@ -66,7 +66,7 @@ from recycle.job import Job, Stage
 from recycle.jobfile import load_job
 from recycle.megatron.gpt.forward import forward_step, load_text
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
-from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.run_settings import Run
 from recycle.megatron.gpt.training import train
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.megatron.shared.stage import MegatronStage

@@ -14,7 +14,7 @@ from recycle.control.membership.view import ServerRank
 from recycle.errors import RunFailed, UserError
 from recycle.holding import live_holders
 from recycle.job import Server
-from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.run_settings import Run
 from recycle.megatron.shared.stage_training import StageTraining
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Reporter

@@ -8,7 +8,7 @@ from recycle.control.membership.view import ServerRank
 from recycle.job import Server
 from recycle.megatron.gpt.checkpointing import shard
 from recycle.megatron.gpt.model import ModelOptions
-from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.run_settings import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.record.reporting import Reporter
 from recycle.runtime.keep.checkpoint_from_memory import CheckpointsFromMemory, Target, WritingKeeper

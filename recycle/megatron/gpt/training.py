@@ -23,7 +23,7 @@ from recycle.megatron.gpt.device import prepare_device, require_means
 from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.memory_copies import make_keeper_copies, take_slot
 from recycle.megatron.gpt.model import transformer_config
-from recycle.megatron.gpt.run import NO_PARITY, Run
+from recycle.megatron.gpt.run_settings import NO_PARITY, Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.gpt.text import ByteText
 from recycle.plan.catalogue import Catalogue

@@ -25,8 +25,8 @@ from recycle.state.channel import HERE, Channel
 from recycle.state.client import KeeperClient
 from recycle.state.directory import KeeperDirectory, KeeperHome
 from recycle.state.errors import KeeperLost
+from recycle.state.host_memory import available_memory
 from recycle.state.ladder import StatePart
-from recycle.state.memory import available_memory
 from recycle.state.redundancy import Redundancy
 from recycle.wording import memory_text
 
