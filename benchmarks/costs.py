@@ -66,7 +66,7 @@ from recycle.job import Job, Stage
 from recycle.jobfile import load_job
 from recycle.megatron.gpt.forward import forward_step, load_text
 from recycle.megatron.gpt.model import ModelOptions, build_stage, transformer_config
-from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.run_settings import Run
 from recycle.megatron.gpt.training import train
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.megatron.shared.stage import MegatronStage
@@ -78,7 +78,7 @@ from recycle.planner.source import plan_maker
 from recycle.record.recorder import Recorder
 from recycle.record.recording import IterationLine, Line
 from recycle.runtime.execute.worker import Worker
-from recycle.runtime.keep.keeping import KnownKeepers
+from recycle.runtime.keep.keeper_copies import KnownKeepers
 from recycle.runtime.launch.meet.keepers import KeeperFinder
 from recycle.runtime.net.connect import connect
 from recycle.runtime.step.main_parameters import MainParameters

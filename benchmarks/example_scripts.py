@@ -20,7 +20,7 @@ from typing import NamedTuple
 from recycle.cli.diagnosis import Diagnosis, diagnose, split_at_script
 from recycle.errors import UserError
 from recycle.megatron.flag.command.command_line import read_command_line
-from recycle.megatron.flag.command.option_table import choose_release
+from recycle.megatron.flag.command.megatron_options import choose_release
 
 LAUNCHERS = ("torchrun", "python", "python3")
 TOOLS = ("dirname", "mkdir", "date", "basename", "readlink", "cat", "seq", "which")

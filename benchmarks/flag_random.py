@@ -197,7 +197,7 @@ def is_refused(drawn: Drawn) -> bool:
     """Whether the flag refuses it, or this release of Megatron does not read all of it."""
     from recycle.cli.diagnosis import diagnose
     from recycle.megatron.flag.command.command_line import read_command_line
-    from recycle.megatron.flag.command.option_table import choose_release
+    from recycle.megatron.flag.command.megatron_options import choose_release
 
     words = words_of(Path("text"), *drawn.stock, *drawn.ours, "--save", "saved", iterations=drawn.iterations)
     diagnosis = diagnose(read_command_line(words, drawn.ranks), None, choose_release(None))

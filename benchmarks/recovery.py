@@ -135,7 +135,7 @@ def real() -> int:
     arguments = parser.parse_args()
     quiet()
     from recycle.megatron.gpt.model import ModelOptions
-    from recycle.megatron.gpt.run import Run
+    from recycle.megatron.gpt.run_settings import Run
     from recycle.megatron.gpt.training import train
 
     job = paper_shaped(arguments.shape)

@@ -13,7 +13,7 @@ from recycle.record.recorder import UNIT, Recorder
 from recycle.record.timeline import Span, Timeline
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.net.connect import connect
-from recycle.runtime.step.validation import Speculation
+from recycle.runtime.step.gradient_norm import Speculation
 
 
 class ServerReport(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from recycle.job import Job, Server
 from recycle.runtime.execute.stage import Held, MicroBatch, Redo, TensorSpec
 from recycle.runtime.net.network import Network, Reduction
 from recycle.runtime.net.peers import chunk_peers
-from recycle.runtime.step.validation import Speculation, Validation
+from recycle.runtime.step.gradient_norm import GradientNorm, Speculation
 
 # A sleep ends late by a tenth of a millisecond, and a process that shares its core is late by more. Such delays are
 # the emulation's and not the plan's, so an instruction that follows at once is timed from when the last should have
@@ -208,16 +208,16 @@ class EmulatedUpdate:
         self._meetings: dict[int, _Meeting] = {}
         # Of the iteration: whether a chunk was reduced, and whether each is stepped on its own.
         self._begun = self._apart = False
-        self._validation: Validation | None = None
+        self._gradient_norm: GradientNorm | None = None
         if norm is not None:
-            self._validation = Validation(self._stages, len(job.stages), 1.0, staggered)
-            self._validation.connect(network, 0)
+            self._gradient_norm = GradientNorm(self._stages, len(job.stages), 1.0, staggered)
+            self._gradient_norm.connect(network, 0)
         self.steps = 0
 
     @property
     def speculation(self) -> Speculation | None:
         """See above."""
-        return self._validation.speculation if self._validation else None
+        return self._gradient_norm.speculation if self._gradient_norm else None
 
     def collect(self) -> None:
         """Nothing: there are no gradients."""
@@ -226,9 +226,9 @@ class EmulatedUpdate:
         """Sleep another optimizer step, if the last one was not right."""
         if not self._pending:
             return Redo.NOTHING
-        assert self._validation is not None
+        assert self._gradient_norm is not None
         self._pending = False
-        if self._validation.hear(guessed=True).as_guessed:
+        if self._gradient_norm.hear(guessed=True).as_guessed:
             return Redo.NOTHING
         for chunk in list(self._meetings):
             self._meetings.pop(chunk).wait()
@@ -244,9 +244,9 @@ class EmulatedUpdate:
     def reduce(self, chunk: int, *, last: bool) -> None:
         """Meet the peers, and sleep the reduction."""
         if not self._begun:
-            if self._validation is None and not self._staggered:
+            if self._gradient_norm is None and not self._staggered:
                 self._network.barrier()
-            self._apart = self._validation is None or self._validation.guesses
+            self._apart = self._gradient_norm is None or self._gradient_norm.guesses
         self._begun = not last
         if chunk not in self._meetings:
             self.start_reduction(chunk)
@@ -256,13 +256,13 @@ class EmulatedUpdate:
             self._tell_norm()
 
     def _tell_norm(self) -> None:
-        if self._validation is not None and self._norm is not None:
-            self._pending = self._validation.guesses
+        if self._gradient_norm is not None and self._norm is not None:
+            self._pending = self._gradient_norm.guesses
             # The first stage has all of it.
             norm = self._norm(self.steps)
-            self._validation.tell(self.steps, {0: [0.0 if each else norm**2 for each in self._stages]}, fits=True)
+            self._gradient_norm.tell(self.steps, {0: [0.0 if each else norm**2 for each in self._stages]}, fits=True)
             if not self._pending:
-                self._validation.hear(guessed=False)
+                self._gradient_norm.hear(guessed=False)
 
     def step(self, chunk: int, *, last: bool) -> Redo:
         """Sleep the chunk's optimizer step, or with the last all steps."""

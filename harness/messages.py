@@ -36,7 +36,7 @@ OF_SETTINGS = (
     "/gpt/device.py",
     "/model_keys.py",
     "/on_cpu.py",
-    "/option_table.py",
+    "/megatron_options.py",
     "/redundancy.py",
     "/refusals.py",
     "/sizes.py",

@@ -3,7 +3,7 @@
 from itertools import chain
 
 from recycle.megatron.flag.command import refusals
-from recycle.megatron.flag.command.option_table import options_of
+from recycle.megatron.flag.command.megatron_options import options_of
 
 WITHOUT_A_RULE = {
     *("--tensor-model-parallel-size", "--expert-model-parallel-size", "--expert-tensor-parallel-size", "--num-layers"),

@@ -6,7 +6,7 @@ from harness.local import LocalProcess, launch
 from recycle.control.membership.view import ServerRank, View
 from recycle.megatron.gpt.device import prepare_device
 from recycle.megatron.gpt.forward import load_text
-from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.run_settings import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.gpt.training import Watch
 from recycle.record.reporting import Event, FileReporter

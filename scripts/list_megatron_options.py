@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from recycle.files import write_whole
-from recycle.megatron.flag.command.option_table import TABLE, Option, known_options
+from recycle.megatron.flag.command.megatron_options import TABLE, Option, known_options
 from recycle.megatron.shared.missing import make_importable
 
 RAMP_UP = "RampupBatchsizeNumMicroBatchesCalculator"

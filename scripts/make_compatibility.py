@@ -24,7 +24,7 @@ from recycle.cli.train import command as train_command
 from recycle.errors import UserError
 from recycle.megatron.flag.command import refusals
 from recycle.megatron.flag.command.command_line import read_command_line
-from recycle.megatron.flag.command.option_table import LEFT_OUT, options_of
+from recycle.megatron.flag.command.megatron_options import LEFT_OUT, options_of
 from recycle.megatron.flag.command.refusals import read_only
 from recycle.megatron.gpt.model import transformer_config
 from recycle.megatron.shared.release import RELEASES

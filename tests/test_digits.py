@@ -13,8 +13,8 @@ from recycle.cli.verbs import VERBS, group
 from recycle.digits import parse_number, parse_whole
 from recycle.duration import parse_duration
 from recycle.errors import UserError
-from recycle.faults.rows import read_nodes
-from recycle.faults.trace import read_changes
+from recycle.faults.node_traces import read_nodes
+from recycle.faults.server_trace import read_changes
 from recycle.job import Server
 from recycle.megatron.flag.command.command_line import read_command_line
 from recycle.placement import parse_placement

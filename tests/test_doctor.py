@@ -13,7 +13,7 @@ from harness.examples import QUICK
 from recycle.cli.diagnosis import diagnose
 from recycle.job import Job, Stage
 from recycle.megatron.flag.command.command_line import read_command_line
-from recycle.megatron.flag.command.option_table import known_options
+from recycle.megatron.flag.command.megatron_options import known_options
 from recycle.plan.mode import Mode
 from recycle.planner.catalogue import make_catalogue
 

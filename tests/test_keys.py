@@ -11,7 +11,7 @@ import tomli_w
 from recycle.cli.run.model import read_model
 from recycle.errors import UserError
 from recycle.faults.file import FaultsDocument, decode_faults
-from recycle.faults.rows import FaultEvent, read_nodes
+from recycle.faults.node_traces import FaultEvent, read_nodes
 from recycle.jobfile import Costs, JobDocument, Memory, PipelineDocument, ServerDocument, load_job
 from recycle.keys import convert
 from recycle.runtime.model_keys import ModelKeys

@@ -7,7 +7,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from recycle.cli.run import shown_run
 from recycle.cli.run.shown_run import TrainingProgress
 from recycle.megatron.gpt.model import ModelOptions
-from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.run_settings import Run
 from recycle.record.totals import Totals
 from tests.record.test_history import FOUR, KILLED
 from tests.record.test_totals import iteration, view

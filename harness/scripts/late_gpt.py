@@ -16,7 +16,7 @@ from typing import Any
 from megatron.core.optimizer import optimizer
 
 from recycle.megatron.flag.world.collectives import Collectives
-from recycle.runtime.keep.keeping import Snapshot
+from recycle.runtime.keep.keeper_copies import Snapshot
 
 RANK, LATE = int(os.environ["RANK"]), 2.0
 get_norm, finish, call = optimizer.get_grad_norm_fp32, Snapshot.finish, Collectives.call

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from recycle.megatron.flag.command.command_line import RAMP_UP, CommandLine
 from recycle.megatron.flag.command.flags import STORE
+from recycle.megatron.flag.command.megatron_options import Unread, find_unread
 from recycle.megatron.flag.command.on_cpu import ON_CPU, settings_for_cpu
-from recycle.megatron.flag.command.option_table import Unread, find_unread
 from recycle.megatron.flag.command.refusals import Refusal, refused, unsplit
 from recycle.megatron.flag.command.server_ranks import (
     PIPELINES_LAST,

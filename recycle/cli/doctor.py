@@ -23,7 +23,7 @@ from recycle.cli.options import Verb
 from recycle.cli.parameters import Count
 from recycle.job import Job, Server
 from recycle.megatron.flag.command.command_line import CommandLine, read_command_line
-from recycle.megatron.flag.command.option_table import LEFT_OUT, choose_release
+from recycle.megatron.flag.command.megatron_options import LEFT_OUT, choose_release
 from recycle.megatron.flag.command.planning import Source
 from recycle.megatron.flag.command.refusals import Refusal, read_only
 from recycle.plan.plan import Plan

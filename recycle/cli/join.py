@@ -57,7 +57,7 @@ def command(folder: Path, server: Server | None, address: str | None) -> None:
     with interrupted_at_once():
         from recycle.cli.run.planning import planning_of
         from recycle.megatron.gpt.arriving import join_run
-        from recycle.megatron.gpt.run import Run
+        from recycle.megatron.gpt.run_settings import Run
 
     run = Run.read(folder)
     with shared(folder):

@@ -17,13 +17,13 @@ from recycle.errors import UserError
 from recycle.files import STANDARD, write_whole
 from recycle.plan.export import export_csv
 from recycle.record.reading import recordings
-from recycle.view import html, svg, trace
+from recycle.view import chrome_trace, html, svg
 from recycle.view.chart import Grouping
 from recycle.view.compare import describe
 from recycle.view.panel import Panel, make_panels, summary_of
 from recycle.view.subject import Subject, load_subject
 
-ENCODERS = {"svg": svg.encode, "html": html.encode, "trace": trace.encode}
+ENCODERS = {"svg": svg.encode, "html": html.encode, "trace": chrome_trace.encode}
 """The views that are files, by their options."""
 
 LARGE = 1 << 28

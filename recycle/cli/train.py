@@ -298,7 +298,7 @@ def command(
         make_console(error=True).print(f"{plan.job.name}: {plans}; loading PyTorch and Megatron")
         with interrupted_at_once():
             from recycle.megatron.gpt.model import ModelOptions
-            from recycle.megatron.gpt.run import Run
+            from recycle.megatron.gpt.run_settings import Run
             from recycle.planner.source import plan_ahead
 
         answer = max(30.0, 2 * silence, 2 * hang)

@@ -12,7 +12,7 @@ from recycle.faults.duration import parse_duration
 from recycle.faults.errors import FaultError
 from recycle.faults.menu import Fault, Faults, Kind
 from recycle.faults.pattern import InstructionPattern
-from recycle.faults.trace import decode_trace
+from recycle.faults.server_trace import decode_trace
 from recycle.files import read_bytes
 from recycle.job import Job, Server
 from recycle.keys import convert

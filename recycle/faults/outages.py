@@ -12,8 +12,8 @@ from recycle.errors import JobError, UserError
 from recycle.faults.errors import FaultError
 from recycle.faults.file import TRACES, decode_faults
 from recycle.faults.menu import Kind
-from recycle.faults.rows import MOST_NODES, UNITS, NamedOutage, NodeTrace, comments, natural, read_nodes
-from recycle.faults.trace import ADD, REMOVE, ServerChange, checked_changes, read_changes
+from recycle.faults.node_traces import MOST_NODES, UNITS, NamedOutage, NodeTrace, comments, natural, read_nodes
+from recycle.faults.server_trace import ADD, REMOVE, ServerChange, checked_changes, read_changes
 from recycle.files import STANDARD, read_bytes
 from recycle.job import Job, Server
 from recycle.wording import plural

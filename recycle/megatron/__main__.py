@@ -14,8 +14,8 @@ from recycle.control.membership.open_files import allow_most
 from recycle.errors import UserError
 from recycle.megatron.flag.command.command_line import require_command_line
 from recycle.megatron.flag.command.flags import find_flags
+from recycle.megatron.flag.command.megatron_options import LEFT_OUT, leave_out
 from recycle.megatron.flag.command.on_cpu import ON_CPU, require_without_cuda, settings_for_cpu
-from recycle.megatron.flag.command.option_table import LEFT_OUT, leave_out
 from recycle.megatron.flag.device.data_helpers import require_data_helpers, use_data_helpers
 from recycle.megatron.shared.missing import stand_in_for_python
 from recycle.megatron.shared.release import RELEASES, find_release, require_listed

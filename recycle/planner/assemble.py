@@ -11,8 +11,8 @@ from recycle.plan.instruction import Instruction
 from recycle.plan.mode import Mode
 from recycle.plan.plan import Form, Plan, Provenance
 from recycle.planner.model.equivalent import alone
-from recycle.planner.model.evaluate import timing
 from recycle.planner.model.lowering import lower
+from recycle.planner.model.objective import timing
 from recycle.planner.model.problem import Problem, Programs, make_problem
 
 

@@ -13,7 +13,7 @@ class InstructionFailed(RuntimeError):
     """An instruction raised; the message shows the rows of the list around it, the failing one marked."""
 
 
-class InterruptedTransport(RuntimeError):
+class InterruptedTransfers(RuntimeError):
     """Transfers of an iteration that did not end are still in flight."""
 
 

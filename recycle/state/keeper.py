@@ -45,7 +45,7 @@ LOOK = 0.2
 """Seconds between two looks at whether somebody is expected."""
 
 
-class Scribe(Protocol):
+class VersionWriter(Protocol):
     """Writes versions to disk, one after the other; for any number of threads."""
 
     def write(self, request: Write) -> Sequence[str] | None:
@@ -91,7 +91,7 @@ def serve(
     token: str,
     limit: int,
     linger: float = LINGER,
-    scribe: Scribe | None = None,
+    writer: VersionWriter | None = None,
     promised: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Keep what is put, until it is said that nobody needs it, or nobody is there any more.
@@ -101,11 +101,11 @@ def serve(
         token: the run's; who has not got it is not heard.
         limit: the most bytes that may be kept.
         linger: seconds without anybody after which nobody is expected.
-        scribe: writes versions to disk; None where nobody asks for it.
+        writer: writes versions to disk; None where nobody asks for it.
         promised: told how many bytes a start of the run may keep at least.
     """
     port = next((each.getsockname()[1] for each in listeners if each.family != socket.AF_UNIX), 0)
-    keeper = Keeper(token, limit, port, scribe, promised)
+    keeper = Keeper(token, limit, port, writer, promised)
     with closing(Door(listeners, token, PURPOSE)) as door:
         while not keeper.is_over(linger):
             for guest in door.admit(LOOK):
@@ -122,7 +122,7 @@ class Keeper:
         token: the run's.
         limit: the most bytes that may be kept.
         port: where other hosts reach it; 0 where none does.
-        scribe: writes versions to disk; None where nobody asks for it.
+        writer: writes versions to disk; None where nobody asks for it.
         promised: told how many bytes a start of the run may keep at least.
     """
 
@@ -131,12 +131,12 @@ class Keeper:
         token: str,
         limit: int,
         port: int,
-        scribe: Scribe | None = None,
+        writer: VersionWriter | None = None,
         promised: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._token = token
         self._promised = promised
-        self._scribe = scribe
+        self._writer = writer
         self._port = port
         self._shelf = Shelf(limit)
         self._lock = threading.Lock()
@@ -202,9 +202,9 @@ class Keeper:
                 self._shelf.drop(part)
                 channel.send(KeeperAnswer())
             case Write():
-                if self._scribe is None:
+                if self._writer is None:
                     raise Refused("this keeper writes nothing to disk")
-                warnings = self._scribe.write(request)
+                warnings = self._writer.write(request)
                 channel.send(KeeperAnswer(written=warnings is not None, warnings=tuple(warnings or ())))
             case Release(version):
                 self._shelf.release(version)

@@ -10,7 +10,7 @@ from functools import cached_property
 import msgspec
 
 from recycle.errors import UserError
-from recycle.faults.rows import MOST_NODES
+from recycle.faults.node_traces import MOST_NODES
 from recycle.job import Job
 from recycle.placing.fleet import choose_fleet
 from recycle.placing.layers import Model, layers_of

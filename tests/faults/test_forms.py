@@ -14,9 +14,9 @@ from harness.examples import paper_job
 from recycle.errors import UserError
 from recycle.faults.errors import FaultError
 from recycle.faults.file import load_faults
+from recycle.faults.node_traces import UNITS
 from recycle.faults.outages import Outages, load_outages
-from recycle.faults.rows import UNITS
-from recycle.faults.trace import ADD, REMOVE
+from recycle.faults.server_trace import ADD, REMOVE
 from recycle.job import Job, Server
 from recycle.study.answer import Bill, answer
 from recycle.study.compare import StudySetting

@@ -1,6 +1,6 @@
 """What makes task programs legal, stated once more and as plainly as possible."""
 
-from recycle.planner.model.evaluate import timing
+from recycle.planner.model.objective import timing
 
 
 def assert_legal(problem, programs):

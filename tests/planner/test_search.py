@@ -23,7 +23,7 @@ from recycle.planner.greedy.chunked import chunk_schedules
 from recycle.planner.make import make_plan
 from recycle.planner.model.bounds import breakdown, lower_bound
 from recycle.planner.model.equivalent import Rotation
-from recycle.planner.model.evaluate import is_whole, value
+from recycle.planner.model.objective import is_whole, value
 from recycle.planner.model.problem import make_problem
 from recycle.planner.model.stopping import MaxMoves
 from recycle.view.panel import make_panels

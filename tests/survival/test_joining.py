@@ -77,7 +77,7 @@ def test_who_does_not_belong_is_refused(tmp_path, text, monkeypatch):
         attempt(run, Server(0, 0))
         attempt(msgspec.structs.replace(run, model=msgspec.structs.replace(MODEL, dropout=0.2)))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("recycle.megatron.gpt.run.__version__", "0.0")
+            patch.setattr("recycle.megatron.gpt.run_settings.__version__", "0.0")
             attempt(run)
         stolen = JoinFile.read(folder / JOIN_FILE)
         (tmp_path / "other").mkdir()

@@ -9,7 +9,7 @@ import pytest
 from harness.started import wait_until
 from recycle.faults.menu import Kind
 from recycle.plan.instruction import Op
-from recycle.runtime.keep.keeping import Snapshot
+from recycle.runtime.keep.keeper_copies import Snapshot
 from recycle.state.redundancy import Redundancy
 from tests.survival.trained import MODEL, Trained, fault
 

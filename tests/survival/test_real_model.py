@@ -14,7 +14,7 @@ from recycle.faults.menu import Fault, Kind
 from recycle.job import Server
 from recycle.megatron.gpt import checkpointing
 from recycle.megatron.gpt.checkpointing import Checkpointing, shard
-from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.run_settings import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.plan.instruction import Op
 from recycle.record.reading import load_lines

@@ -18,7 +18,7 @@ from recycle.job import Server
 from recycle.megatron.gpt import forward
 from recycle.megatron.gpt.checkpointing import shard
 from recycle.megatron.gpt.model import ModelOptions
-from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.run_settings import Run
 from recycle.megatron.gpt.training import train
 from recycle.plan.mode import Mode
 from recycle.plan.moves import Mover

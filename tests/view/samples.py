@@ -8,13 +8,13 @@ from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.planned import timeline
 from recycle.view.chart import make_chart
+from recycle.view.chrome_trace import encode
 from recycle.view.html import page
 from recycle.view.panel import Panel
 from recycle.view.subject import subject_of
 from recycle.view.svg import draw as draw_svg
 from recycle.view.terminal import draw as draw_terminal
 from recycle.view.terminal import listing
-from recycle.view.trace import encode
 
 SCRIPT = '<script>alert("&")</script>'
 

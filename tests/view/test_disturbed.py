@@ -16,7 +16,7 @@ from recycle.view.subject import load_subject
 from recycle.view.svg import draw as draw_svg
 from recycle.view.terminal import draw as draw_terminal
 from tests.view.disturbed import DEATH, REJOIN, RESUMED, VICTIM, VIEW, without_last_words, write_disturbed
-from tests.view.test_trace import check, events_of
+from tests.view.test_chrome_trace import check, events_of
 
 TEXT = "W1_2 was killed by signal 9 (SIGKILL)"
 

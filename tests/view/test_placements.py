@@ -7,11 +7,11 @@ from recycle.job import Job, Stage
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.planned import timeline
-from recycle.view import html, svg, trace
+from recycle.view import chrome_trace, html, svg
 from recycle.view.chart import make_chart
 from recycle.view.panel import Panel
 from recycle.view.subject import subject_of
-from tests.view.test_trace import check, events_of
+from tests.view.test_chrome_trace import check, events_of
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_a_trace_has_a_slice_for_every_transfer(plan):
 def test_every_view_can_draw_it(plan):
     subject = subject_of(plan, "plan")
     panel = Panel(subject.name, make_chart(subject), subject.timeline)
-    for view in (svg, html, trace):
+    for view in (svg, html, chrome_trace):
         assert view.encode([panel])
     limits = {row.limit for row in panel.chart.rows()}
     assert limits == {4}

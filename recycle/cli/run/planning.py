@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from recycle.megatron.gpt.run import Run
+    from recycle.megatron.gpt.run_settings import Run
     from recycle.runtime.recover.plans import Planning
 
 

@@ -24,7 +24,7 @@ from recycle.wording import plural, seconds_text, throughput_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from recycle.megatron.gpt.run import Run
+    from recycle.megatron.gpt.run_settings import Run
     from recycle.runtime.launch.meet.rendezvous import Rendezvous
 
 RECENT = 20

@@ -17,8 +17,8 @@ from recycle.errors import EndedBySignal
 from recycle.faults.menu import Faults
 from recycle.job import Server
 from recycle.megatron.gpt.forward import load_text
-from recycle.megatron.gpt.keeping import keeper_setting
-from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.memory_copies import keeper_setting
+from recycle.megatron.gpt.run_settings import Run
 from recycle.megatron.gpt.training import serve_member, with_catalogue
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.claiming import end_for_first

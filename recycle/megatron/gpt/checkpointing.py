@@ -14,13 +14,13 @@ from recycle.control.membership.view import ServerRank
 from recycle.errors import RunFailed, UserError
 from recycle.holding import live_holders
 from recycle.job import Server
-from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.run_settings import Run
 from recycle.megatron.shared.stage_training import StageTraining
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Reporter
 from recycle.runtime.checkpoint_folders import Manifest, checkpoints, find_damage, folder_of
 from recycle.runtime.errors import ConnectionLost, RunError
-from recycle.runtime.keep.saving import Saving
+from recycle.runtime.keep.checkpoint_from_memory import CheckpointsFromMemory
 from recycle.runtime.net.network import Network
 from recycle.runtime.recover.view_reports import now
 from recycle.runtime.step.checkpoint import (
@@ -56,7 +56,7 @@ class Checkpointing:
         reporter: is told where one cannot be written.
 
     Attributes:
-        saving: has keepers write those that are due while training goes on; None where all servers stop and write.
+        from_memory: has keepers write those that are due while training goes on; None where all servers stop and write.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Checkpointing:
         self._rank = rank
         self._training = training
         self._reporter = reporter
-        self.saving: Saving | None = None
+        self.from_memory: CheckpointsFromMemory | None = None
         self._owed = False
         self._due_again = 0.0
 
@@ -116,8 +116,8 @@ class Checkpointing:
         """
         view = network.view
         leads = self._rank.is_first and self._server == view.servers[0]
-        if self.saving is not None:
-            self._do_together(network, step, self.saving.finish if leads else None)
+        if self.from_memory is not None:
+            self._do_together(network, step, self.from_memory.finish if leads else None)
         if self._sum(network, torch.ones(1) * (leads and folder_of(self._run.checkpoints, step).exists())).item():
             self._owed = False
             return
@@ -145,15 +145,15 @@ class Checkpointing:
         )
         if self._owed and leads:
             give_up(self._run.checkpoints)
-        if self.saving is not None:
-            self.saving.failed = False
+        if self.from_memory is not None:
+            self.from_memory.failed = False
         ended = time.monotonic()
         self._due_again = ended + max(AGAIN, COSTS * (ended - began))
 
     @property
     def is_owed(self) -> bool:
         """Whether the last one that was due could not be written."""
-        return self._owed or (self.saving is not None and self.saving.failed)
+        return self._owed or (self.from_memory is not None and self.from_memory.failed)
 
     @property
     def is_tried_again(self) -> bool:

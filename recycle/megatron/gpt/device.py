@@ -5,11 +5,11 @@ import torch
 from recycle.control.membership.view import ServerRank
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions
-from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.run_settings import Run
 from recycle.megatron.shared.cpu import run_on_cpu
 from recycle.runtime.device import DeviceKind, require_device, take_device
 from recycle.runtime.errors import RunError
-from recycle.state.memory import total_memory
+from recycle.state.host_memory import total_memory
 from recycle.wording import memory_text
 
 LAYER = 1 << 14

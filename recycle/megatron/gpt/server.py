@@ -14,7 +14,7 @@ from recycle.job import Server
 from recycle.megatron.gpt.checkpointing import Checkpointing
 from recycle.megatron.gpt.forward import forward_step
 from recycle.megatron.gpt.model import build_stage, transformer_config
-from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.run_settings import Run
 from recycle.megatron.gpt.text import ByteText
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.stage import MegatronStage
@@ -152,15 +152,15 @@ class GptServer:
     def between(self, step: int, *, save: bool, settle: bool) -> None:
         """See Loop."""
         run = self._run
-        saving = self.checkpoints.saving
-        due = step == run.iterations or (saving is None and run.is_due(step))
+        from_memory = self.checkpoints.from_memory
+        due = step == run.iterations or (from_memory is None and run.is_due(step))
         looks = run.evaluate_every > 0 and (step % run.evaluate_every == 0 or step == run.iterations)
         if due or save or looks or settle:
             self.training.worker.settle()
         if step and (due or save):
             self.checkpoints.save(step, self._connected)
-        elif saving is not None:
-            saving.look(step, run.newest_due(step), leads=self._leads)
+        elif from_memory is not None:
+            from_memory.look(step, run.newest_due(step), leads=self._leads)
         speculation = self.training.update.speculation
         if step == run.iterations and speculation is not None and self._leads:
             self._reporter.tell(InstantLine("norm", now(), str(self._server), str(speculation)))

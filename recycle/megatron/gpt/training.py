@@ -21,9 +21,9 @@ from recycle.faults.menu import Fault, Faults
 from recycle.files import from_json, own_folder, read_bytes, resolved, write_whole
 from recycle.megatron.gpt.device import prepare_device, require_means
 from recycle.megatron.gpt.forward import load_text
-from recycle.megatron.gpt.keeping import make_keeping, take_slot
+from recycle.megatron.gpt.memory_copies import make_keeper_copies, take_slot
 from recycle.megatron.gpt.model import transformer_config
-from recycle.megatron.gpt.run import NO_PARITY, Run
+from recycle.megatron.gpt.run_settings import NO_PARITY, Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.gpt.text import ByteText
 from recycle.plan.catalogue import Catalogue
@@ -241,12 +241,12 @@ def _work(run: Run, text: ByteText, planning: Planning, faults: Faults, member: 
                 reporter.tell(InstantLine("fault", time_ns / 1000, str(member.server), str(fault)))
 
             hooks.append(Injector(mine, tell, lambda: trained.gradients, (*door.endpoint.ports, door.watch[1])))
-        keeping = make_keeping(run, trained, member.server, door.rank, door.endpoint, reporter)
-        hooks += [keeping] if keeping is not None else []
+        copies = make_keeper_copies(run, trained, member.server, door.rank, door.endpoint, reporter)
+        hooks += [copies] if copies is not None else []
         survivor = Survivor(
             member,
             run.plan.job,
-            trained.trainee._replace(kept=keeping),
+            trained.trainee._replace(kept=copies),
             door.endpoint,
             run.durations,
             Plans(run.plan, planning.catalogue, planning.make, planning.mover),

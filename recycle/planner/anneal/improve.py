@@ -21,8 +21,8 @@ from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
 from recycle.planner.greedy.pattern import busiest, needed, sparing, spread
 from recycle.planner.greedy.refit import refit
 from recycle.planner.model.bounds import lower_bound
-from recycle.planner.model.evaluate import is_whole, value
 from recycle.planner.model.lowering import instructions
+from recycle.planner.model.objective import is_whole, value
 from recycle.planner.model.problem import Problem, Programs, one_pipeline
 from recycle.planner.model.routing import balanced_routes
 from recycle.planner.model.stopping import Progress, StoppingCriterion

@@ -21,8 +21,8 @@ from recycle.planner.anneal.improve import LARGE, NOTHING_WHOLE, SearchResult, i
 from recycle.planner.greedy.chunked import chunk_schedules
 from recycle.planner.model.bounds import lower_bound
 from recycle.planner.model.equivalent import Rotation, Twin, alone, chunk_runs
-from recycle.planner.model.evaluate import is_whole, value
 from recycle.planner.model.lowering import instructions
+from recycle.planner.model.objective import is_whole, value
 from recycle.planner.model.problem import Problem, Programs, make_problem
 from recycle.planner.model.stopping import Progress, StoppingCriterion
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from recycle.job import Server
-from recycle.planner.model.evaluate import timing
+from recycle.planner.model.objective import timing
 from recycle.planner.model.problem import Problem, Programs
 from recycle.planner.model.routing import movable
 

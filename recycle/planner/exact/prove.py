@@ -19,7 +19,7 @@ import msgspec
 
 from recycle.planner.greedy.list_scheduler import list_schedule
 from recycle.planner.model.bounds import lower_bound
-from recycle.planner.model.evaluate import value
+from recycle.planner.model.objective import value
 from recycle.planner.model.problem import Problem, Programs
 
 if TYPE_CHECKING:

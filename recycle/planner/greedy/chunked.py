@@ -8,7 +8,7 @@ import msgspec
 from recycle.planner.greedy.chunk_scheduler import POLICIES, ChunkPolicy, open_at_once, schedule_chunks
 from recycle.planner.greedy.refit import refit
 from recycle.planner.model.bounds import lower_bound
-from recycle.planner.model.evaluate import value
+from recycle.planner.model.objective import value
 from recycle.planner.model.problem import Problem, Programs, make_problem
 
 EVEN_POLICIES = (

@@ -26,7 +26,7 @@ from itertools import islice
 import msgspec
 
 from recycle.job import Server
-from recycle.planner.model.evaluate import timing
+from recycle.planner.model.objective import timing
 from recycle.planner.model.problem import Problem, Programs, make_problem, one_pipeline
 
 

@@ -54,7 +54,7 @@ class Executor:
 
     Args:
         handlers: what to do for each op; every op must have one.
-        recorder: gets the start and the end of every instruction but receives, whose waiting the transport records. Its
+        recorder: gets the start and the end of every instruction but receives, whose waiting the transfers record. Its
             clock is that of the device on which the handlers compute.
         hooks: what is told of every instruction.
     """

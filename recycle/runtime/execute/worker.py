@@ -19,9 +19,9 @@ from recycle.runtime.device import settle
 from recycle.runtime.errors import NotFinite, RunError, ViewBroken
 from recycle.runtime.execute.executor import Executor, Hooks
 from recycle.runtime.execute.notices import NoticeExchange
+from recycle.runtime.execute.p2p import P2PTransfers, key_of
 from recycle.runtime.execute.program import Program
 from recycle.runtime.execute.stage import EarlySums, MicroBatch, PipelineStage, Redo, StageUpdate
-from recycle.runtime.execute.transport import Transport, key_of
 from recycle.runtime.net.network import Network, Reduction, Transfer, confirm
 from recycle.runtime.net.peers import chunk_peers, peers_of_last
 from recycle.runtime.net.transfer_key import TransferKey
@@ -90,7 +90,7 @@ class Worker:
         self._update = update
         self._redo = Redo.NOTHING
         self._recorder = recorder
-        self._transport = Transport(network, self._stages, recorder)
+        self._p2p = P2PTransfers(network, self._stages, recorder)
         self._results: dict[TransferKey, torch.Tensor] = {}
         self._step = self._last_made = 0
         self._memory = {chunk: memory_changes(job.stages[chunk]) for chunk in self._stages}
@@ -103,8 +103,8 @@ class Worker:
             Op.B: self._compute,
             Op.SEND_F: self._send,
             Op.SEND_B: self._send,
-            Op.RECV_F: self._transport.expect,
-            Op.RECV_B: self._transport.expect,
+            Op.RECV_F: self._p2p.expect,
+            Op.RECV_B: self._p2p.expect,
             Op.REDUCE: self._reduce,
             Op.STEP: self._update_step,
         }
@@ -158,7 +158,7 @@ class Worker:
         self._step = self._recorder.iteration = step
         self._peak_memory = 0
         program = self._program
-        self._transport.begin(program.work)
+        self._p2p.begin(program.work)
         with self._list():
             self._executor.run(program.work, self._line)
             self._start_reductions(None)
@@ -170,7 +170,7 @@ class Worker:
             self._executor.run(program.update)
             redo = self._redo
         else:
-            self._transport.finish()
+            self._p2p.finish()
         if redo is Redo.LAST:
             self._drop()
             self.run(self._last_made)
@@ -184,10 +184,10 @@ class Worker:
             ViewBroken: somebody is gone.
         """
         self._step = 0
-        self._transport.begin(self._forward_program)
+        self._p2p.begin(self._forward_program)
         with self._list():
             self._evaluator.run(self._forward_program, self._line)
-        self._transport.finish()
+        self._p2p.finish()
         losses = _values(self._start_sharing())
         confirm(self._network)
         return losses
@@ -259,7 +259,7 @@ class Worker:
             return None, None
         key = key_of(Instruction(need.phase, need.stage, instruction.home, instruction.micro_batch))
         result = self._results.pop(key, None)
-        return self._transport.take(key) if result is None else (result, None)
+        return self._p2p.take(key) if result is None else (result, None)
 
     def _keep(self, instruction: Instruction, result: torch.Tensor | None) -> None:
         """Keep a result until it is sent, or until its neighbour here takes it."""
@@ -275,7 +275,7 @@ class Worker:
         self._peak_memory = max(self._peak_memory, held)
 
     def _send(self, instruction: Instruction) -> None:
-        self._transport.send(instruction, self._results.pop(key_of(instruction)))
+        self._p2p.send(instruction, self._results.pop(key_of(instruction)))
 
     def _drop(self) -> None:
         for stage in self._stages.values():
@@ -285,7 +285,7 @@ class Worker:
         first, last = self._program.is_first(instruction), self._program.is_last(instruction)
         if first:
             # Who has reduced says that nothing it has sent was given up.
-            self._transport.finish()
+            self._p2p.finish()
             if self._notices is not None:
                 self._notices.exchange()
             self._shared = self._start_sharing()

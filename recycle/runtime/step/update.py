@@ -10,13 +10,13 @@ from recycle.runtime.execute.stage import Redo
 from recycle.runtime.net.network import Network
 from recycle.runtime.net.peers import ChunkPeers
 from recycle.runtime.step.exact_sums import NOTHING
+from recycle.runtime.step.gradient_norm import GradientNorm, GradientVerdict, Speculation
 from recycle.runtime.step.gradient_sums import GradientSums
 from recycle.runtime.step.listener import StepFeed
 from recycle.runtime.step.main_parameters import EVERYTHING, MainParameters
 from recycle.runtime.step.method import Method
 from recycle.runtime.step.optimizers import require_supported
 from recycle.runtime.step.shard_steps import PeerSteps, ShardSteps
-from recycle.runtime.step.validation import GradientVerdict, Speculation, Validation
 from recycle.runtime.step.versions import Versions
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -80,7 +80,9 @@ class TorchUpdate:
         self._stages = stages
         self._tokens: Callable[[], int] = lambda: self._pipelines
         shards = 1 if method.shards is None else method.shards.shards
-        self._validation = Validation(stages, count, method.clip, method.guesses, shards) if method.validated else None
+        self._gradient_norm = (
+            GradientNorm(stages, count, method.clip, method.guesses, shards) if method.validated else None
+        )
         self._keeps = method.keep or method.guesses
         self._verdict: GradientVerdict | None = None
         self._pending = False
@@ -92,12 +94,12 @@ class TorchUpdate:
     @property
     def speculation(self) -> Speculation | None:
         """What the past says about guesses; None where no step needs the norm."""
-        return self._validation.speculation if self._validation else None
+        return self._gradient_norm.speculation if self._gradient_norm else None
 
     @property
     def norm(self) -> float:
         """Of the last gradient of which it is known; no number where nobody looks at it."""
-        return self._validation.norm if self._validation else math.nan
+        return self._gradient_norm.norm if self._gradient_norm else math.nan
 
     def enter(self, network: Network, step: int) -> int:
         """Enter a view: find out whether the last step before it was right, and make it so.
@@ -113,11 +115,11 @@ class TorchUpdate:
         Raises:
             ConnectionLost: somebody is gone.
         """
-        if self._validation is None:
+        if self._gradient_norm is None:
             return step
         # Who has another version gets this one from a peer.
         pending = self._pending and self.versions.newest == step
-        verdict, guessed = self._validation.connect(network, step, pending)
+        verdict, guessed = self._gradient_norm.connect(network, step, pending)
         if verdict is None and guessed:
             # All who had heard whether it was right are dead, and keepers have what their stage was after it.
             if pending:
@@ -177,10 +179,10 @@ class TorchUpdate:
 
     def _start_reducing(self) -> float:
         """By what all sums of an iteration are divided. All come here first, whichever stage they reduce first."""
-        if not self._method.staggered and self._validation is None:
+        if not self._method.staggered and self._gradient_norm is None:
             self._network.barrier()
         alone = self._after_reduction is None and self.shards is None
-        guesses = self._validation is None or self._validation.guesses
+        guesses = self._gradient_norm is None or self._gradient_norm.guesses
         self._apart = alone and guesses
         # Who waits for the norm hears of it only if all servers have told their parts.
         self.confirms = not guesses
@@ -192,17 +194,17 @@ class TorchUpdate:
         fits = self.sums.finish()
         if self._after_reduction is not None:
             self._after_reduction()
-        if self._validation is None:
+        if self._gradient_norm is None:
             if not self._apart:
                 self._require_finite(self._stages)
             return
         parts = self._steps.parts(self.sums.reduced)
         squares = self.sums.squares(parts, fits, self._network.rank.is_first)
-        self._validation.tell(self.versions.newest, squares, fits)
-        self._verdict = None if self._validation.guesses else self._validation.hear(guessed=False)
+        self._gradient_norm.tell(self.versions.newest, squares, fits)
+        self._verdict = None if self._gradient_norm.guesses else self._gradient_norm.hear(guessed=False)
 
     def _require_finite(self, chunks: Sequence[int]) -> None:
-        if self._validation is None and not all(self.sums.are_finite(self._place(chunk)) for chunk in chunks):
+        if self._gradient_norm is None and not all(self.sums.are_finite(self._place(chunk)) for chunk in chunks):
             raise NotFinite(f"the gradient of stage {' and '.join(map(str, chunks))} is not finite")
 
     def step(self, chunk: int, *, last: bool) -> Redo:
@@ -216,7 +218,7 @@ class TorchUpdate:
             if self._apart:
                 self._make(which)
         elif self._verdict is None:
-            self._pending = self._validation is not None
+            self._pending = self._gradient_norm is not None
             if self._pending:
                 self.feed.guess()
             self._apply(1.0, which)
@@ -231,8 +233,8 @@ class TorchUpdate:
         """Find out whether the last step was right; if not, make it so, and forget all gradients since."""
         if not self._pending:
             return Redo.NOTHING
-        assert self._validation is not None
-        return self._correct(self._validation.hear(guessed=True))
+        assert self._gradient_norm is not None
+        return self._correct(self._gradient_norm.hear(guessed=True))
 
     def parts_of(self, stage: int) -> tuple[torch.Tensor, ...]:
         """What the step that is being told of is made from at one of the stages, by its place among the server's."""
@@ -251,8 +253,8 @@ class TorchUpdate:
         self.versions.undo()
         self._steps.undo()
         self.main.copy_back()
-        if self._validation is not None:
-            self._validation.forget(self.versions.newest)
+        if self._gradient_norm is not None:
+            self._gradient_norm.forget(self.versions.newest)
 
     def _place(self, chunk: int) -> slice:
         """Which of the main parameters are those of a stage."""
@@ -285,8 +287,8 @@ class TorchUpdate:
 
     def _repeat(self) -> None:
         """Begin the iteration again, with bounds that its addends fit."""
-        assert self._validation is not None
-        self._validation.forget(self.versions.newest)
+        assert self._gradient_norm is not None
+        self._gradient_norm.forget(self.versions.newest)
         self._begin(self.sums.bounds)
 
     def adopt(self, step: int, *, whole: bool = False) -> None:

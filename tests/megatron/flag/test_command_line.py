@@ -7,7 +7,7 @@ import pytest
 
 from harness.flag_runs import needs_training
 from recycle.megatron.flag.command.command_line import RAMP_UP
-from recycle.megatron.flag.command.option_table import known_options, megatron_parser
+from recycle.megatron.flag.command.megatron_options import known_options, megatron_parser
 from recycle.megatron.flag.command.refusals import OVER_NCCL, RULES, UNSPLIT
 
 # Settings of megatron.core that Megatron's command line cannot set.

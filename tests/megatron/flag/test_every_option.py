@@ -11,7 +11,7 @@ import pytest
 from megatron.core.distributed import DistributedDataParallelConfig
 
 from harness.paths import ROOT
-from recycle.megatron.flag.command.option_table import known_options
+from recycle.megatron.flag.command.megatron_options import known_options
 
 CODE = set(re.findall(r"\w+", "".join(each.read_text() for each in (ROOT / "recycle" / "megatron").rglob("*.py"))))
 SINGLE = re.compile(r"-interval$|-ranks?\b")

@@ -5,7 +5,7 @@ import inspect
 import textwrap
 
 from harness.flag_runs import needs_training
-from recycle.megatron.flag.command.option_table import LEFT_OUT, WITH_VALUE, leave_out
+from recycle.megatron.flag.command.megatron_options import LEFT_OUT, WITH_VALUE, leave_out
 
 NAMES = {option[2:].replace("-", "_") for option in LEFT_OUT}
 

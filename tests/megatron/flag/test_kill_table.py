@@ -10,8 +10,8 @@ from harness.plan_options import plan_options
 from recycle.control.store.etcd_cluster import VARIABLE
 from recycle.megatron.flag.command.command_line import RAMP_UP
 from recycle.megatron.flag.command.flags import add_flags
+from recycle.megatron.flag.command.megatron_options import LEFT_OUT, megatron_parser
 from recycle.megatron.flag.command.on_cpu import settings_for_cpu
-from recycle.megatron.flag.command.option_table import LEFT_OUT, megatron_parser
 from recycle.megatron.flag.command.refusals import refusals
 
 OF_CUDA = {

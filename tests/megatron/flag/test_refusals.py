@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from recycle.megatron.flag.command.option_table import megatron_parser
+from recycle.megatron.flag.command.megatron_options import megatron_parser
 from recycle.megatron.flag.command.refusals import refusals, unsplit
 from recycle.megatron.flag.run.schedule import require_supported
 from recycle.runtime.errors import RunError

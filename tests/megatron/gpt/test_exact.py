@@ -15,7 +15,7 @@ from recycle.faults.menu import Fault, Faults, Kind
 from recycle.faults.pattern import InstructionPattern
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions
-from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.run_settings import Run
 from recycle.megatron.gpt.training import train
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan

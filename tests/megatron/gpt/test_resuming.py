@@ -11,7 +11,7 @@ from recycle.control.board.joinfile import JOIN_FILE, JoinFile
 from recycle.job import Server
 from recycle.megatron.gpt import training
 from recycle.megatron.gpt.model import ModelOptions
-from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.run_settings import Run
 from recycle.megatron.gpt.training import note_settings, require_fit
 from recycle.placement import parse_placement
 from recycle.plan.mode import Mode

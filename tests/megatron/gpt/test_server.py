@@ -8,7 +8,7 @@ from recycle.control.membership.durations import Durations
 from recycle.faults.menu import Faults
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions
-from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.run_settings import Run
 from recycle.megatron.gpt.training import train
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan

@@ -9,7 +9,7 @@ import pytest
 from megatron import core
 
 from harness.flag_runs import missing, needs_training
-from recycle.megatron.flag.command.option_table import known_releases
+from recycle.megatron.flag.command.megatron_options import known_releases
 from recycle.megatron.shared.release import (
     RELEASES,
     find_release,

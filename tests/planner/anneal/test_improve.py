@@ -9,7 +9,7 @@ from recycle.plan.mode import Mode
 from recycle.planner.anneal.improve import LARGE, improve
 from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
 from recycle.planner.model.bounds import lower_bound
-from recycle.planner.model.evaluate import value
+from recycle.planner.model.objective import value
 from recycle.planner.model.problem import make_problem
 from recycle.planner.model.stopping import MaxMoves, MaxSeconds, Progress
 from tests.planner.legality import assert_legal

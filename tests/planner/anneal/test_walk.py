@@ -8,7 +8,7 @@ from recycle.planner.anneal.walk import Walk
 from recycle.planner.greedy.chunk_scheduler import POLICIES as CHUNK_POLICIES
 from recycle.planner.greedy.chunk_scheduler import schedule_chunks
 from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
-from recycle.planner.model.evaluate import value
+from recycle.planner.model.objective import value
 from tests.planner.greedy.test_chunk_scheduler import made
 from tests.planner.legality import assert_legal
 from tests.strategies import placed_problems, problems

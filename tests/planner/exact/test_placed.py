@@ -11,7 +11,7 @@ from recycle.planner.exact.prove import solve
 from recycle.planner.greedy.chunk_scheduler import POLICIES, schedule_chunks
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.bounds import lower_bound
-from recycle.planner.model.evaluate import value
+from recycle.planner.model.objective import value
 from tests.planner.exact.test_prove import SLOW
 from tests.planner.exact.test_prove import answer as answer_of
 from tests.strategies import placed_problems, problems

@@ -13,7 +13,7 @@ from recycle.planner.anneal.improve import improve
 from recycle.planner.exact.prove import solve
 from recycle.planner.greedy.list_scheduler import list_schedule
 from recycle.planner.model.bounds import lower_bound
-from recycle.planner.model.evaluate import value
+from recycle.planner.model.objective import value
 from recycle.planner.model.problem import make_problem
 from recycle.planner.model.stopping import MaxMoves
 from tests.planner.legality import assert_legal

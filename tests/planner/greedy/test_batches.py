@@ -10,7 +10,7 @@ from recycle.plan.mode import Mode
 from recycle.planner.greedy import batches
 from recycle.planner.greedy.batches import POLICIES, schedule_large, simulate
 from recycle.planner.model.bounds import lower_bound
-from recycle.planner.model.evaluate import value
+from recycle.planner.model.objective import value
 from recycle.planner.model.problem import make_problem
 from recycle.planner.model.routing import dealt_routes
 from tests.planner.legality import assert_legal

@@ -6,7 +6,7 @@ from harness.examples import paper_job
 from recycle.plan.mode import Mode
 from recycle.planner.greedy.list_scheduler import POLICIES, list_schedule
 from recycle.planner.model.bounds import lower_bound
-from recycle.planner.model.evaluate import value
+from recycle.planner.model.objective import value
 from recycle.planner.model.problem import make_problem
 from tests.planner.legality import assert_legal
 from tests.strategies import problems

@@ -12,7 +12,7 @@ from recycle.planner.greedy.chunk_scheduler import POLICIES, schedule_chunks
 from recycle.planner.greedy.chunked import chunk_schedules
 from recycle.planner.greedy.refit import refit
 from recycle.planner.model.bounds import lower_bound
-from recycle.planner.model.evaluate import value
+from recycle.planner.model.objective import value
 from recycle.planner.model.problem import make_problem
 from recycle.planner.model.stopping import MaxMoves
 from recycle.planner.source import MOVES_BEFORE

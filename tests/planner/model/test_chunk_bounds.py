@@ -6,7 +6,7 @@ from harness.examples import placed_job
 from recycle.plan.mode import Mode
 from recycle.planner.greedy.chunked import chunk_schedules
 from recycle.planner.model.bounds import breakdown, lower_bound
-from recycle.planner.model.evaluate import value
+from recycle.planner.model.objective import value
 from recycle.planner.model.problem import make_problem
 
 

@@ -19,7 +19,7 @@ from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recorder import Recorder
 from recycle.runtime.errors import ViewBroken
-from recycle.runtime.execute.transport import Transport
+from recycle.runtime.execute.p2p import P2PTransfers
 from recycle.runtime.execute.worker import Worker
 from recycle.runtime.net.nccl.communicators import OrderedGroup
 from recycle.runtime.net.network import NetworkOptions
@@ -162,5 +162,5 @@ def test_without_asking_the_peers_it_would_be(one_queue, server):
 
 @pytest.mark.parametrize("server", [each for each in PLAN.programs if each.stage == JOB.depth - 1])
 def test_if_a_server_stepped_before_its_sends_were_over_it_would_be(server):
-    with mock.patch.object(Transport, "finish"):
+    with mock.patch.object(P2PTransfers, "finish"):
         assert steps_that_count(server, STEPPED, False, SURELY) != []

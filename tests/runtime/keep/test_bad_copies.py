@@ -12,13 +12,13 @@ from recycle.control.board.joinfile import new_token
 from recycle.control.membership.view import View
 from recycle.plan.instruction import Instruction, Op
 from recycle.runtime.errors import ConnectionLost
-from recycle.runtime.keep.keeping import Keeping, KnownKeepers
+from recycle.runtime.keep.keeper_copies import KeeperCopies, KnownKeepers
 from recycle.state.channel import HERE
 from recycle.state.client import KeeperClient
 from recycle.state.keeper import Shelf, listen, listen_to_hosts, serve
 from recycle.state.redundancy import Redundancy
 from recycle.state.segment import Segment
-from tests.runtime.keep.test_keeping import PEERS, Stage, same
+from tests.runtime.keep.test_keeper_copies import PEERS, Stage, same
 
 BAD = 1
 """The version that goes bad."""
@@ -95,19 +95,21 @@ def test_a_bad_copy_is_left_out_on_every_rung(text, spoil, monkeypatch):
         keepers = Keepers(redundancy.pieces, monkeypatch, spoil, stack)
         said = []
 
-        def keeping(server, stage, view):
+        def copies_of(server, stage, view):
             known = KnownKeepers(keepers.clients, redundancy, near=keepers.clients[0].name)
-            return Keeping(lambda: known, server, 2, stage, lambda: view, lambda kind, text: said.append((kind, text)))
+            return KeeperCopies(
+                lambda: known, server, 2, stage, lambda: view, lambda kind, text: said.append((kind, text))
+            )
 
         view = View.among(PEERS)
         for server in PEERS:
             stage = Stage()
-            mine = keeping(server, stage, view)
+            mine = copies_of(server, stage, view)
             for _ in range(BAD + 1):
                 mine.before(stage.newest, Instruction(Op.REDUCE, 1))
                 stage.newest += 1
         # From the near rung on, as many as may be bad; and then one more.
-        joiner = keeping(PEERS[0], Stage(), view)
+        joiner = copies_of(PEERS[0], Stage(), view)
         for bad in range(1, redundancy.spare + 1):
             keepers.bad = bad
             said.clear()

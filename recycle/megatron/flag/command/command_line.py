@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from recycle.errors import UserError
 from recycle.megatron.flag.command.exit_signal import exit_signal
 from recycle.megatron.flag.command.flags import Flags, find_flags, parse_known
-from recycle.megatron.flag.command.option_table import leave_out, megatron_parser, option_named, options_of
+from recycle.megatron.flag.command.megatron_options import leave_out, megatron_parser, option_named, options_of
 from recycle.megatron.flag.command.planning import Shape
 from recycle.megatron.flag.command.server_ranks import PIPELINES_LAST, ServerRanks
 from recycle.megatron.flag.command.sizes import require_sizes, virtual_stages

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from recycle.errors import UserError
-from recycle.megatron.flag.command.option_table import VIRTUAL
+from recycle.megatron.flag.command.megatron_options import VIRTUAL
 from recycle.megatron.flag.command.refusals import Advice, Refusal, Settings
 from recycle.wording import plural
 

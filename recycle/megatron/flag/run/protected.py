@@ -17,7 +17,7 @@ from recycle.megatron.flag.command.server_ranks import ONE_RANK, ServerRanks
 from recycle.megatron.flag.run.ending import Ending
 from recycle.megatron.flag.run.recording import Recording
 from recycle.megatron.flag.start.protection import DURATIONS, Protection
-from recycle.megatron.flag.state.keeping import KeptVersions, announce, read_directory
+from recycle.megatron.flag.state.memory_copies import KeptVersions, announce, read_directory
 from recycle.megatron.flag.state.rejoin_state import RejoinState
 from recycle.megatron.flag.state.saving import SAVE
 from recycle.megatron.flag.state.training_code import TrainingCode
@@ -163,7 +163,7 @@ class ProtectedExecution:
         if training.moments is not None:
             finder = KeeperFinder(read_directory(endpoint), endpoint, self.server, reporter)
             versions = KeptVersions(steps, rejoin_state)
-            kept = finder.keeping(versions, self._rank, self.job.depth, lambda: self.network.view)
+            kept = finder.copies(versions, self._rank, self.job.depth, lambda: self.network.view)
         trainee = Trainee(
             rejoin_state,
             self,

@@ -14,7 +14,7 @@ from recycle.job import Server
 from recycle.record.recording import CopyLine, InstantLine
 from recycle.record.reporting import Reporter
 from recycle.runtime.errors import RunError
-from recycle.runtime.keep.keeping import Keeping, KeptStage, KnownKeepers
+from recycle.runtime.keep.keeper_copies import KeeperCopies, KeptStage, KnownKeepers
 from recycle.runtime.launch.meet.greetings import Hello, KeeperOffer
 from recycle.runtime.launch.process.detached import fork_keeper
 from recycle.runtime.launch.process.outcome import is_over
@@ -25,8 +25,8 @@ from recycle.state.channel import HERE, Channel
 from recycle.state.client import KeeperClient
 from recycle.state.directory import KeeperDirectory, KeeperHome
 from recycle.state.errors import KeeperLost
+from recycle.state.host_memory import available_memory
 from recycle.state.ladder import StatePart
-from recycle.state.memory import available_memory
 from recycle.state.redundancy import Redundancy
 from recycle.wording import memory_text
 
@@ -295,7 +295,7 @@ class KeeperFinder:
         self._hosts: dict[str, str] = {}
         self._known = self._know(directory)
 
-    def keeping(self, source: KeptStage, rank: ServerRank, depth: int, view: Callable[[], View]) -> Keeping:
+    def copies(self, source: KeptStage, rank: ServerRank, depth: int, view: Callable[[], View]) -> KeeperCopies:
         """What puts a rank's parts of its versions with keepers, and gets versions from there.
 
         Args:
@@ -304,7 +304,7 @@ class KeeperFinder:
             depth: P.
             view: gives the view in which the server works.
         """
-        return Keeping(self.find, self._server, depth, source, view, self.tell, self._tell_copies, rank)
+        return KeeperCopies(self.find, self._server, depth, source, view, self.tell, self._tell_copies, rank)
 
     def tell(self, kind: Literal["warning", "memory"], text: str) -> None:
         """Tell the user something of keepers."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recycle.control.host.children import ignore_signals
-from recycle.runtime.keep.scribe import DiskScribe
+from recycle.runtime.keep.checkpoint_writer import CheckpointWriter
 from recycle.runtime.launch.process.title import set_title
 from recycle.state import keeper
 
@@ -79,8 +79,8 @@ def _guard_keeper(listeners: Sequence[socket.socket], token: str, limit: int, wi
         if pid == 0:
             try:
                 set_title("keeper")
-                scribe = None if within is None else DiskScribe(token, within)
-                keeper.serve(listeners, token, _BOUND.unpack(bound)[0], scribe=scribe, promised=promised)
+                writer = None if within is None else CheckpointWriter(token, within)
+                keeper.serve(listeners, token, _BOUND.unpack(bound)[0], writer=writer, promised=promised)
                 os._exit(0)
             finally:
                 os._exit(1)

@@ -17,10 +17,10 @@ from recycle.control.membership.view import ServerRank, View
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.runtime.checkpoint_folders import Manifest, checkpoints, find_damage, folder_of
-from recycle.runtime.keep import scribe
-from recycle.runtime.keep.keeping import Keeping, KnownKeepers
-from recycle.runtime.keep.saving import Desk, Saving, Target
-from recycle.runtime.keep.scribe import DiskScribe
+from recycle.runtime.keep import checkpoint_writer
+from recycle.runtime.keep.checkpoint_from_memory import CheckpointsFromMemory, Target, WritingKeeper
+from recycle.runtime.keep.checkpoint_writer import CheckpointWriter
+from recycle.runtime.keep.keeper_copies import KeeperCopies, KnownKeepers
 from recycle.runtime.step.checkpoint import VERSION, write_shard
 from recycle.state.channel import Write
 from recycle.state.client import KeeperClient
@@ -79,14 +79,14 @@ class Job:
             known = KnownKeepers(own, redundancy, [each for each in clients if each not in own], every=EVERY)
             for rank in range(ranks):
                 stage, rule = Stage(server.stage, rank), {"rank": ServerRank(rank, ranks)}
-                keeping = Keeping(lambda known=known: known, server, STAGES, stage, lambda: view, self.tell, **rule)
-                self.servers.append((stage, keeping))
+                copies = KeeperCopies(lambda known=known: known, server, STAGES, stage, lambda: view, self.tell, **rule)
+                self.servers.append((stage, copies))
 
     def start(self, listener):
         process = FORK.Process(
             target=serve,
             args=([listener], self.token, 1 << 26),
-            kwargs={"scribe": DiskScribe(self.token, self.root)},
+            kwargs={"writer": CheckpointWriter(self.token, self.root)},
             daemon=True,
         )
         process.start()
@@ -94,14 +94,17 @@ class Job:
 
     def train(self, iterations):
         for _ in range(iterations):
-            for stage, keeping in self.servers:
-                keeping.before(stage.newest, Instruction(Op.REDUCE, 0))
+            for stage, copies in self.servers:
+                copies.before(stage.newest, Instruction(Op.REDUCE, 0))
                 stage.newest += 1
 
-    def desks(self):
+    def writing_keepers(self):
         if not self.there:
             raise StoreLost("nobody answers")
-        return [Desk(KeeperClient(address, self.token, name), self.addresses, name) for name, address in self.addresses]
+        return [
+            WritingKeeper(KeeperClient(address, self.token, name), self.addresses, name)
+            for name, address in self.addresses
+        ]
 
     def tell(self, *said):
         self.told.append(said)
@@ -111,13 +114,13 @@ class Job:
         """Of all that there is where checkpoints are."""
         return sorted(each.name for each in self.root.iterdir())
 
-    def saving(self):
+    def checkpoints(self):
         """What a server does that comes to lead."""
         # One is kept, and the one before it, to which servers may still have to go back.
         target = Target(
             self.root, STAGES, self.redundancy.pieces, 1, "stage-{}/tensor-{}".format, self.manifest, self.ranks
         )
-        return Saving(target, self.desks, self.tell)
+        return CheckpointsFromMemory(target, self.writing_keepers, self.tell)
 
     @staticmethod
     def manifest(step):
@@ -153,10 +156,10 @@ def training(root, hosts, redundancy, ranks=1):
             each.join()
 
 
-def make_checkpoint(saving, now, step):
+def make_checkpoint(checkpoints, now, step):
     """To its end, what is due."""
-    saving.look(now, step, leads=True)
-    saving.finish()
+    checkpoints.look(now, step, leads=True)
+    checkpoints.finish()
 
 
 @pytest.mark.parametrize(("hosts", "redundancy", "ranks"), [(2, "copies=2", 2), (3, "parity=2+1", 1)])
@@ -164,15 +167,15 @@ def test_what_keepers_write_is_what_trainers_would_have_written_and_training_goe
     tmp_path, hosts, redundancy, ranks
 ):
     with training(tmp_path / "run", hosts, redundancy, ranks) as job:
-        saving = job.saving()
+        checkpoints = job.checkpoints()
         job.train(2)
-        saving.look(2, 2, leads=True)
+        checkpoints.look(2, 2, leads=True)
         # It is not whole with keepers yet, and when it is, training is far ahead.
         job.train(9)
-        saving.finish()
+        checkpoints.finish()
         job.require_written(2, tmp_path / "trainers")
         assert [kind for kind, _ in job.told] == ["memory"], job.told
-        make_checkpoint(saving, 11, 10)
+        make_checkpoint(checkpoints, 11, 10)
         job.require_written(10, tmp_path / "trainers")
         assert job.names == ["step-00000002", "step-00000010"]
 
@@ -184,19 +187,19 @@ def test_what_is_due_while_another_one_is_being_written_is_left_out_and_said(tmp
         wait_until(go.exists)
         write_shard(folder, state)
 
-    monkeypatch.setattr(scribe, "write_shard", write)
+    monkeypatch.setattr(checkpoint_writer, "write_shard", write)
     with training(tmp_path / "run", 2, "copies=2") as job:
-        saving = job.saving()
+        checkpoints = job.checkpoints()
         job.train(3)
-        saving.look(3, 2, leads=True)
+        checkpoints.look(3, 2, leads=True)
         for step in (4, 5):
             job.train(1)
-            saving.look(step, 4, leads=True)
+            checkpoints.look(step, 4, leads=True)
         assert job.told == [("warning", "there is no checkpoint of step 4: that of step 2 is still being written")]
         go.touch()
-        saving.finish()
+        checkpoints.finish()
         job.train(2)
-        make_checkpoint(saving, 7, 6)
+        make_checkpoint(checkpoints, 7, 6)
         job.require_written(2, tmp_path / "trainers")
         job.require_written(6, tmp_path / "trainers")
         assert job.names == ["step-00000002", "step-00000006"]
@@ -213,11 +216,11 @@ def test_another_keeper_writes_for_one_that_dies_in_it(tmp_path, monkeypatch):
             os.kill(os.getpid(), signal.SIGKILL)
         write_shard(folder, state)
 
-    monkeypatch.setattr(scribe, "write_shard", die)
+    monkeypatch.setattr(checkpoint_writer, "write_shard", die)
     with training(tmp_path / "run", 3, "copies=2") as job:
         job.train(4)
-        saving = job.saving()
-        make_checkpoint(saving, 4, 2)
+        checkpoints = job.checkpoints()
+        make_checkpoint(checkpoints, 4, 2)
         assert sum(each.exitcode == -signal.SIGKILL for each in job.keepers) == 1
         job.require_written(2, tmp_path / "trainers")
         assert "another keeper does" in str(job.told)
@@ -226,7 +229,7 @@ def test_another_keeper_writes_for_one_that_dies_in_it(tmp_path, monkeypatch):
 
 def test_the_next_one_to_lead_takes_up_what_the_last_one_has_not_finished(tmp_path):
     with training(tmp_path / "run", 2, "copies=2") as job:
-        first, second = job.saving(), job.saving()
+        first, second = job.checkpoints(), job.checkpoints()
         job.train(2)
         first.look(2, 2, leads=True)
         first.look(2, 2, leads=False)
@@ -239,21 +242,21 @@ def test_the_next_one_to_lead_takes_up_what_the_last_one_has_not_finished(tmp_pa
 
 def test_a_version_that_cannot_be_written_is_a_warning_and_leaves_the_one_before(tmp_path, monkeypatch):
     with training(tmp_path / "run", 2, "copies=2") as job:
-        saving = job.saving()
+        checkpoints = job.checkpoints()
         job.train(3)
-        make_checkpoint(saving, 3, 2)
+        make_checkpoint(checkpoints, 3, 2)
         # Of the next one a part is lost, with all that have it.
         job.train(2)
-        for client in (desk.client for desk in job.desks()):
+        for client in (each.client for each in job.writing_keepers()):
             for copy in client.copies():
                 if copy.part.version == 4 and copy.part.stage == 1 and copy.part.number == 0:
                     client.drop(copy.part)
-        make_checkpoint(saving, 5, 4)
+        make_checkpoint(checkpoints, 5, 4)
         assert "step 4 is not written from memory: keepers do not have it as a whole" in job.told[-1][1]
         # Who cannot say whether it is on the right side of a cut does not make one either.
         job.train(2)
         job.there = False
-        make_checkpoint(saving, 7, 6)
+        make_checkpoint(checkpoints, 7, 6)
         assert "step 6 is not written from memory: nobody answers" in job.told[-1][1]
         assert job.names == ["step-00000002"]
         job.require_written(2, tmp_path / "trainers")
@@ -266,5 +269,5 @@ def test_a_keeper_writes_nowhere_but_in_the_folder_of_its_run(tmp_path, folder):
     (run / "link").symlink_to(tmp_path)
     asked = Write(0, 0, 1, str(tmp_path / folder), "", 1, (), "host")
     with pytest.raises(Refused, match=r"is not in .*/run, where this run's keepers write"):
-        DiskScribe("token", run).write(asked)
+        CheckpointWriter("token", run).write(asked)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["run"]

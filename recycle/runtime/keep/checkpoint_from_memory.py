@@ -1,4 +1,4 @@
-"""Saving: versions that are due are written to disk by keepers, from memory, while training goes on."""
+"""Checkpoints from memory: keepers write versions that are due to disk, while training goes on."""
 
 import shutil
 import threading
@@ -34,7 +34,7 @@ all may have to go back then."""
 Tell = Callable[[Literal["warning", "memory"], str], None]
 
 
-class Desk(NamedTuple):
+class WritingKeeper(NamedTuple):
     """A keeper that can write.
 
     Attributes:
@@ -74,7 +74,7 @@ class _GivenUp(Exception):
     """A version will not be on disk."""
 
 
-class Saving:
+class CheckpointsFromMemory:
     """One server's part in it: whoever leads a view has keepers write, and waits for them on a thread of its own.
 
     Where a keeper is lost while it writes a stage, or cannot write, another one does. A server that comes to lead
@@ -82,16 +82,16 @@ class Saving:
 
     Args:
         target: what is written, and where.
-        find_desks: gives the keepers of the run; raises StoreLost where nobody can say.
+        find_keepers: gives the keepers of the run; raises StoreLost where nobody can say.
         tell: tells the user something.
 
     Attributes:
         failed: whether what was due last could not be written.
     """
 
-    def __init__(self, target: Target, find_desks: Callable[[], Sequence[Desk]], tell: Tell) -> None:
+    def __init__(self, target: Target, find_keepers: Callable[[], Sequence[WritingKeeper]], tell: Tell) -> None:
         self._target = target
-        self._find_desks = find_desks
+        self._find_keepers = find_keepers
         self._tell = tell
         self.failed = False
         self._leads = False
@@ -149,26 +149,26 @@ class Saving:
 
     def _save(self, step: int, stopped: threading.Event) -> None:
         """Have a version on disk."""
-        desks: Sequence[Desk] = ()
+        keepers: Sequence[WritingKeeper] = ()
         try:
-            desks = self._find_desks()
-            _release(desks, step - 1)
+            keepers = self._find_keepers()
+            _release(keepers, step - 1)
             if step > _newest(self._target.root):
-                self._write(step, desks, stopped)
+                self._write(step, keepers, stopped)
             self.failed = False
         except (_GivenUp, StoreLost, UserError, OSError) as error:
             if not stopped.is_set():
                 self.failed = True
                 self._say("warning", f"the checkpoint of step {step} is not written from memory: {error}")
         if not stopped.is_set():
-            _release(desks, step)
+            _release(keepers, step)
 
-    def _write(self, step: int, desks: Sequence[Desk], stopped: threading.Event) -> None:
+    def _write(self, step: int, keepers: Sequence[WritingKeeper], stopped: threading.Event) -> None:
         """Have all stages written, and make a checkpoint of them."""
         target = self._target
         partial = attempt_folder(target.root, step)
         try:
-            left = self._share_out(step, partial, desks, self._await_parts(step, desks, stopped))
+            left = self._share_out(step, partial, keepers, self._await_parts(step, keepers, stopped))
             writers: set[str] = set()
             while left:
                 for (stage, rank), asked in [*left.items()]:
@@ -183,7 +183,7 @@ class Saving:
             for each in partial.glob(f"{ATTEMPT}*"):
                 shutil.rmtree(each, ignore_errors=True)  # of a keeper that was given up
             # Who cannot reach the store may be on the wrong side of a cut, where nobody writes.
-            self._find_desks()
+            self._find_keepers()
             if not stopped.is_set() and not folder_of(target.root, step).exists():
                 complete(target.root, target.manifest(step), partial, max(target.keep, BOTH))
                 by = " and ".join(sorted(writers))
@@ -193,12 +193,12 @@ class Saving:
             shutil.rmtree(partial, ignore_errors=True)
 
     def _await_parts(
-        self, step: int, desks: Sequence[Desk], stopped: threading.Event
+        self, step: int, keepers: Sequence[WritingKeeper], stopped: threading.Event
     ) -> Mapping[tuple[int, int], Mapping[str, int]]:
         """Of each stage and rank, how many bytes of the version each keeper has."""
         while True:
             hopeless = self._newest > step + BEHIND or self._ending.is_set()
-            answers = ask_all([each.client for each in desks])
+            answers = ask_all([each.client for each in keepers])
             copies = [copy for answer in answers if not isinstance(answer, KeeperLost) for copy in answer]
             whole = find_whole(copies)
             found = {stage: whole.get(stage, {}).get(step, ()) for stage in range(self._target.depth)}
@@ -213,28 +213,34 @@ class Saving:
             _wait(stopped)
 
     def _share_out(
-        self, step: int, partial: Path, desks: Sequence[Desk], found: Mapping[tuple[int, int], Mapping[str, int]]
-    ) -> dict[tuple[int, int], list[tuple[Desk, Write]]]:
+        self,
+        step: int,
+        partial: Path,
+        keepers: Sequence[WritingKeeper],
+        found: Mapping[tuple[int, int], Mapping[str, int]],
+    ) -> dict[tuple[int, int], list[tuple[WritingKeeper, Write]]]:
         """Of each stage and rank, whom to ask to write it, in turn: first who has most of it and least to do."""
-        shards: dict[tuple[int, int], list[tuple[Desk, Write]]] = {}
+        shards: dict[tuple[int, int], list[tuple[WritingKeeper, Write]]] = {}
         busy: Counter[str] = Counter()
         for (stage, rank), held in found.items():
-            order = sorted(desks, key=lambda each: (busy[each.client.name], -held.get(each.client.name, 0)))
+            order = sorted(keepers, key=lambda each: (busy[each.client.name], -held.get(each.client.name, 0)))
             busy[order[0].client.name] += 1
             shards[stage, rank] = []
-            for place, desk in enumerate(order):
+            for place, keeper in enumerate(order):
                 folder = partial / f"{ATTEMPT}{stage}-{rank}-{place}"
                 # Servers of the project's own trainer name their tensors by the chunk that they hold.
-                write = Write(stage, rank, step, str(folder), f"{stage}.", self._target.pieces, desk.keepers, desk.near)
-                shards[stage, rank].append((desk, write))
+                write = Write(
+                    stage, rank, step, str(folder), f"{stage}.", self._target.pieces, keeper.keepers, keeper.near
+                )
+                shards[stage, rank].append((keeper, write))
         return shards
 
-    def _ask(self, asked: list[tuple[Desk, Write]]) -> str:
+    def _ask(self, asked: list[tuple[WritingKeeper, Write]]) -> str:
         """Ask for a stage; gives who has written it, and nothing if nobody has so far."""
-        desk, request = asked[0]
-        name = desk.client.name
+        keeper, request = asked[0]
+        name = keeper.client.name
         try:
-            warnings = desk.client.write(request)
+            warnings = keeper.client.write(request)
         except KeeperLost as error:
             if len(asked) == 1:
                 raise _GivenUp(f"{name}: {error}") from error
@@ -253,11 +259,11 @@ def _wait(stopped: threading.Event) -> None:
         raise _GivenUp("another server leads")
 
 
-def _release(desks: Sequence[Desk], step: int) -> None:
+def _release(keepers: Sequence[WritingKeeper], step: int) -> None:
     """Tell keepers that versions up to one need not be written any more."""
-    for desk in desks:
+    for keeper in keepers:
         with suppress(KeeperLost):
-            desk.client.release(step)
+            keeper.client.release(step)
 
 
 def _bytes_at(copies: Sequence[Copy], parts: Sequence[StatePart]) -> Counter[str]:

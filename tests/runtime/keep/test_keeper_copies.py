@@ -19,7 +19,7 @@ from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.runtime.errors import ConnectionLost
-from recycle.runtime.keep.keeping import Keeping, KnownKeepers, Snapshot
+from recycle.runtime.keep.keeper_copies import KeeperCopies, KnownKeepers, Snapshot
 from recycle.state.channel import HERE
 from recycle.state.client import KeeperClient
 from recycle.state.errors import KeeperLost
@@ -71,7 +71,7 @@ class Peer:
         redundancy = redundancy or Redundancy(1, len(keepers))
         known = KnownKeepers(keepers, redundancy, near=keepers[0].name)
         told = self.tell, self.tell_kept
-        self.keeping = Keeping(lambda: known, server, 2, self.stage, lambda: self.view, *told, rank)
+        self.copies = KeeperCopies(lambda: known, server, 2, self.stage, lambda: self.view, *told, rank)
 
     def tell(self, kind, text):
         if kind == "warning":
@@ -81,10 +81,10 @@ class Peer:
         self.kept.append((part.version, part.number, part.parts, *keepers))
 
     def compute(self):
-        self.keeping.before(self.stage.newest, Instruction(Op.F, 1))
+        self.copies.before(self.stage.newest, Instruction(Op.F, 1))
 
     def reduce(self):
-        self.keeping.before(self.stage.newest, Instruction(Op.REDUCE, 1))
+        self.copies.before(self.stage.newest, Instruction(Op.REDUCE, 1))
 
     def iterate(self, iterations=1):
         for _ in range(iterations):
@@ -131,10 +131,10 @@ def test_what_both_have_put_is_the_version(keepers):
     other.iterate(2)
     joiner = Peer(keepers, PEERS[0])
     # Of stage 0, which puts nothing here, nothing can be had.
-    assert joiner.keeping.find_versions() == ((), (0, 1))
-    assert same(joiner.keeping.fetch(1), Stage(1).state())
+    assert joiner.copies.find_versions() == ((), (0, 1))
+    assert same(joiner.copies.fetch(1), Stage(1).state())
     with pytest.raises(ConnectionLost, match="no keeper has version 2 of stage 1"):
-        joiner.keeping.fetch(2)
+        joiner.copies.fetch(2)
     assert not one.warnings + other.warnings + joiner.warnings
     assert one.kept == [(version, 0, 2, "near", "far") for version in range(3)]
     assert other.kept == [(version, 1, 2, "near", "far") for version in range(2)]
@@ -150,29 +150,29 @@ def test_where_servers_have_several_ranks_a_version_is_there_when_all_of_them_ha
     late.iterate()
     joiners = [Peer(keepers, PEERS[0], rank=each) for each in ranks]
     for joiner, expected in zip(joiners, (Stage(0), Stage(0, 100)), strict=True):
-        assert joiner.keeping.find_versions() == ((), (0,))
-        assert same(joiner.keeping.fetch(0), expected.state())
+        assert joiner.copies.find_versions() == ((), (0,))
+        assert same(joiner.copies.fetch(0), expected.state())
         with pytest.raises(ConnectionLost, match="no keeper has version 1 of stage 1"):
-            joiner.keeping.fetch(1)
+            joiner.copies.fetch(1)
     late.iterate()
-    assert same(joiners[1].keeping.fetch(1), Stage(1, 100).state())
+    assert same(joiners[1].copies.fetch(1), Stage(1, 100).state())
     # In another view the first rank has put it again, and the second one has not: it is that of the one before.
     for server in PEERS:
         Peer(keepers, server, epoch=1, newest=1, rank=ranks[0]).compute()
-    found = joiners[0].keeping.find_versions()[1]
+    found = joiners[0].copies.find_versions()[1]
     assert 1 in found
-    assert same(joiners[0].keeping.fetch(1), Stage(1).state())
+    assert same(joiners[0].copies.fetch(1), Stage(1).state())
 
 
 def test_the_first_version_of_a_view_is_there_before_anybody_computes(keepers):
     for server in PEERS:
         Peer(keepers, server, newest=4).compute()
-    assert Peer(keepers, PEERS[0]).keeping.find_versions()[1] == (4,)
+    assert Peer(keepers, PEERS[0]).copies.find_versions()[1] == (4,)
     # In the next view it is copied again, by whoever is in it then.
     for server in PEERS:
         peer = Peer(keepers, server, epoch=1, newest=4)
         peer.compute()
-    assert same(peer.keeping.fetch(4), Stage(4).state())
+    assert same(peer.copies.fetch(4), Stage(4).state())
 
 
 def test_a_version_that_is_not_known_to_be_right_is_not_there(keepers):
@@ -181,12 +181,12 @@ def test_a_version_that_is_not_known_to_be_right_is_not_there(keepers):
         each.iterate()
         each.stage.spoil()
         each.compute()
-    assert peers[0].keeping.find_versions()[1] == (0,)
+    assert peers[0].copies.find_versions()[1] == (0,)
     for each in peers:
         # The step was not right, and is made again.
         each.stage.correct()
         each.reduce()
-    assert same(peers[0].keeping.fetch(1), Stage(1).state())
+    assert same(peers[0].copies.fetch(1), Stage(1).state())
 
 
 def test_a_halt_leaves_no_half_of_a_version(keepers):
@@ -194,8 +194,8 @@ def test_a_halt_leaves_no_half_of_a_version(keepers):
     for each in peers:
         each.iterate()
         each.compute()
-        each.keeping.halt()
-    assert peers[0].keeping.find_versions()[1] == (0,)
+        each.copies.halt()
+    assert peers[0].copies.find_versions()[1] == (0,)
 
 
 class Counting:
@@ -236,10 +236,10 @@ def test_with_parity_any_hosts_may_be_lost_and_no_bit_is(text):
         for lost in combinations(range(redundancy.pieces), redundancy.spare):
             left = [Lost(each.name) if place in lost else each for place, each in enumerate(keepers)]
             joiner = Peer(left, PEERS[0], redundancy=redundancy)
-            assert joiner.keeping.find_versions()[1] == (0, 1)
-            assert same(joiner.keeping.fetch(1), Stage(1).state())
+            assert joiner.copies.find_versions()[1] == (0, 1)
+            assert same(joiner.copies.fetch(1), Stage(1).state())
         few = [Lost(each.name) if place <= redundancy.spare else each for place, each in enumerate(keepers)]
-        assert Peer(few, PEERS[0], redundancy=redundancy).keeping.find_versions()[1] == ()
+        assert Peer(few, PEERS[0], redundancy=redundancy).copies.find_versions()[1] == ()
         sizes = {size for each in keepers for _, _, size in map(msgspec.structs.astuple, each.copies())}
         total = sum(each.nbytes for each in Stage().state().values())
         assert max(sizes) <= total / 2 / redundancy.needed + 1
@@ -250,12 +250,12 @@ def test_a_keeper_that_was_lost_a_moment_ago_is_asked_again_only_if_a_version_ne
         Peer(keepers, server).iterate()
     lost = Lost("far")
     joiner = Peer([keepers[0], lost], PEERS[0])
-    assert joiner.keeping.find_versions()[1] == (0,)
-    joiner.keeping._resting = {name: (math.inf, rest) for name, (_, rest) in joiner.keeping._resting.items()}
-    assert same(joiner.keeping.fetch(0), Stage(0).state())
+    assert joiner.copies.find_versions()[1] == (0,)
+    joiner.copies._resting = {name: (math.inf, rest) for name, (_, rest) in joiner.copies._resting.items()}
+    assert same(joiner.copies.fetch(0), Stage(0).state())
     assert lost.asked == 1
     with pytest.raises(ConnectionLost, match="no keeper has version 1"):
-        joiner.keeping.fetch(1)
+        joiner.copies.fetch(1)
     assert lost.asked == 2
 
 
@@ -263,7 +263,7 @@ def test_a_keeper_that_has_come_back_elsewhere_gets_the_first_version_of_the_nex
     _, there = keepers
     peer = Peer([KeeperClient(("127.0.0.1", free_port()), "token", there.name)], PEERS[0])
     peer.compute()
-    peer.keeping._find_keepers = lambda: KnownKeepers([there], Redundancy(1, 1), near=there.name)
+    peer.copies._find_keepers = lambda: KnownKeepers([there], Redundancy(1, 1), near=there.name)
     peer.view = View.among(ALL, 1)
     peer.compute()
     assert [each[3:] for each in peer.kept] == [(), (there.name,)]
@@ -279,7 +279,7 @@ def test_without_a_keeper_training_goes_on_with_one_warning(monkeypatch):
     # Once there is one, it is put again.
     with listen(token) as listener:
         threading.Thread(target=serve, args=([listener], token, 1 << 26), daemon=True).start()
-        peer.keeping._resting = {name: (0.0, rest) for name, (_, rest) in peer.keeping._resting.items()}
+        peer.copies._resting = {name: (0.0, rest) for name, (_, rest) in peer.copies._resting.items()}
         begun = []
         start = Snapshot.__init__
         monkeypatch.setattr(Snapshot, "__init__", lambda *given: (begun.append(given), start(*given))[1])
@@ -298,7 +298,7 @@ def test_training_goes_on_where_the_system_gives_a_worker_no_more_memory_for_a_p
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         text = "the state is not kept in memory by near: its memory cannot be used: File too large"
         assert [each.partition(";")[0] for each in peer.warnings] == [text]
-        peer.keeping._resting = {name: (0.0, rest) for name, (_, rest) in peer.keeping._resting.items()}
+        peer.copies._resting = {name: (0.0, rest) for name, (_, rest) in peer.copies._resting.items()}
         peer.iterate()
         assert [each[3:] for each in peer.kept] == [(), (), ("near",)]
 
@@ -321,8 +321,8 @@ def test_nothing_is_offered_any_more_once_it_is_given_up():
             given_up.wait(60)
             raise KeeperLost("it says nothing")
 
-    keeping = (peer := Peer([Lost("a")], PEERS[0])).keeping
-    given = keeping._part(peer.view), keeping._version(peer.view)
+    copies = (peer := Peer([Lost("a")], PEERS[0])).copies
+    given = copies._part(peer.view), copies._version(peer.view)
     snapshot = Snapshot([(0, Silent(name)) for name in "abc"], Redundancy(1, 3), *given)
     offering.wait(60)
     halting = threading.Thread(target=snapshot.give_up)
@@ -339,7 +339,7 @@ def test_one_keeper_of_two_is_enough(keepers):
         peer = Peer([lost, keepers[1]], server)
         peer.iterate()
         assert ["no keeper can be reached" in each for each in peer.warnings] == [True]
-    assert same(peer.keeping.fetch(0), Stage(0).state())
+    assert same(peer.copies.fetch(0), Stage(0).state())
 
 
 def test_no_keeper_is_waited_for_before_all_were_told_that_the_part_is_right():

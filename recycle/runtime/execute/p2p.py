@@ -1,4 +1,4 @@
-"""The transport: what travels between servers. Receives are posted early, sends never block the list.
+"""Point-to-point transfers: what travels between servers. Receives are posted early, sends never block the list.
 
 A device computes with what is received when it has come, and the host goes on meanwhile. It looks later whether that
 was received at all; until then, nothing that was computed with it is of use.
@@ -20,7 +20,7 @@ import torch
 
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.recorder import Recorder
-from recycle.runtime.errors import InterruptedTransport, ViewBroken
+from recycle.runtime.errors import InterruptedTransfers, ViewBroken
 from recycle.runtime.execute.stage import PipelineStage
 from recycle.runtime.net.network import Network, Transfer
 from recycle.runtime.net.transfer_key import Carried, TransferKey
@@ -41,7 +41,7 @@ class Outgoing(NamedTuple):
     work: Transfer
 
 
-class Transport:
+class P2PTransfers:
     """Transfers of one server in one view.
 
     Args:
@@ -76,10 +76,10 @@ class Transport:
         """Post the first receives of an iteration.
 
         Raises:
-            InterruptedTransport: transfers of an earlier iteration are still in flight.
+            InterruptedTransfers: transfers of an earlier iteration are still in flight.
         """
         if self.in_flight:
-            raise InterruptedTransport(
+            raise InterruptedTransfers(
                 f"{self.in_flight} transfers of an interrupted iteration are in flight: "
                 "what they carry may be mixed up with this one's; make a new transport in a new epoch"
             )
@@ -116,7 +116,7 @@ class Transport:
         return incoming.buffer, coming
 
     def send(self, instruction: Instruction, tensor: torch.Tensor) -> None:
-        """Start a send; it is this transport's from then on."""
+        """Start a send; it is owned here from then on."""
         assert instruction.peer is not None
         tensor = tensor.detach().contiguous()
         try:

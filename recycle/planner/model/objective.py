@@ -1,4 +1,4 @@
-"""The value of task programs, by the clock's one cost function."""
+"""What planning minimises: the value of task programs, by the clock's one cost function."""
 
 from recycle.holding import placed
 from recycle.plan.clock import activity_network

@@ -6,8 +6,8 @@ import torch
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.recorder import Recorder
-from recycle.runtime.errors import InterruptedTransport
-from recycle.runtime.execute.transport import Transport
+from recycle.runtime.errors import InterruptedTransfers
+from recycle.runtime.execute.p2p import P2PTransfers
 from recycle.runtime.net.transfer_key import Carried, TransferKey
 
 
@@ -77,13 +77,13 @@ class Middle:
 PROGRAM = [Instruction(Op.RECV_F, 1, 0, each, Server(0, 0)) for each in range(8)]
 
 
-def transport(link, **options):
-    return Transport(link, {1: Middle(link)}, Recorder(Server(0, 1)), **options)
+def transfers_over(link, **options):
+    return P2PTransfers(link, {1: Middle(link)}, Recorder(Server(0, 1)), **options)
 
 
 def test_receives_are_posted_ahead_of_their_turn():
     link = Link()
-    transfers = transport(link, ahead=2)
+    transfers = transfers_over(link, ahead=2)
     transfers.begin(PROGRAM)
     assert len(link.received) == 2
     transfers.expect(PROGRAM[0])
@@ -100,7 +100,7 @@ def test_receives_are_posted_ahead_of_their_turn():
 def test_what_may_end_with_anything_is_filled_before_it_is_received():
     link = Link()
     link.ends_are_right = False
-    transport(link, ahead=1).begin(PROGRAM)
+    transfers_over(link, ahead=1).begin(PROGRAM)
     (buffer, *_) = link.received[0]
     assert buffer.isfinite().all()
     assert buffer.unique().numel() == buffer.numel()
@@ -109,7 +109,7 @@ def test_what_may_end_with_anything_is_filled_before_it_is_received():
 def test_where_there_is_one_queue_no_receive_is_posted_before_its_turn():
     link = Link()
     link.one_queue = True
-    transfers = transport(link, ahead=2)
+    transfers = transfers_over(link, ahead=2)
     transfers.begin(PROGRAM)
     assert not link.received
     transfers.expect(PROGRAM[0])
@@ -118,7 +118,7 @@ def test_where_there_is_one_queue_no_receive_is_posted_before_its_turn():
 
 def test_a_send_is_owned_until_waited_for_and_only_too_many_wait():
     link = Link()
-    transfers = transport(link, most_sends=2)
+    transfers = transfers_over(link, most_sends=2)
     transfers.begin([])
     for each in range(3):
         transfers.send(Instruction(Op.SEND_F, 1, 0, each, Server(0, 0)), torch.zeros(2))
@@ -130,14 +130,14 @@ def test_a_send_is_owned_until_waited_for_and_only_too_many_wait():
 
 
 def test_what_an_interrupted_iteration_left_is_refused():
-    transfers = transport(Link())
+    transfers = transfers_over(Link())
     transfers.begin(PROGRAM)
-    with pytest.raises(InterruptedTransport, match=r"4 transfers .* make a new transport in a new epoch"):
+    with pytest.raises(InterruptedTransfers, match=r"4 transfers .* make a new transport in a new epoch"):
         transfers.begin(PROGRAM)
 
 
 def test_an_unused_message_is_found_at_the_end():
-    transfers = transport(Link())
+    transfers = transfers_over(Link())
     transfers.begin(PROGRAM[:1])
     with pytest.raises(AssertionError, match=r"never used: 1RECV_F0\.0<W0_0"):
         transfers.finish()
@@ -145,7 +145,7 @@ def test_an_unused_message_is_found_at_the_end():
 
 def test_both_ends_call_a_transfer_the_same():
     link = Link()
-    transfers = transport(link, ahead=8)
+    transfers = transfers_over(link, ahead=8)
     gradients = [Instruction(Op.RECV_B, 1, 1, each, Server(0, 0)) for each in range(8)]
     transfers.begin([*PROGRAM, *gradients])
     transfers.expect(gradients[-1])

@@ -8,11 +8,11 @@ from recycle.control.membership.view import ServerRank
 from recycle.job import Server
 from recycle.megatron.gpt.checkpointing import shard
 from recycle.megatron.gpt.model import ModelOptions
-from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.run_settings import Run
 from recycle.megatron.gpt.server import GptServer
 from recycle.record.reporting import Reporter
-from recycle.runtime.keep.keeping import Keeping
-from recycle.runtime.keep.saving import Desk, Saving, Target
+from recycle.runtime.keep.checkpoint_from_memory import CheckpointsFromMemory, Target, WritingKeeper
+from recycle.runtime.keep.keeper_copies import KeeperCopies
 from recycle.runtime.launch.meet.keepers import KeeperFinder, KeeperSetting, KeeperSlot, client_of, dismiss
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
 from recycle.runtime.net.endpoint import Endpoint
@@ -59,7 +59,7 @@ def keeper_setting(run: Run, slot: KeeperSlot) -> KeeperSetting:
         run.redundancy,
         lambda stages: keeper_bytes(run, stages),
         slot,
-        lambda directory: describe_keeping(run, directory),
+        lambda directory: describe_copies(run, directory),
         writing_bytes(run),
         run.checkpoints if run.saves_from_memory else None,
     )
@@ -109,7 +109,7 @@ def take_slot(run: Run, meeting: Rendezvous | None) -> KeeperSetting | None:
     return keeper_setting(run, slot)
 
 
-def describe_keeping(run: Run, directory: KeeperDirectory) -> str:
+def describe_copies(run: Run, directory: KeeperDirectory) -> str:
     """What copies in memory cost and survive, in a line.
 
     Args:
@@ -121,9 +121,9 @@ def describe_keeping(run: Run, directory: KeeperDirectory) -> str:
     return directory.describe(version_bytes(run.model, depth, range(depth), run.ranks), most)
 
 
-def make_keeping(
+def make_keeper_copies(
     run: Run, trained: GptServer, server: Server, rank: ServerRank, endpoint: Endpoint, reporter: Reporter
-) -> Keeping | None:
+) -> KeeperCopies | None:
     """What puts a rank's parts of its versions with keepers, and gets versions from there.
 
     Args:
@@ -153,11 +153,11 @@ def make_keeping(
             checkpoints.manifest,
             rank.size,
         )
-        checkpoints.saving = Saving(target, partial(find_desks, endpoint), finder.tell)
-    return finder.keeping(trained.training, rank, run.plan.job.depth, lambda: trained.view)
+        checkpoints.from_memory = CheckpointsFromMemory(target, partial(find_writing_keepers, endpoint), finder.tell)
+    return finder.copies(trained.training, rank, run.plan.job.depth, lambda: trained.view)
 
 
-def find_desks(endpoint: Endpoint) -> Sequence[Desk]:
+def find_writing_keepers(endpoint: Endpoint) -> Sequence[WritingKeeper]:
     """The keepers of a run, as those that can write its checkpoints.
 
     Args:
@@ -168,8 +168,8 @@ def find_desks(endpoint: Endpoint) -> Sequence[Desk]:
     """
     directory = KeeperDirectory.read(endpoint.connect(), endpoint.token)
     homes = () if directory is None else directory.homes
-    desks = []
+    found = []
     for home in homes:
         keepers = tuple((each.name(home.address), each.reach(home.address)) for each in homes)
-        desks.append(Desk(client_of(home, endpoint), keepers, home.name(home.address)))
-    return desks
+        found.append(WritingKeeper(client_of(home, endpoint), keepers, home.name(home.address)))
+    return found

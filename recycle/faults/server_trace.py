@@ -7,7 +7,7 @@ from recycle.errors import UserError
 from recycle.faults.duration import parse_duration
 from recycle.faults.errors import FaultError
 from recycle.faults.menu import Fault, Faults, Kind
-from recycle.faults.rows import FORMS, csv_lines
+from recycle.faults.node_traces import FORMS, csv_lines
 from recycle.job import Job, Server
 
 REMOVE, ADD = "remove", "add"

@@ -15,8 +15,8 @@ from recycle.runtime.keep.layout import PARAMETER, count_bytes
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.step.trainee import KeptShards
 from recycle.state.directory import KeeperDirectory
+from recycle.state.host_memory import available_memory
 from recycle.state.ladder import MOST
-from recycle.state.memory import available_memory
 from recycle.state.redundancy import piece_size
 from recycle.wording import memory_text
 

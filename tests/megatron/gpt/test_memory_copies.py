@@ -4,9 +4,9 @@ import pytest
 from harness.examples import QUICK, paper_job
 from recycle.control.membership.participant import participants_of
 from recycle.control.membership.view import View
-from recycle.megatron.gpt.keeping import SLACK, keeper_setting, version_bytes
+from recycle.megatron.gpt.memory_copies import SLACK, keeper_setting, version_bytes
 from recycle.megatron.gpt.model import ModelOptions
-from recycle.megatron.gpt.run import Run
+from recycle.megatron.gpt.run_settings import Run
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.runtime.errors import RunError

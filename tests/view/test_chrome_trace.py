@@ -10,9 +10,9 @@ from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.timeline import Span, Timeline
 from recycle.view.chart import make_chart
+from recycle.view.chrome_trace import COMPUTE, encode
 from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import Subject, load_subject, subject_of
-from recycle.view.trace import COMPUTE, encode
 from recycle.wording import microseconds
 from tests.view.disturbed import DEATH, write_disturbed
 from tests.view.samples import measured, small

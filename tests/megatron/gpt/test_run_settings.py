@@ -7,7 +7,7 @@ import pytest
 
 from harness.examples import QUICK, paper_job
 from recycle.megatron.gpt.model import ModelOptions
-from recycle.megatron.gpt.run import NOT_SAVED, Run
+from recycle.megatron.gpt.run_settings import NOT_SAVED, Run
 from recycle.placing.decision import OF_A_CLUSTER
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan

@@ -1,4 +1,4 @@
-from recycle.state.memory import available_memory, total_memory
+from recycle.state.host_memory import available_memory, total_memory
 
 GIBIBYTE = 1 << 30
 

@@ -1,4 +1,4 @@
-"""A training run: what is trained, for how long, and where it is written."""
+"""The settings of a training run: what is trained, for how long, and where it is written."""
 
 from contextlib import suppress
 from pathlib import Path

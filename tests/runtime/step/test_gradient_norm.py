@@ -4,7 +4,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.runtime.step.validation import CALM, Speculation, factor_of
+from recycle.runtime.step.gradient_norm import CALM, Speculation, factor_of
 
 
 def history(factors):

@@ -1,4 +1,4 @@
-"""Keeping: what a server does so that keepers have its part of every version, and how it gets a version from them."""
+"""A server's copies with keepers: it puts its part of every version there, and gets versions from them."""
 
 import threading
 import time
@@ -79,7 +79,7 @@ class KnownKeepers(NamedTuple):
         return {each.name: each for each in (*self.own, *self.others)}
 
 
-class Keeping:
+class KeeperCopies:
     """One server's part in it; it is Kept, and told of every instruction.
 
     A version is put from the first instruction after its step on, and is there before the gradients of its iteration

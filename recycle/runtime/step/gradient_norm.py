@@ -114,7 +114,7 @@ class LastGradient(NamedTuple):
     guessed: bool
 
 
-class Validation:
+class GradientNorm:
     """Puts the norm together from the stages' parts, while they go on if it can be guessed.
 
     Every part comes from any of the peers that have it, for they have the same, and the greatest of what is known and

@@ -1,4 +1,4 @@
-"""The scribe: a keeper's hand that writes versions to disk, put together from what all keepers have of them."""
+"""A keeper's writer of checkpoints: versions are put together from what all keepers have of them."""
 
 import threading
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from recycle.state.errors import KeeperLost, Refused
 from recycle.state.ladder import find_whole
 
 
-class DiskScribe:
-    """Writes versions in torch.distributed.checkpoint's format, one at a time; it is Scribe.
+class CheckpointWriter:
+    """Writes versions in torch.distributed.checkpoint's format, one at a time; it is VersionWriter.
 
     Args:
         token: the run's.
@@ -36,7 +36,7 @@ class DiskScribe:
         self._asked: dict[Write, Future[Sequence[str]]] = {}
 
     def write(self, request: Write) -> Sequence[str] | None:
-        """See Scribe."""
+        """See VersionWriter."""
         if not resolved(Path(request.folder)).is_relative_to(self._within):
             raise Refused(f"{request.folder} is not in {self._within}, where this run's keepers write")
         with self._lock:
