@@ -115,6 +115,10 @@ def run_script(script: str, arguments: list[str], protection: "Protection | None
     done = "" if release is None else stand_in_for_python(release.python)
     if done:
         say_once(done)
+    if protection is None:
+        from recycle.runtime.launch.meet.start import variables_of_task
+
+        os.environ.update(variables_of_task(os.environ))
     import torch
 
     if not torch.cuda.is_available():

@@ -3,7 +3,14 @@
 import pytest
 
 from recycle.errors import UserError
-from recycle.runtime.launch.meet.start import Start, choose_address, find_start, first_of, refuse_elastic
+from recycle.runtime.launch.meet.start import (
+    Start,
+    choose_address,
+    find_start,
+    first_of,
+    refuse_elastic,
+    variables_of_task,
+)
 
 BY_HAND = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "first", "MASTER_PORT": "29500"}
 TORCHRUN = {
@@ -52,6 +59,19 @@ def test_what_cannot_be_a_start_is_one_line(environment, reason):
         find_start(environment)
     assert str(caught.value).startswith(reason)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("environment", [{}, BY_HAND, TASK | BY_HAND | TORCHRUN, TASK | {"SLURM_STEP_NUM_TASKS": "1"}])
+def test_what_torch_was_told_stays_as_it_is(environment):
+    assert variables_of_task(environment) == {}
+
+
+def test_torch_is_told_which_of_slurms_tasks_it_is_in():
+    task = TASK | {"SLURM_STEP_NODELIST": "a[07-09],b", "SLURM_LOCALID": "1"}
+    place = {"RANK": "2", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
+    found = variables_of_task(task)
+    assert {name: found[name] for name in place} == place
+    assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("a07", "20007")
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,16 @@ def find_start(environment: Mapping[str, str]) -> Start | None:
     return None
 
 
+def variables_of_task(environment: Mapping[str, str]) -> dict[str, str]:
+    """What torch has to be told in a task of srun's; nothing if it was told, or if this is none.
+
+    Raises:
+        RunError: the environment contradicts itself.
+    """
+    start = None if "RANK" in environment else find_start(environment)
+    return {} if start is None else {"LOCAL_RANK": environment.get("SLURM_LOCALID", "0")} | start.variables()
+
+
 def _from_slurm(environment: Mapping[str, str]) -> Start:
     rank, count = _numbers(environment, *SLURM_VARIABLES)
     nodes = environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_JOB_NODELIST", ""))
