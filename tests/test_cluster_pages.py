@@ -80,7 +80,9 @@ def test_the_files_to_copy_are_those_of_the_pages(page, file):
 
 
 def test_the_script_for_mpirun_says_what_a_start_takes(tmp_path):
-    block = block_with(FOLDER / "torchrun.md", "OMPI_COMM_WORLD_RANK").replace("/shared/", f"{tmp_path}/")
+    block = block_with(ROOT / "docs" / "reference" / "cluster.md", "OMPI_COMM_WORLD_RANK").replace(
+        "/shared/", f"{tmp_path}/"
+    )
     # A stand-in for mpirun: of all ranks, it starts the last one, with what Open MPI and its -x set.
     mpirun = tmp_path / "mpirun"
     mpirun.write_text(
