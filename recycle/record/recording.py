@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from recycle.placement import Layout
 from recycle.wording import BASELINE, microseconds
 
 FORMAT = "recycle run"
@@ -224,6 +225,7 @@ class ViewLine(msgspec.Struct, frozen=True, tag="view", tag_field="type", forbid
         plan: where its plan comes from.
         moved: whether servers hold other chunks than in the view before.
         baseline: what the baseline is called: 1F1B, where memory is tight within that.
+        layout: which server holds what; None where that is as the job says.
     """
 
     epoch: int
@@ -238,6 +240,7 @@ class ViewLine(msgspec.Struct, frozen=True, tag="view", tag_field="type", forbid
     plan: str
     moved: bool = False
     baseline: str = BASELINE
+    layout: Layout | None = None
 
 
 class RecoveryLine(msgspec.Struct, frozen=True, tag="recovery", tag_field="type", forbid_unknown_fields=True):

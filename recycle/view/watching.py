@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from recycle.holding import placed
+from recycle.holding import placed, units_text, with_layout
 from recycle.job import Job
 from recycle.plan.document import load_plan
 from recycle.record.following import OtherRunError, RecordingFollower
@@ -33,7 +33,7 @@ from recycle.record.recording import (
 from recycle.record.timeline import Timeline
 from recycle.record.totals import StepTotal, Totals
 from recycle.view.amounts import held_text
-from recycle.view.copies import KnownCopies, live_by_stage
+from recycle.view.copies import KnownCopies, live_by_unit
 from recycle.view.history import tell, total_text
 from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import Subject
@@ -85,15 +85,15 @@ class NewsItem(msgspec.Struct, frozen=True):
 
 
 class StagePlaces(msgspec.Struct, frozen=True):
-    """Where a stage's state is.
+    """Where a stage's state is, or a chunk's where pipelines differ.
 
     Attributes:
-        stage: which.
-        text: in words.
+        what: the stage or the chunk, in words.
+        text: in words, where it is.
         last: whether the death of one server loses it.
     """
 
-    stage: int
+    what: str
     text: str
     last: bool
 
@@ -367,8 +367,9 @@ class WatchedRun:
         job, view = self._job(), self._history.view
         if job is None or view is None:
             return ()
-        live = live_by_stage(job, view.servers)
-        return tuple(StagePlaces(each.stage, each.text, each.is_last) for each in self._copies.stages(live))
+        live = live_by_unit(with_layout(job, view.layout), view.servers)
+        found = self._copies.stages(live)
+        return tuple(StagePlaces(units_text(job, [each.stage]), each.text, each.is_last) for each in found)
 
     def _iterations(self) -> int | None:
         """How many there are to be, by the newest process: a run that goes on may have others than before."""
