@@ -140,6 +140,7 @@ class IterationLine(msgspec.Struct, frozen=True, tag="iteration", tag_field="typ
         peak_memory: the most that was held for micro-batches, in the job's unit.
         epoch: of the view in which it was made; an iteration that is made again is reported again.
         end: when it was over there; None if that is not known.
+        micro_batches: how many it had of all pipelines; 0 if all those of the job.
     """
 
     server: str
@@ -149,6 +150,7 @@ class IterationLine(msgspec.Struct, frozen=True, tag="iteration", tag_field="typ
     peak_memory: int
     epoch: int = 0
     end: float | None = None
+    micro_batches: int = 0
 
 
 class AbandonedLine(msgspec.Struct, frozen=True, tag="abandoned", tag_field="type", forbid_unknown_fields=True):

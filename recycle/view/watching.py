@@ -212,7 +212,8 @@ class WatchedRun:
         """How the run stands, as of the last look."""
         made = [total for _, total in sorted(self._steps.items())][-CURVE:]
         newest = made[-1] if made else None
-        rates = tuple(self._rate(total) for total in made)
+        job = self._job()
+        rates = tuple(total.rate(job) for total in made)
         history = self._history
         view, ended = history.view, self._has_ended()
         servers = self._servers(ended)
@@ -338,10 +339,6 @@ class WatchedRun:
     def _take(self, total: StepTotal) -> None:
         if not total.held_out:
             self._steps[total.step] = total
-
-    def _rate(self, total: StepTotal) -> float:
-        job = self._job()
-        return (sum(job.loads) if job else 1) / (total.seconds or 1)
 
     def _servers(self, ended: bool) -> tuple[ServerState, ...]:
         job, view, deaths = self._job(), self._history.view, self._history.deaths

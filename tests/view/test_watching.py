@@ -5,6 +5,7 @@ import sys
 import time
 from contextlib import suppress
 
+import msgspec
 import pytest
 
 from harness.examples import QUICK, paper_plan
@@ -16,7 +17,7 @@ from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.processes import numbering
 from recycle.record.reading import load_lines
-from recycle.record.recording import CopyLine, DeathLine, EndedLine, ProcessLine, ViewLine
+from recycle.record.recording import CopyLine, DeathLine, EndedLine, IterationLine, ProcessLine, ViewLine
 from recycle.record.totals import totals_of
 from recycle.view.watching import SHOWN, WatchedRun
 from tests.record.test_following import append
@@ -137,6 +138,14 @@ def test_where_the_state_is_follows_from_who_is_live_and_what_hosts_have(planned
         append(planned / "events" / f"{server}.jsonl", CopyLine(server, 2, 1, 4, number, 2, 4, ["here"]))
     assert look(run).version > state.version
     assert run.state().copies[2].text == "on 2 live servers; after iteration 4 in memory of here"
+
+
+def test_the_rate_of_a_smaller_batch_is_that_of_its_own_micro_batches(planned):
+    (planned / "events").mkdir()
+    line = IterationLine("W0_3", 0, 2.0, [1.0], 1, micro_batches=6)
+    view = ViewLine(0, 0.0, ["W0_3"], [], 0, "the run begins", "memory", 30, 1.0, "the first plan")
+    append(planned / "events" / "W0_3.jsonl", view, line, msgspec.structs.replace(line, step=1, micro_batches=0))
+    assert look(WatchedRun(planned)).rates == (3.0, 9.0)
 
 
 def test_where_pipelines_differ_each_chunk_has_its_servers_also_when_chunks_have_moved(tmp_path):
