@@ -17,6 +17,9 @@ LARGEST = 10**12
 LARGEST_JOB = 10_000_000
 """Tasks of an iteration beyond which no plan is tried: ten million take minutes and some ten gigabytes."""
 
+LARGEST_COUNT = 10**6
+"""Servers and instructions have numbers of six digits at most."""
+
 _PHASES = 3
 _SLACK = 4
 """So many times what a file holds its job may say, which the checker then tells in detail."""
@@ -502,15 +505,17 @@ def require_few_tasks(pipelines: int, stages: int, micro_batches: int) -> None:
         micro_batches: of each.
 
     Raises:
-        JobError: it has more than ``LARGEST_JOB`` tasks.
+        JobError: it has more than ``LARGEST_JOB`` tasks, or a number that no file can have.
     """
     tasks = pipelines * stages * micro_batches * _PHASES
+    shape = f"{pipelines} pipelines x {stages} stages x {micro_batches} micro-batches"
     if tasks > LARGEST_JOB:
         raise JobError(
-            f"{pipelines} pipelines x {stages} stages x {micro_batches} micro-batches are "
-            f"{tasks} tasks (F, I and W of each), and a plan has {LARGEST_JOB} at most: more take too much time "
-            "and memory; plan fewer pipelines, or fewer micro-batches of a larger size"
+            f"{shape} are {tasks} tasks (F, I and W of each), and a plan has {LARGEST_JOB} at most: more take too much "
+            "time and memory; plan fewer pipelines, or fewer micro-batches of a larger size"
         )
+    if max(pipelines, stages, micro_batches) > LARGEST_COUNT:
+        raise JobError(f"{shape}: a plan has {LARGEST_COUNT} of each at most")
 
 
 def _at_least(value: int, least: int, field: str, reason: str) -> None:
