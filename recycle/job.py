@@ -17,6 +17,9 @@ LARGEST = 10**12
 LARGEST_JOB = 10_000_000
 """Tasks of an iteration beyond which no plan is tried: ten million take minutes and some ten gigabytes."""
 
+LARGEST_COUNT = 10**6
+"""Servers and instructions have numbers of six digits at most."""
+
 _PHASES = 3
 _SLACK = 4
 """So many times what a file holds its job may say, which the checker then tells in detail."""
@@ -156,7 +159,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not isinstance(self.layout, msgspec.UnsetType):
             if self.placement is not msgspec.UNSET:
                 raise JobError("placement: pipelines of their own have placements of their own; leave it out")
-            require_layout(self.layout, self.pipelines, self.micro_batches, len(self.stages), self.needs)
+            require_layout(self.layout, self.pipelines, self.micro_batches, len(self.stages))
         for number, stage in enumerate(self.stages):
             for field in ("forward", "input_gradient", "weight_gradient", "optimizer", "reduction"):
                 _at_least(getattr(stage, field), 0, f"{field} of stage {number}", "a cost cannot be negative")
@@ -170,18 +173,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             taken = f"taken_at_input_gradient of stage {number}"
             _at_least(stage.taken_at_input_gradient, 0, taken, "an instruction cannot take less than nothing")
             _at_least(stage.state, 0, f"state of stage {number}", "a state cannot take less than nothing")
-            least = stage.needs(1)
-            if stage.state and stage.limit < least:
-                raise JobError(
-                    f"limit of stage {number} is {stage.limit + stage.state}: its state takes {stage.state} of it, and "
-                    f"one micro-batch needs {least} more, so no plan exists; "
-                    f"the least limit that works is {least + stage.state}"
-                )
-            if stage.limit < least:
-                raise JobError(
-                    f"limit of stage {number} is {stage.limit}: not one micro-batch fits, so no plan exists; "
-                    f"the least limit that works is {least}"
-                )
+        self._require_room()
 
     def _settle_unit(self, field: str, known: Mapping[str, float]) -> None:
         """Call a unit by its one name; what is no unit of time or memory, such as a slot, is taken as it is."""
@@ -208,11 +200,26 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"limit of server {place} of a pipeline is {' and '.join(map(str, sorted(limits)))}: its chunks "
                     f"{list(chunks)} share one memory, so give all of them the same limit"
                 )
-            least = self.needs(chunks)
-            if least > min(limits):
+
+    def _require_room(self) -> None:
+        """Refuse a server that has no memory for one micro-batch; a user's limit has what the state takes in it."""
+        if isinstance(self.layout, msgspec.UnsetType):
+            name = "stage {}" if self.standard else "server {} of a pipeline"
+            servers = [(name.format(at), chunks, self.limit(at)) for at, chunks in enumerate(self.chunks)]
+        else:
+            servers = [
+                (f"server {place} of pipeline {number}", server.chunks, server.limit)
+                for number, pipeline in enumerate(self.layout)
+                for place, server in enumerate(pipeline.servers)
+            ]
+        for where, chunks, limit in servers:
+            least, state = self.needs(chunks), sum(self.stages[chunk].state for chunk in chunks)
+            if limit < least:
+                taken, more = (f"its state takes {state} of it, and ", " more") if state else ("", "")
+                what = "" if self.standard else f" of its chunks {list(chunks)}"
                 raise JobError(
-                    f"limit of server {place} of a pipeline is {min(limits)}: not one micro-batch fits, because its "
-                    f"chunks {list(chunks)} hold {least} of each; the least limit that works is {least}"
+                    f"limit of {where} is {limit + state}: {taken}one micro-batch{what} needs {least}{more}, so no "
+                    f"plan exists; the least limit that works is {least + state}"
                 )
 
     def needs(self, chunks: Sequence[int], micro_batches: int = 1) -> int:
@@ -498,15 +505,17 @@ def require_few_tasks(pipelines: int, stages: int, micro_batches: int) -> None:
         micro_batches: of each.
 
     Raises:
-        JobError: it has more than ``LARGEST_JOB`` tasks.
+        JobError: it has more than ``LARGEST_JOB`` tasks, or a number that no file can have.
     """
     tasks = pipelines * stages * micro_batches * _PHASES
+    shape = f"{pipelines} pipelines x {stages} stages x {micro_batches} micro-batches"
     if tasks > LARGEST_JOB:
         raise JobError(
-            f"{pipelines} pipelines x {stages} stages x {micro_batches} micro-batches are "
-            f"{tasks} tasks (F, I and W of each), and a plan has {LARGEST_JOB} at most: more take too much time "
-            "and memory; plan fewer pipelines, or fewer micro-batches of a larger size"
+            f"{shape} are {tasks} tasks (F, I and W of each), and a plan has {LARGEST_JOB} at most: more take too much "
+            "time and memory; plan fewer pipelines, or fewer micro-batches of a larger size"
         )
+    if max(pipelines, stages, micro_batches) > LARGEST_COUNT:
+        raise JobError(f"{shape}: a plan has {LARGEST_COUNT} of each at most")
 
 
 def _at_least(value: int, least: int, field: str, reason: str) -> None:

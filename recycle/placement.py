@@ -6,7 +6,6 @@ all pipelines' cuts.
 """
 
 import re
-from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -153,17 +152,14 @@ def require_placement(placement: Placement, chunks: int) -> None:
         raise JobError(f"placement: chunk {wrong}: {where}; every chunk has one server in each pipeline")
 
 
-def require_layout(
-    layout: Layout, pipelines: int, micro_batches: int, count: int, room: Callable[[Sequence[int]], int]
-) -> None:
-    """Refuse pipelines of their own that do not hold the model, or have no room for a micro-batch.
+def require_layout(layout: Layout, pipelines: int, micro_batches: int, count: int) -> None:
+    """Refuse pipelines of their own that do not hold the model.
 
     Args:
         layout: what to judge.
         pipelines: how many the job has.
         micro_batches: the most that one of them brings.
         count: chunks of the model.
-        room: the least memory that a server of some chunks needs.
 
     Raises:
         JobError: something of that.
@@ -184,14 +180,8 @@ def require_layout(
             for chunk in server.chunks:
                 if not 0 <= chunk < count:
                     raise JobError(f"chunks {where}: {chunk} is none; the model has the chunks 0 to {count - 1}")
-            needed = room(server.chunks)
             if server.speed < 1:
                 raise JobError(f"speed {where} is {server.speed}: it is in percent, and the least is 1")
-            if server.limit < needed:
-                raise JobError(
-                    f"limit {where} is {server.limit}: not one micro-batch fits, because its chunks "
-                    f"{list(server.chunks)} hold {needed} of each; the least limit that works is {needed}"
-                )
     for number, (pipeline, crew) in enumerate(zip(layout, crews(layout), strict=True)):
         if not crew and not pipeline.micro_batches:
             continue

@@ -2,7 +2,8 @@ import pytest
 
 from harness.examples import paper_job
 from recycle.errors import JobError, NoPlanError
-from recycle.job import Job, Server, Stage
+from recycle.job import Job, Server, Stage, require_few_tasks
+from recycle.plan.instruction import Instruction
 
 GOOD = {
     "forward": 1,
@@ -51,6 +52,14 @@ def test_other_names_are_refused(text):
 def test_impossible_jobs_are_refused_with_field_value_and_remedy(changes, message):
     with pytest.raises(JobError, match=message):
         job(**changes)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1_000_001), (1_000_001, 1, 1), (1, 1_000_001, 1)])
+def test_a_plan_has_no_number_that_its_file_cannot_have(shape):
+    assert str(Instruction.parse("999999F999999.999999")) == "999999F999999.999999"
+    require_few_tasks(*(min(each, 1_000_000) for each in shape))
+    with pytest.raises(JobError, match=r"1000001 .*: a plan has 1000000 of each at most"):
+        require_few_tasks(*shape)
 
 
 def test_a_stage_knows_its_work_update_and_capacity():

@@ -85,6 +85,24 @@ def test_what_the_state_takes_is_left_for_no_activations(tmp_path):
         load_job(path, {"state": -1})
 
 
+@pytest.mark.parametrize(
+    ("keys", "server"),
+    [
+        ({**SHAPE, "stages": 2, "placement": "consecutive:2", "limit": [5, 9]}, "server 0 of a pipeline"),
+        ({"layout": [[([0, 1], 5), ([2, 3], 9)]]}, "server 0 of pipeline 0"),
+    ],
+)
+def test_the_limit_that_is_refused_has_the_state_of_all_chunks_in_it(keys, server):
+    if "layout" in keys:
+        rows = [[{"chunks": chunks, "limit": limit} for chunks, limit in servers] for servers in keys["layout"]]
+        keys = {"layout": [{"micro_batches": 2, "servers": row} for row in rows]}
+    message = (
+        rf"limit of {server} is 5: its state takes 3 of it, and one micro-batch of its chunks \[0, 1\] needs 4 more"
+    )
+    with pytest.raises(JobError, match=f"{message}, so no plan exists; the least limit that works is 7"):
+        load_job(None, {**keys, "held": [3, 1, 2, 2], "state": [1, 2, 1, 1]})
+
+
 def test_a_job_is_written_as_it_is_read(tmp_path):
     small = {"pipelines": 1, "stages": 1, "micro_batches": 1}
     uneven = {**SHAPE, "latency": [1, 2, 3], "limit": 9, "state": [1, 2, 3, 4]}
@@ -207,7 +225,7 @@ def test_one_chunk_per_server_in_order_is_the_standard_placement():
         ({"placement": [[0], [1], [2], [4]]}, "chunk 3: no server holds it"),
         ({"placement": [[0], [1], [3, 2], [4]]}, r"server 2 holds \[3, 2\]; list its chunks rising"),
         ({"placement": [[0], [], [1], [2]]}, "server 1 of a pipeline holds no chunk"),
-        ({"placement": "v-shaped", "limit": 1}, r"its chunks \[0, 7\] hold 2 of each; the least limit that works is 2"),
+        ({"placement": "v-shaped", "limit": 1}, r"of its chunks \[0, 7\] needs 2, .*least limit that works is 2"),
         ({"placement": "v-shaped", "forward": [1, 2, 3, 4]}, "^forward has 4 values: .* 8 in all"),
         ({"placement": "v-shaped", "limit": [4] * 8}, "one per server of a pipeline, 4 in all"),
     ],

@@ -152,17 +152,20 @@ def _once(plan: Plan) -> Iterator[Violation]:
 
 
 def _together(plan: Plan) -> Iterator[Violation]:
+    """A server that computes a phase has before it what it needs of its own: other servers' results are transferred."""
     phases = _phases(plan)
-    for later, earlier in ((Op.I, Op.F), (Op.W, Op.I)):
-        for key, (server, index) in phases[later].items():
-            other, place = phases[earlier][key]
+    for phase, found in phases.items():
+        for (stage, home, micro_batch), (server, index) in found.items():
             instruction = plan.programs[server][index]
-            if other != server:
-                message = f"{instruction} is on {server}, and {other}[{place}] holds the activation it needs"
-                yield Violation("together", message, server, index)
-            elif place > index:
-                message = f"{instruction} comes before the {earlier.value} it needs, {server}[{place}]"
-                yield Violation("together", message, server, index)
+            for need in dependencies(phase, stage, len(plan.job.stages)):
+                other, place = phases[need.phase][need.stage, home, micro_batch]
+                if other == server and place > index:
+                    needed = f"{server}[{place}] {plan.programs[server][place]}"
+                    message = f"{instruction} comes before the {need.phase.value} it needs, {needed}"
+                    yield Violation("together", message, server, index)
+                elif other != server and need.stage == stage:
+                    message = f"{instruction} is on {server}, and {other}[{place}] holds the activation it needs"
+                    yield Violation("together", message, server, index)
 
 
 def _routing(plan: Plan) -> Iterator[Violation]:

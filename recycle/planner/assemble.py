@@ -65,7 +65,8 @@ def unlimited_baseline(job: Job) -> int:
     """
     if not job.even:
         return baseline_period(job)
-    wanted = max(job.needs(chunks, job.depth) for chunks in job.chunks)
+    # No server wants more than this.
+    wanted = job.needs(range(len(job.stages)), job.depth)
     stages = tuple(msgspec.structs.replace(stage, limit=max(stage.limit, wanted)) for stage in job.stages)
     return baseline_period(msgspec.structs.replace(job, stages=stages))
 

@@ -47,6 +47,8 @@ class IterationTimes:
 
     Servers may begin an iteration while others are still at the one before it. So what it took is counted from the end
     of that on the slowest server. What a server took itself counts if that is less: something else came between.
+
+    Batches may grow. Only iterations of the largest batch so far are compared with each other.
     """
 
     def __init__(self) -> None:
@@ -56,6 +58,9 @@ class IterationTimes:
         # The first and the last iteration of each view: a long run has too many to look for them at each line.
         self._reach: dict[int, tuple[int, int]] = {}
         self._begun: dict[int, tuple[int, float]] = {}
+        # Micro-batches, by iteration.
+        self._sizes: dict[int, int] = {}
+        self._largest = 0
 
     def add(self, line: IterationLine | AbandonedLine) -> None:
         """Take in what a server reports."""
@@ -65,6 +70,8 @@ class IterationTimes:
         else:
             made = self._seconds.setdefault(line.epoch, {})
             made[line.step] = max(line.seconds, made.get(line.step, 0.0))
+            self._sizes[line.step] = max(line.micro_batches, self._sizes.get(line.step, 0))
+            self._largest = max(self._largest, line.micro_batches)
             first, last = self._reach.get(line.epoch, (line.step, line.step))
             self._reach[line.epoch] = min(first, line.step), max(last, line.step)
             if line.end is not None:
@@ -116,8 +123,14 @@ class IterationTimes:
         first, last = self._reach.get(view.epoch, (0, 0))
         # A recording may lack some, or lie.
         newest = range(last, first, -1) if last - first < len(made) else sorted(made, reverse=True)[:-1]
-        found = [seconds for _, seconds in islice(self._kept(view, newest, later, second), MOST)]
+        found = [
+            seconds for step, seconds in islice(self._kept(view, newest, later, second), MOST) if self.is_compared(step)
+        ]
         return median(found) if found else None
+
+    def is_compared(self, step: int) -> bool:
+        """Whether an iteration has the largest batch so far."""
+        return self._sizes[step] == self._largest
 
     def remade(self, view: ViewLine, before: Sequence[ViewLine], second: float) -> float:
         """How many seconds those iterations took that were finished, and are made again in a view.

@@ -200,7 +200,8 @@ class History:
         return sum((self.cost(epoch) for epoch in sorted(self._views)[1:]), Cost())
 
     def _slower(self, epoch: int, usual: float, recovery: ViewRecovery | None) -> float:
-        times = dict(self._times.kept(self._views[epoch], self._after(epoch), self._second))
+        kept = self._times.kept(self._views[epoch], self._after(epoch), self._second)
+        times = {step: seconds for step, seconds in kept.items() if self._times.is_compared(step)}
         redone = times.pop(recovery.step, None) if recovery else None
         slower = sum(times.values()) - len(times) * usual
         if redone is not None and recovery is not None:

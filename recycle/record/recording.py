@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from recycle.placement import Layout
 from recycle.wording import BASELINE, microseconds
 
 FORMAT = "recycle run"
@@ -139,6 +140,7 @@ class IterationLine(msgspec.Struct, frozen=True, tag="iteration", tag_field="typ
         peak_memory: the most that was held for micro-batches, in the job's unit.
         epoch: of the view in which it was made; an iteration that is made again is reported again.
         end: when it was over there; None if that is not known.
+        micro_batches: how many it had of all pipelines; 0 if all those of the job.
     """
 
     server: str
@@ -148,6 +150,7 @@ class IterationLine(msgspec.Struct, frozen=True, tag="iteration", tag_field="typ
     peak_memory: int
     epoch: int = 0
     end: float | None = None
+    micro_batches: int = 0
 
 
 class AbandonedLine(msgspec.Struct, frozen=True, tag="abandoned", tag_field="type", forbid_unknown_fields=True):
@@ -224,6 +227,7 @@ class ViewLine(msgspec.Struct, frozen=True, tag="view", tag_field="type", forbid
         plan: where its plan comes from.
         moved: whether servers hold other chunks than in the view before.
         baseline: what the baseline is called: 1F1B, where memory is tight within that.
+        layout: which server holds what; None where that is as the job says.
     """
 
     epoch: int
@@ -238,6 +242,7 @@ class ViewLine(msgspec.Struct, frozen=True, tag="view", tag_field="type", forbid
     plan: str
     moved: bool = False
     baseline: str = BASELINE
+    layout: Layout | None = None
 
 
 class RecoveryLine(msgspec.Struct, frozen=True, tag="recovery", tag_field="type", forbid_unknown_fields=True):

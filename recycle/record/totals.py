@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from recycle.job import Job
 from recycle.record.recording import EvaluationLine, IterationLine, Line, ViewLine
 
 
@@ -17,12 +18,19 @@ class StepTotal(msgspec.Struct, frozen=True):
         loss: mean over all micro-batches.
         seconds: how long the slowest server took; None for a look at held-out data.
         again: whether the step was passed on before: a checkpoint took the run back beyond it.
+        micro_batches: how many it had; 0 if all those of the job.
     """
 
     step: int
     loss: float
     seconds: float | None
     again: bool = False
+    micro_batches: int = 0
+
+    def rate(self, job: Job | None) -> float:
+        """Micro-batches per second; iterations per second where the job is not known."""
+        work = (self.micro_batches or sum(job.loads)) if job else 1
+        return work / (self.seconds or 1)
 
     @property
     def held_out(self) -> bool:
@@ -106,7 +114,8 @@ class Totals:
             if losses is None or not enough:
                 return
             seconds = max(each.seconds for each in reported.values())
-            self._pass_on(StepTotal(step, _mean(losses), seconds, again=step < self._furthest))
+            size = max(each.micro_batches for each in reported.values())
+            self._pass_on(StepTotal(step, _mean(losses), seconds, step < self._furthest, size))
             for older in [key for key in self._reported if key[0] <= epoch and key[1] <= step]:
                 del self._reported[older]
             self._next += 1

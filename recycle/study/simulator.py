@@ -29,7 +29,8 @@ def simulate(policy: Policy, pipelines: int, depth: int, outages: Outages) -> Ou
     for time, changes in _moments(outages, cluster.size):
         phases = run.go_on(phases, time)
         died = cluster.change(changes)
-        if any(dead for _, dead in changes):
+        # What is dead from the start failed before it.
+        if time and any(dead for _, dead in changes):
             failures.append(time)
         if time == outages.seconds:
             break

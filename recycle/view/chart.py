@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from recycle.holding import longest_update, placed
-from recycle.job import Server
+from recycle.holding import holders, longest_update, placed
+from recycle.job import Job, Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.recording import RecoveryLine
 from recycle.record.timeline import Outage, Span, Timeline
@@ -278,7 +278,7 @@ def _rows(subject: Subject, timeline: Timeline, period: float) -> list[Row]:
     for recovery in timeline.recoveries:
         recoveries.setdefault(recovery.server, []).append(recovery)
     roles = plan.roles if plan else {}
-    moved = _moved(roles, failed, spans)
+    moved = _moved(job, roles, failed, spans)
     actors = {role: server for server, role in roles.items()}
     iterations = max(1, timeline.iterations)
     # A run's first iterations are longer than its period.
@@ -336,18 +336,20 @@ def _unrecorded(spans: Sequence[Span], outages: Sequence[Outage]) -> Iterator[tu
 
 
 def _moved(
-    roles: Mapping[Server, Server], failed: set[Server], spans: Mapping[Server, list[Span]]
+    job: Job | None, roles: Mapping[Server, Server], failed: set[Server], spans: Mapping[Server, list[Span]]
 ) -> dict[Server, dict[Server, tuple[str, ...]]]:
     """Per dead server: the micro-batches that are at home on nobody because of it, by who executes them.
 
     Where a peer acts as the dead server, it is the peer's own role that nobody has.
     """
     held = {roles.get(server, server) for server in spans}
+    chunks = enumerate(holders(job) if job else ())
+    homes = {(chunk, pipeline): home for chunk, held_by in chunks for pipeline, home in held_by.items()}
     found: dict[Server, dict[Server, list[tuple[int, int]]]] = {}
     for server in sorted(spans):
         for span in spans[server]:
             instruction = span.instruction
-            dead = home = Server(instruction.home, server.stage)
+            dead = home = homes.get((instruction.stage, instruction.home), Server(instruction.home, server.stage))
             if instruction.op is not Op.F or span.iteration or home in held:
                 continue
             passed = set()
@@ -355,7 +357,7 @@ def _moved(
                 passed.add(dead)
                 dead = roles[dead]
             if dead in failed:
-                found.setdefault(dead, {}).setdefault(server, []).append((home.pipeline, instruction.micro_batch))
+                found.setdefault(dead, {}).setdefault(server, []).append((instruction.home, instruction.micro_batch))
     return {
         dead: {
             server: tuple(

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from recycle.holding import units, units_of
 from recycle.job import Job, Server
 from recycle.record.recording import CopyLine, Line
 from recycle.state.ladder import Copy, StatePart, find_outdated, find_whole, is_late
@@ -113,16 +114,17 @@ class KnownCopies:
             held.add(part)
 
 
-def live_by_stage(job: Job, servers: Iterable[str]) -> list[list[str]]:
-    """The live servers of each stage.
+def live_by_unit(job: Job, servers: Iterable[str]) -> list[list[str]]:
+    """The live servers of each stage, or of each chunk where pipelines differ.
 
     Args:
-        job: for its shape.
+        job: with its present layout.
         servers: that are live.
     """
-    found: list[list[str]] = [[] for _ in range(job.depth)]
+    found: list[list[str]] = [[] for _ in units(job)]
     for server in sorted(map(Server.parse, servers)):
-        found[server.stage].append(str(server))
+        for unit in units_of(job, server):
+            found[unit].append(str(server))
     return found
 
 
@@ -136,7 +138,7 @@ def copies_of(lines: Iterable[Line], job: Job, servers: Iterable[str]) -> tuple[
     """
     copies, made = KnownCopies(), [line for line in lines if isinstance(line, CopyLine)]
     copies.add(made)
-    return copies.stages(live_by_stage(job, servers)) if made else ()
+    return copies.stages(live_by_unit(job, servers)) if made else ()
 
 
 def copies_lines(copies: Iterable[StageCopies]) -> list[str]:

@@ -21,7 +21,7 @@ def _lines(state: RunState) -> Iterator[str]:
         "loss": ("Of the last iteration.", state.loss),
         "micro_batches_per_second": ("In the last iteration.", state.rate),
         "failures_total": ("Servers that died since the run began.", state.failures),
-        "last_copies": ("Stages with one live server left, or none, and no copies in memory.", last),
+        "last_copies": ("Stages (chunks where pipelines differ) with one live server or none, and no copies.", last),
         "unprotected": ("1 while the store is lost, so that the next death ends the run.", state.unprotected),
         "standstills_total": ("Servers that said in a standstill where they are.", state.stuck),
         "silent_seconds": ("Since any process wrote something.", state.silent),

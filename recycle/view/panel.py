@@ -73,16 +73,16 @@ def story_of(subject: Subject) -> Story:
 def _curves(subject: Subject) -> tuple[Curve, ...]:
     line = subject.timeline
     ends = {step + line.first: time for step, time in iteration_ends(line).items()}
-    made = [(total, total.seconds) for total in subject.totals if total.seconds and total.step in ends]
+    made = [total for total in subject.totals if total.seconds and total.step in ends]
     if not made:
         return ()
-    steps = tuple(total.step for total, _ in made)
+    steps = tuple(total.step for total in made)
     times = tuple(ends[step] for step in steps)
     job = subject.job
-    work, unit = (sum(job.loads), "micro-batches/s") if job else (1, "iterations/s")
+    unit = "micro-batches/s" if job else "iterations/s"
     return (
-        Curve("loss", "", False, times, tuple(total.loss for total, _ in made), steps),
-        Curve("throughput", unit, True, times, tuple(work / seconds for _, seconds in made), steps),
+        Curve("loss", "", False, times, tuple(total.loss for total in made), steps),
+        Curve("throughput", unit, True, times, tuple(total.rate(job) for total in made), steps),
     )
 
 

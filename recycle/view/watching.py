@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from recycle.holding import placed
+from recycle.holding import placed, units_text, with_layout
 from recycle.job import Job
 from recycle.plan.document import load_plan
 from recycle.record.following import OtherRunError, RecordingFollower
@@ -33,7 +33,7 @@ from recycle.record.recording import (
 from recycle.record.timeline import Timeline
 from recycle.record.totals import StepTotal, Totals
 from recycle.view.amounts import held_text
-from recycle.view.copies import KnownCopies, live_by_stage
+from recycle.view.copies import KnownCopies, live_by_unit
 from recycle.view.history import tell, total_text
 from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import Subject
@@ -85,15 +85,15 @@ class NewsItem(msgspec.Struct, frozen=True):
 
 
 class StagePlaces(msgspec.Struct, frozen=True):
-    """Where a stage's state is.
+    """Where a stage's state is, or a chunk's where pipelines differ.
 
     Attributes:
-        stage: which.
-        text: in words.
+        what: the stage or the chunk, in words.
+        text: in words, where it is.
         last: whether the death of one server loses it.
     """
 
-    stage: int
+    what: str
     text: str
     last: bool
 
@@ -212,7 +212,8 @@ class WatchedRun:
         """How the run stands, as of the last look."""
         made = [total for _, total in sorted(self._steps.items())][-CURVE:]
         newest = made[-1] if made else None
-        rates = tuple(self._rate(total) for total in made)
+        job = self._job()
+        rates = tuple(total.rate(job) for total in made)
         history = self._history
         view, ended = history.view, self._has_ended()
         servers = self._servers(ended)
@@ -339,10 +340,6 @@ class WatchedRun:
         if not total.held_out:
             self._steps[total.step] = total
 
-    def _rate(self, total: StepTotal) -> float:
-        job = self._job()
-        return (sum(job.loads) if job else 1) / (total.seconds or 1)
-
     def _servers(self, ended: bool) -> tuple[ServerState, ...]:
         job, view, deaths = self._job(), self._history.view, self._history.deaths
         names = [str(server) for server in job.servers()] if job else list(view.servers if view else ())
@@ -367,8 +364,9 @@ class WatchedRun:
         job, view = self._job(), self._history.view
         if job is None or view is None:
             return ()
-        live = live_by_stage(job, view.servers)
-        return tuple(StagePlaces(each.stage, each.text, each.is_last) for each in self._copies.stages(live))
+        live = live_by_unit(with_layout(job, view.layout), view.servers)
+        found = self._copies.stages(live)
+        return tuple(StagePlaces(units_text(job, [each.stage]), each.text, each.is_last) for each in found)
 
     def _iterations(self) -> int | None:
         """How many there are to be, by the newest process: a run that goes on may have others than before."""

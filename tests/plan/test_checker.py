@@ -1,11 +1,14 @@
 """Every way to break a plan is found, each by a message of its own."""
 
+from functools import cache
+
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.examples import QUICK, paper_job, paper_plan, plan_of, programs_of
+from recycle.holding import with_own_layout
 from recycle.job import Job, Server, Stage
 from recycle.plan.batch import first_of_each
 from recycle.plan.checker import check_plan, rows_around
@@ -19,6 +22,12 @@ from tests.strategies import placed_and_scheduled, scheduled
 
 PLAN = paper_plan()
 COMPUTE = paper_plan(form="compute")
+STAGE = Stage(1, 1, 1, 1, 0, 1, 0, 4)
+
+
+@cache
+def v_plan(form="lowered"):
+    return make_plan(Job(2, 3, (STAGE,) * 4, (1,) * 3, placement=((0, 3), (1, 2))), (), Mode(), QUICK, form)
 
 
 def edit(plan, server, change):
@@ -225,8 +234,9 @@ def test_figures_are_recomputed():
 @settings(max_examples=200)
 def test_no_mutation_passes_unless_it_is_another_legal_plan(data):
     """Swapping, dropping, duplicating or replacing an instruction is caught, or leaves the recorded figures true."""
-    server = data.draw(st.sampled_from(sorted(PLAN.programs)))
-    program = list(PLAN.programs[server])
+    plan = data.draw(st.sampled_from([PLAN, v_plan()]))
+    server = data.draw(st.sampled_from(sorted(plan.programs)))
+    program = list(plan.programs[server])
     place = data.draw(st.integers(0, len(program) - 1))
     kind = data.draw(st.sampled_from(["drop", "duplicate", "swap", "peer"]))
     if kind == "drop":
@@ -238,15 +248,15 @@ def test_no_mutation_passes_unless_it_is_another_legal_plan(data):
         program[place], program[other] = program[other], program[place]
     elif program[place].peer is not None:
         program[place] = msgspec.structs.replace(
-            program[place], peer=data.draw(st.sampled_from(sorted(set(PLAN.programs) - {program[place].peer})))
+            program[place], peer=data.draw(st.sampled_from(sorted(set(plan.programs) - {program[place].peer})))
         )
-    broken = msgspec.structs.replace(PLAN, programs={**PLAN.programs, server: tuple(program)})
+    broken = msgspec.structs.replace(plan, programs={**plan.programs, server: tuple(program)})
     violations = check_plan(broken)
     if kind in ("drop", "duplicate") or (kind == "peer" and program[place].peer is not None):
         assert violations
     elif not violations:
         clock = run_clock(broken.job, broken.mode, broken.programs)
-        assert (clock.makespan, clock.period) == (PLAN.makespan, PLAN.period)
+        assert (clock.makespan, clock.period) == (plan.makespan, plan.period)
 
 
 def test_rows_around_mark_the_wrong_one():
@@ -254,12 +264,6 @@ def test_rows_around_mark_the_wrong_one():
     rows = rows_around(broken, check_plan(broken)[0])
     assert [row.startswith(">") for row in rows] == [False] * 3 + [True] + [False] * 3
     assert rows[3] == "> W0_0[4] 0F0.9"
-
-
-def v_plan(form="lowered", latency=1):
-    stage = Stage(1, 1, 1, 1, 0, 1, 0, 4)
-    job = Job(2, 3, (stage,) * 4, (latency,) * 3, placement=((0, 3), (1, 2)))
-    return make_plan(job, (), Mode(), QUICK, form)
 
 
 @pytest.mark.parametrize(
@@ -294,6 +298,27 @@ def test_neighbouring_chunks_of_a_server_exchange_nothing():
     assert not any(each.op.is_transfer and {each.stage, each.peer.stage} == {1} for each in plan.programs[Server(0, 1)])
     send = edit(plan, "W0_1", lambda rows: rows.insert(rows.index("1F0.0") + 1, "1SEND_F0.0>W0_1"))
     only(send, "transfers", "has no partner")
+
+
+@pytest.mark.parametrize("form", ["lowered", "compute"])
+@pytest.mark.parametrize(("op", "first", "second"), [(Op.F, 0, 1), (Op.I, 1, 0)])
+@pytest.mark.parametrize("own", [False, True])
+def test_neighbouring_chunks_of_a_server_compute_in_the_order_of_the_model(own, op, first, second, form):
+    job = Job(2, 3, (STAGE,) * 4, (1,) * 3, placement=((0, 1), (2, 3)))
+    plan = make_plan(with_own_layout(job) if own else job, (), Mode(), QUICK, form)
+    server = Server(0, 0)
+    needed, early = (
+        next(each for each in plan.programs[server] if each.stage == chunk and op in each.op.phases)
+        for chunk in (first, second)
+    )
+    early = msgspec.structs.replace(early, home=needed.home, micro_batch=needed.micro_batch)
+
+    def early_first(rows):
+        rows.insert(rows.index(str(needed)), rows.pop(rows.index(str(early))))
+
+    broken = edit(plan, "W0_0", early_first)
+    place = broken.programs[server].index(needed)
+    only(broken, "together", f"{early} comes before the {op.value} it needs, W0_0[{place}] {needed}")
 
 
 def test_the_chunks_of_a_server_share_its_limit():

@@ -81,7 +81,14 @@ OTHER_NEIGHBOURS = Job(
 """A server of chunks 0 and 2 has room for two micro-batches of them, and for one of 1 and 2, which it has in 1F1B."""
 
 
+LARGE_FIRST = Job(
+    3, 6, tuple(Stage(1, 1, 1, 1, 0, held, 0, 22) for held in (10, 10, 1, 1)), (0, 0, 0), placement=((0, 2), (1, 3))
+)
+"""Neighbouring chunks hold more together than those of any server."""
+
+
 @given(st.one_of(jobs(), placed_jobs()))
+@example(LARGE_FIRST)
 @example(msgspec.structs.replace(OTHER_NEIGHBOURS, placement=((1,), (0, 2), (3,))))
 def test_memory_that_slows_1f1b_down_is_named_with_it(job):
     if unlimited_baseline(job) < baseline_period(job):
@@ -90,3 +97,4 @@ def test_memory_that_slows_1f1b_down_is_named_with_it(job):
         job, stages=tuple(msgspec.structs.replace(each, limit=10_000) for each in job.stages)
     )
     assert roomy.baseline_name == "fault-free 1F1B"
+    assert unlimited_baseline(job) == baseline_period(roomy)

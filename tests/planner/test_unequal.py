@@ -131,7 +131,7 @@ def test_a_layout_that_does_not_hold_the_model_is_refused():
 
     with pytest.raises(JobError, match="pipeline 1: placement: chunk 1: no server holds it"):
         job(short, PlacedPipeline(1, (PlacedServer((0,), 8),)))
-    with pytest.raises(JobError, match="limit of server 0 of pipeline 1 is 1: not one micro-batch fits"):
+    with pytest.raises(JobError, match="limit of server 0 of pipeline 1 is 1: one micro-batch of its chunks"):
         job(short, PlacedPipeline(1, (PlacedServer((0, 1), 1),)))
     with pytest.raises(JobError, match="speed of server 0 of pipeline 1 is 0: it is in percent"):
         job(short, PlacedPipeline(1, (PlacedServer((0, 1), 8, 0),)))

@@ -212,3 +212,18 @@ def test_the_costs_of_all_changes_are_the_time_that_the_run_took_longer(sooner, 
             steps += 1
     costs = history_of(lines).costs
     assert costs.whole == pytest.approx(clock - steps * usual, abs=1e-3)
+
+
+def test_iterations_are_compared_with_those_of_as_many_micro_batches():
+    def run(*sizes):
+        lines, end = [view(0, FOUR, 0), view(1, FOUR[:3], 5)], 0.0
+        for step, size in enumerate(sizes):
+            seconds = size * (2.0 if step > 4 else 1.0)
+            end += seconds * 1e6
+            lines += [IterationLine("W0_0", step, seconds, [], 1, int(step > 4), end, size)]
+        return history_of(lines)
+
+    same = run(2, 2, 4, 4, 4, 4, 4, 4)
+    assert (same.measured(1), same.cost(1).slower) == (0.5, 3 * 4e6)
+    grown = run(1, 1, 1, 1, 1, 4, 4, 4)
+    assert (grown.measured(1), grown.cost(1).slower) == (None, None)

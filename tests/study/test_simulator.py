@@ -101,6 +101,11 @@ def test_a_pause_during_a_pause_begins_anew():
     assert outcome.failures == (10.0, 20.0)
 
 
+def test_what_is_dead_from_the_start_has_not_failed_in_the_trace():
+    outcome = run(Scripted(stop=20.0), (0, 0.0, 10.0), (1, 50.0, 60.0))
+    assert outcome.failures == (50.0,)
+
+
 @st.composite
 def traces(draw):
     seconds = draw(st.floats(10, 1e7))

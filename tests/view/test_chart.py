@@ -1,7 +1,8 @@
 import pytest
 
-from harness.examples import paper_job, paper_plan
-from recycle.job import Server
+from harness.examples import paper_job, paper_plan, plan_around
+from recycle.job import Job, Server, Stage
+from recycle.placement import PlacedPipeline, PlacedServer
 from recycle.plan.clock import run_clock
 from recycle.plan.instruction import Op
 from recycle.plan.memory import peak_memory
@@ -59,6 +60,15 @@ def test_what_became_of_a_dead_servers_work(staggered):
     assert fate(rows(chart_of(staggered))[Server(1, 2)]) == "dead: 1 3 5 on W0_2; 0 2 4 on W2_2"
     many = chart_of(small(pipelines=12, stages=2, micro_batches=11, failed=(Server(3, 1),)))
     assert fate(rows(many)[Server(3, 1)]) == "dead: 11 micro-batches on 11 peers"
+
+
+def test_where_pipelines_differ_the_work_of_a_chunk_is_that_of_its_own_server():
+    stage = Stage(1, 1, 1, 1, 0, 1, 0, 40)
+    servers = (((0,), (1,), (2,)), ((0, 1), (2,)))
+    layout = tuple(PlacedPipeline(2, tuple(PlacedServer(each, 40) for each in placement)) for placement in servers)
+    plan = plan_around(Job(2, 2, (stage,) * 3, (1, 1), layout=layout), "W0_1", "W0_2")
+    shown = rows(chart_of(plan))
+    assert [fate(shown[Server(0, place)]) for place in (1, 2)] == ["dead: 0 1 on W1_0", "dead: 0 1 on W1_1"]
 
 
 @pytest.mark.parametrize(

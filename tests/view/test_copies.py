@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from harness.examples import paper_job
 from recycle.record.recording import CopyLine
-from recycle.view.copies import KnownCopies, StageCopies, copies_lines, copies_of, live_by_stage
+from recycle.view.copies import KnownCopies, StageCopies, copies_lines, copies_of, live_by_unit
 from tests.record.test_following import HEAD
 
 PEERS = ("W0_1", "W1_1", "W2_1")
@@ -103,4 +103,4 @@ def test_of_a_run_that_keeps_nothing_in_memory_nothing_is_said():
 
 
 def test_servers_are_sorted_into_their_stages():
-    assert live_by_stage(paper_job(stages=2), ["W1_1", "W0_1", "W2_0"]) == [["W2_0"], ["W0_1", "W1_1"]]
+    assert live_by_unit(paper_job(stages=2), ["W1_1", "W0_1", "W2_0"]) == [["W2_0"], ["W0_1", "W1_1"]]

@@ -5,14 +5,19 @@ import sys
 import time
 from contextlib import suppress
 
+import msgspec
 import pytest
 
-from harness.examples import paper_plan
+from harness.examples import QUICK, paper_plan
 from recycle.errors import UserError
+from recycle.job import Job, Stage
+from recycle.placement import PlacedPipeline, PlacedServer
 from recycle.plan.document import save_plan
+from recycle.plan.mode import Mode
+from recycle.planner.make import make_plan
 from recycle.record.processes import numbering
 from recycle.record.reading import load_lines
-from recycle.record.recording import CopyLine, DeathLine, EndedLine, ProcessLine
+from recycle.record.recording import CopyLine, DeathLine, EndedLine, IterationLine, ProcessLine, ViewLine
 from recycle.record.totals import totals_of
 from recycle.view.watching import SHOWN, WatchedRun
 from tests.record.test_following import append
@@ -123,16 +128,47 @@ def test_servers_have_their_processes_and_are_dead_until_a_view_has_them_again(p
 
 def test_where_the_state_is_follows_from_who_is_live_and_what_hosts_have(planned, whole):
     run, (state,) = watched(planned, {"launcher.jsonl": whole["launcher.jsonl"][:4]}, 1)
-    assert [(each.stage, each.text) for each in state.copies] == [
-        (0, "on 3 live servers"),
-        (1, "on 3 live servers"),
-        (2, "on 2 live servers"),
-        (3, "on 3 live servers"),
+    assert [(each.what, each.text) for each in state.copies] == [
+        ("stage 0", "on 3 live servers"),
+        ("stage 1", "on 3 live servers"),
+        ("stage 2", "on 2 live servers"),
+        ("stage 3", "on 3 live servers"),
     ]
     for number, server in enumerate(("W0_2", "W2_2")):
         append(planned / "events" / f"{server}.jsonl", CopyLine(server, 2, 1, 4, number, 2, 4, ["here"]))
     assert look(run).version > state.version
     assert run.state().copies[2].text == "on 2 live servers; after iteration 4 in memory of here"
+
+
+def test_the_rate_of_a_smaller_batch_is_that_of_its_own_micro_batches(planned):
+    (planned / "events").mkdir()
+    line = IterationLine("W0_3", 0, 2.0, [1.0], 1, micro_batches=6)
+    view = ViewLine(0, 0.0, ["W0_3"], [], 0, "the run begins", "memory", 30, 1.0, "the first plan")
+    append(planned / "events" / "W0_3.jsonl", view, line, msgspec.structs.replace(line, step=1, micro_batches=0))
+    assert look(WatchedRun(planned)).rates == (3.0, 9.0)
+
+
+def test_where_pipelines_differ_each_chunk_has_its_servers_also_when_chunks_have_moved(tmp_path):
+    stage = Stage(1, 1, 1, 1, 0, 1, 0, 9)
+    home, moved = (
+        tuple(
+            PlacedPipeline(2, tuple(PlacedServer(chunks, 9) for chunks in pipeline))
+            for pipeline in ((first, (1,), last), ((0, 1), (2,)))
+        )
+        for first, last in (((0,), (2,)), ((0, 2), ()))
+    )
+    job = Job(2, 2, (stage,) * 3, (1, 1), layout=home)
+    save_plan(make_plan(job, (), Mode(), QUICK), tmp_path / "plan.json")
+    (tmp_path / "events").mkdir()
+    everybody = [str(each) for each in job.servers()]
+    run = WatchedRun(tmp_path)
+    for epoch, (layout, gone, alone) in enumerate([(None, "", ""), (None, "W0_2", "chunk 2"), (moved, "W0_2", "")]):
+        live = [each for each in everybody if each != gone]
+        view = ViewLine(epoch, epoch, live, [], 0, "because", "memory", 9, 1.0, "", layout=layout)
+        append(tmp_path / "events" / "W0_0.jsonl", view)
+        copies = look(run).copies
+        assert [each.what for each in copies] == ["chunk 0", "chunk 1", "chunk 2"]
+        assert [each.what for each in copies if each.last] == ([alone] if alone else [])
 
 
 def test_what_left_is_no_failure_and_how_far_the_run_has_to_go_is_known(planned, whole):

@@ -108,6 +108,7 @@ class ViewReports:
                 str(verdict.plan),
                 moved,
                 plan.job.baseline_name,
+                verdict.layout,
             )
         )
         if causes and (new := [unit for unit in lone if unit not in before]) and (end := self._last_death()):

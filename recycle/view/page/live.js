@@ -157,17 +157,17 @@ function tell({ curves, servers, copies, news }, state) {
   renew(news, state.events, sayNews);
 }
 
-// Where the state of each stage is.
+// Where the state of each stage or chunk is.
 function sayCopies(place, all) {
   place.replaceChildren();
   if (!all.length) return;
-  scrolls(place, 'group', 'where the state of each stage is');
+  scrolls(place, 'group', 'where the state is');
   make('em', 'state of', place);
-  for (const { stage, text, last } of all) {
+  for (const { what, text, last } of all) {
     const item = make('span', '', place);
     item.className = last ? 'last' : '';
-    if (last) item.title = 'the next death in this stage loses its state';
-    make('strong', `stage ${stage}`, item);
+    if (last) item.title = 'the next death here loses this state';
+    make('strong', what, item);
     make('span', text, item);
   }
 }

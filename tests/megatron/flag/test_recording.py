@@ -77,10 +77,9 @@ def test_iterations_and_evaluations_have_what_the_training_code_prints(tmp_path,
     training.recording.enter(0, 0)
     training.make(0, 1)
     training.evaluate()
-    assert [(each.step, each.losses, each.peak_memory) for each in lines(folder, IterationLine)] == [
-        (0, [0.5], 1),
-        (1, [1.5], 1),
-    ]
+    told = [(each.step, each.losses, each.peak_memory, each.micro_batches) for each in lines(folder, IterationLine)]
+    # One of the six that the plan has for each of three pipelines.
+    assert told == [(0, [0.5], 1, 3), (1, [1.5], 1, 3)]
     assert [(each.step, each.losses) for each in lines(folder, EvaluationLine)] == [(2, [7.0])]
     assert [each.iteration for each in lines(folder, SpanLine)] == [0, 1]
 

@@ -1,10 +1,12 @@
 """What survivors tell of views, also of those that were over before they began."""
 
+import msgspec
 import pytest
 
 from harness.examples import paper_plan
 from recycle.control.membership.messages import Death, Verdict
 from recycle.control.membership.view import Member
+from recycle.holding import own_layout
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.history import history_of
@@ -128,9 +130,11 @@ def test_a_view_begins_when_it_was_agreed_on_and_so_before_anything_is_executed_
     view_reports, listener = reports()
     view_reports.notice(9.0)
     view_reports.times.agreed = 10.0
-    view_reports.decide(verdict(1, "W1_0#0"))
+    layout = own_layout(paper_plan().job)
+    view_reports.decide(msgspec.structs.replace(verdict(1, "W1_0#0"), layout=layout))
     view_reports.tell_view(paper_plan())
     assert listener.lines[-1].time == 10e6
+    assert listener.lines[-1].layout == layout
 
 
 @pytest.mark.parametrize(("joined", "cause"), [(("W1_0#1",), ADMITTED), ((), MISSED)])

@@ -95,6 +95,8 @@ class Source:
             )
         if fused and index.mode.backward != "fused":
             raise UserError(f"{flags.catalogue}: its plans split the backward pass, but {fused[0]}")
+        # A plan that it lacks takes no more memory than those that it has.
+        self.mode = index.mode
 
     def plan(self, dead: Iterable[Server]) -> Plan:
         """The plan around some dead servers; without any, it is Megatron's own order, 1F1B.

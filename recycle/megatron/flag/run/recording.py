@@ -166,8 +166,10 @@ class Recording:
                 self.tell(first_view(self._plan, self._first, step))
             self.enter(self._first, step)
         executed = [each.instruction for each in recorder.entries if each.instruction.op.is_compute]
-        peak = peak_memory(self._plan.job, Server.parse(self._server), executed)
-        line = IterationLine(self._server, step, seconds, _loss(losses), peak, self._epoch_of(step), now())
+        job = self._plan.job
+        peak = peak_memory(job, Server.parse(self._server), executed)
+        size = job.pipelines * (1 + max((each.micro_batch for each in executed), default=-1))
+        line = IterationLine(self._server, step, seconds, _loss(losses), peak, self._epoch_of(step), now(), size)
         self.tell(line, recorder.take_spans())
         recorder.clear()
         self._made.append(line)
