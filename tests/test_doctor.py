@@ -278,6 +278,8 @@ def test_a_release_that_is_not_known_is_refused(refused):
             "--recycle-keep-in-memory parity=2+1 --tensor-model-parallel-size 1 --recycle-exact --fp16",
             "--fp16: whether a step is skipped is known only",
         ),
+        ("--recycle-keep-in-memory copies=4", "--recycle-keep-in-memory: it takes 4 hosts, and this run has 3"),
+        ("--recycle-keep-in-memory parity=2+2", "--recycle-keep-in-memory: it takes 4 hosts, and this run has 3"),
         ("--num-layers 30", "--num-layers: 30 layers do not divide among 4 stages"),
         ("--num-attention-heads 5", "--num-attention-heads: 5 is no multiple of 2, the tensor-parallel size"),
         ("--rampup-batch-size 6 6 100 --train-iters 9", "--rampup-batch-size: Megatron counts samples"),
