@@ -534,10 +534,10 @@ def test_what_cannot_be_read_is_one_line(refused, arguments, message):
     assert err.count("\n") == 1
 
 
-def catalogue(path, mode, form="lowered"):
+def catalogue(path, mode, form="lowered", failures=1):
     stages = tuple(Stage(2, 3, 2, 1, 0, 1, 0, 4) for _ in range(4))
     job = Job(pipelines=3, micro_batches=6, stages=stages, latency=(0, 0, 0), name="measured", time_unit="ms")
-    make_catalogue(path, job, mode, 1, QUICK, form, lambda *_: None)
+    make_catalogue(path, job, mode, failures, QUICK, form, lambda *_: None)
     return path
 
 
@@ -547,7 +547,8 @@ def test_a_catalogue_gives_its_own_figures_and_must_fit(run, ran, refused, tmp_p
     assert "ms" in out
     assert "equally long" not in out
     out = " ".join(run("doctor", "--ranks", 24, "--ranks-per-host", 4, *GOOD, "--recycle-catalogue", path)[1].split())
-    assert "2 servers die with a host; the catalogue has no plan for 6 hosts: make it with --failures 2" in out
+    assert "2 servers die with a host, such as " in out
+    assert "; the catalogue has no plan for 6 hosts: make it with --failures 2" in out
     staggered = catalogue(tmp_path / "staggered.zip", Mode())
     compute = catalogue(tmp_path / "compute.zip", Mode("split", "global"), "compute")
     other_size = ("--global-batch-size", 8, "--recycle-catalogue", path)
@@ -558,6 +559,16 @@ def test_a_catalogue_gives_its_own_figures_and_must_fit(run, ran, refused, tmp_p
         (24, (*GOOD, "--recycle-catalogue", compute), "make the catalogue again"),
     ):
         assert message in refused("doctor", "--ranks", ranks, *words)
+
+
+def test_plans_that_a_catalogue_lacks_are_priced_as_a_run_makes_them(run, tmp_path):
+    path = catalogue(tmp_path / "none.zip", Mode("split", "global"), failures=0)
+    words = ("--ranks", 24, "--ranks-per-host", 4, *GOOD, "--recycle-catalogue", path, "--recycle-dead", "W0_0,W1_1")
+    status, out, _ = run("doctor", "--json", *words)
+    plan = json.loads(out)["plan"]
+    assert (status, plan["dead"], len(plan["failures"])) == (0, ["W0_0", "W1_1"], 4)
+    host = plan["host"]
+    assert host["unplanned"] == sum(each["hosts"] for each in host["rerouted"]) == 6
 
 
 def test_neither_torch_nor_a_solver_is_imported():
