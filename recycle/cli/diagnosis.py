@@ -113,7 +113,11 @@ def diagnose(
     exposed, torn = _lost_with_a_host(line, line.pipelines_last, per_host)
     return Diagnosis(
         line,
-        [*refused(line.setting, line.flags), *unfit(line.setting), *_few_hosts(line, per_host)],
+        [
+            *refused(line.setting, line.flags),
+            *(each for each in unfit(line.setting) if not ignored or line.option(each.name) != RAMP_UP),
+            *_few_hosts(line, per_host),
+        ],
         list(unsplit(line.setting)),
         [*unknown_to_torchrun(launcher), *(each for each in unread if each.word != RAMP_UP)],
         ignored,
