@@ -287,6 +287,10 @@ def test_a_release_that_is_not_known_is_refused(refused):
         ("--num-layers 30", "--num-layers: 30 layers do not divide among 4 stages"),
         ("--num-attention-heads 5", "--num-attention-heads: 5 is no multiple of 2, the tensor-parallel size"),
         ("--rampup-batch-size 6 6 100 --train-iters 9", "--rampup-batch-size: Megatron counts samples"),
+        (
+            "--hidden-size 1000 --num-attention-heads 16",
+            "--hidden-size: 1000 is no multiple of 16, the number of atten",
+        ),
         ("--cuda-graph-impl local", "--cuda-graph-impl: "),
         ("--dataloader-type external", "--dataloader-type: "),
     ],

@@ -156,6 +156,8 @@ def _divides(of: Settings, name: str, by: int, what: str) -> Iterator[Refusal]:
 def _heads(of: Settings) -> Iterator[Refusal]:
     tensor, of_tensor = of("tensor_model_parallel_size"), "the tensor-parallel size"
     yield from _divides(of, "num_attention_heads", tensor, of_tensor)
+    if of("kv_channels") is None:
+        yield from _divides(of, "hidden_size", of("num_attention_heads") or 1, "the number of attention heads")
     groups = of("num_query_groups")
     if of("group_query_attention"):
         yield from _divides(of, "num_attention_heads", groups, "the number of query groups")
