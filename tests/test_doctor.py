@@ -80,13 +80,15 @@ def test_what_decides_is_said_for_programs(run):
 
 
 def test_what_changes_no_result_is_left_out_and_not_refused(run, ran):
-    words = (*GOOD, "--delay-wgrad-compute", "--num-distributed-optimizer-instances", 2)
+    words = (*GOOD, "--delay-wgrad-compute", "--num-distributed-optimizer-instances", 2, "--async-save")
     out = ran("doctor", "--ranks", 24, *words, "--use-distributed-optimizer")
     assert "left out   --delay-wgrad-compute: a plan says when" in out
     assert "left out   --num-distributed-optimizer-instances: peers hold each shard twice as it is" in out
+    assert "left out   --async-save: checkpoints are written before training goes on" in out
     assert "unread" not in out
     report = json.loads(run("doctor", "--json", "--ranks", 24, *GOOD, "--num-distributed-optimizer-instances=2")[1])
     assert report["left_out"] == ["--num-distributed-optimizer-instances"]
+    assert json.loads(run("doctor", "--json", "--ranks", 8, *words)[1])["left_out"] == []
     assert report["unread"] == []
 
 

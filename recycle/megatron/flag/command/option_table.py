@@ -13,6 +13,8 @@ import msgspec
 from recycle.errors import UserError
 
 LEFT_OUT = {
+    # A rank that dies while training goes on would take its part of the checkpoint along.
+    "--async-save": "checkpoints are written before training goes on",
     "--overlap-param-gather-with-optimizer-step": "parameters are given to peers when all are stepped",
     "--defer-embedding-wgrad-compute": "a plan says when weight gradients are computed",
     "--overlap-moe-expert-parallel-comm": "a plan says in which order micro-batches are computed",
