@@ -135,6 +135,7 @@ def test_what_nobody_has_run_is_said_and_its_ranks_are_one_server(run, ran):
         ("--num-layers", "16", "--num-layers-per-virtual-pipeline-stage", "2"),
         ("--num-virtual-stages-per-pipeline-rank", "2"),
         ("--pipeline-model-parallel-layout", "Et|(tt|)*6L"),
+        ("--hybrid-layer-pattern", "M*|M-|M*|M-|M*|M-|M*|M-"),
     ],
 )
 def test_virtual_stages_are_counted_and_planned(run, ran, words):
@@ -286,6 +287,9 @@ def test_a_release_that_is_not_known_is_refused(refused):
         ),
         ("--recycle-keep-in-memory copies=4", "--recycle-keep-in-memory: it takes 4 hosts, and this run has 3"),
         ("--recycle-keep-in-memory parity=2+2", "--recycle-keep-in-memory: it takes 4 hosts, and this run has 3"),
+        ("--hybrid-layer-pattern M*|M*|M*|M*/MM/MM", "--hybrid-layer-pattern: its losses are not counted"),
+        ("--hybrid-layer-pattern M*|M*|M*|M*|M*", "--hybrid-layer-pattern: its 5 stages do not divide among 4"),
+        ("--hybrid-layer-pattern M*M*M --num-layers 8", "--num-layers: 5 layers do not divide among 4 stages"),
         ("--num-layers 30", "--num-layers: 30 layers do not divide among 4 stages"),
         ("--num-attention-heads 5", "--num-attention-heads: 5 is no multiple of 2, the tensor-parallel size"),
         ("--rampup-batch-size 6 6 100 --train-iters 9", "--rampup-batch-size: Megatron counts samples"),
