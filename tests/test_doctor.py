@@ -287,7 +287,7 @@ def test_a_release_that_is_not_known_is_refused(refused):
         ),
         ("--recycle-keep-in-memory copies=4", "--recycle-keep-in-memory: it takes 4 hosts, and this run has 3"),
         ("--recycle-keep-in-memory parity=2+2", "--recycle-keep-in-memory: it takes 4 hosts, and this run has 3"),
-        ("--hybrid-layer-pattern M*|M*|M*|M*/MM/MM", "--hybrid-layer-pattern: its losses are not counted"),
+        ("--hybrid-layer-pattern M*|M*|M*|M*/MM/MM", "--hybrid-layer-pattern: losses of multi-token prediction"),
         ("--hybrid-layer-pattern M*|M*|M*|M*|M*", "--hybrid-layer-pattern: its 5 stages do not divide among 4"),
         ("--hybrid-layer-pattern M*M*M --num-layers 8", "--num-layers: 5 layers do not divide among 4 stages"),
         ("--num-layers 30", "--num-layers: 30 layers do not divide among 4 stages"),
