@@ -100,10 +100,10 @@ def test_batches_that_grow_are_planned_for(run, ran):
     assert report["runs"] is True
     assert report["plan"]["growth"] == []
     assert [each["word"] for each in report["ignored"]] == ["--rampup-batch-size"]
-    by_iterations = (*words, "--train-iters", 9)
-    assert run(*by_iterations, "--recycle-exact")[0] == run(*by_iterations)[0] == 1
-    report = json.loads(run("doctor", "--json", "--megatron", "0.18.2", *by_iterations[1:])[1])
-    assert (report["runs"], report["refused"]) == (True, [])
+    by_iterations = ("doctor", "--json", "--megatron", "0.18.2", *words[1:], "--train-iters", 9)
+    assert json.loads(run(*by_iterations)[1])["refused"] == []
+    (refused,) = json.loads(run(*by_iterations, "--recycle-stagger")[1])["refused"]
+    assert refused["reason"] == "redone iterations would have other batches"
 
 
 def test_with_experts_a_server_is_their_whole_group(ran, refused):
