@@ -140,7 +140,10 @@ def section(name: str) -> Iterator[str]:
 def flags() -> Iterator[str]:
     """The part of the flags that a Megatron script takes."""
     yield "## python -m recycle.megatron"
-    yield "Runs a Megatron script by a plan. Torchrun, srun or four variables start it, a process for each rank:"
+    yield (
+        "Runs a Megatron script by a plan. Torchrun, srun, or RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT start it, "
+        "a process for each rank:"
+    )
     yield "```text\ntorchrun --nproc-per-node 8 -m recycle.megatron [--on-cpu] SCRIPT ARGUMENT...\n```"
     yield (
         "`--on-cpu` comes before the script. It sets what stock Megatron needs without CUDA, and says what it has set. "

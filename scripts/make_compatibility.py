@@ -479,7 +479,7 @@ def by_name() -> str:
         if not when:
             said.discard("runs")
         said.add(f"{when}: {verdict}" if when else verdict)
-    found |= {name: {"left out"} for name in (*LEFT_OUT, "--async-save")}
+    found |= {name: {"left out"} for name in LEFT_OUT}
     found |= {name: {"runs as in stock"} for name in AS_IN_STOCK}
     found |= {"--use-checkpoint-args": {"runs"}, FROM_CHECKPOINT: {"the job runs, and the death of a server ends it"}}
     return table(
@@ -568,8 +568,7 @@ def make_page() -> str:
         "command line. A job that starts with it runs, but is not protected: its first line says that the death of a\n"
         "server ends the run. Give the sizes on the command line, and `--use-checkpoint-args` alone.\n",
         "\n## Megatron: options that are left out\n\n",
-        "These change no result. The job runs without them, and a line says so. `--async-save` is left out, too,\n"
-        "if the run survives deaths: checkpoints are then written before training goes on.\n\n",
+        "These change no result. A job that survives deaths runs without them, and a line says so.\n\n",
         left_out(),
         "\n## Every option by its name\n\n",
         "*runs*: a row above says with what. *left out*: [why](#megatron-options-that-are-left-out); the job runs\n"

@@ -80,13 +80,15 @@ def test_what_decides_is_said_for_programs(run):
 
 
 def test_what_changes_no_result_is_left_out_and_not_refused(run, ran):
-    words = (*GOOD, "--delay-wgrad-compute", "--num-distributed-optimizer-instances", 2)
+    words = (*GOOD, "--delay-wgrad-compute", "--num-distributed-optimizer-instances", 2, "--async-save")
     out = ran("doctor", "--ranks", 24, *words, "--use-distributed-optimizer")
     assert "left out   --delay-wgrad-compute: a plan says when" in out
     assert "left out   --num-distributed-optimizer-instances: peers hold each shard twice as it is" in out
+    assert "left out   --async-save: checkpoints are written before training goes on" in out
     assert "unread" not in out
     report = json.loads(run("doctor", "--json", "--ranks", 24, *GOOD, "--num-distributed-optimizer-instances=2")[1])
     assert report["left_out"] == ["--num-distributed-optimizer-instances"]
+    assert json.loads(run("doctor", "--json", "--ranks", 8, *words)[1])["left_out"] == []
     assert report["unread"] == []
 
 
@@ -98,6 +100,10 @@ def test_batches_that_grow_are_planned_for(run, ran):
     assert report["runs"] is True
     assert report["plan"]["growth"] == []
     assert [each["word"] for each in report["ignored"]] == ["--rampup-batch-size"]
+    by_iterations = ("doctor", "--json", "--megatron", "0.18.2", *words[1:], "--train-iters", 9)
+    assert json.loads(run(*by_iterations)[1])["refused"] == []
+    (refused,) = json.loads(run(*by_iterations, "--recycle-stagger")[1])["refused"]
+    assert refused["reason"] == "redone iterations would have other batches"
 
 
 def test_with_experts_a_server_is_their_whole_group(ran, refused):
@@ -129,6 +135,7 @@ def test_what_nobody_has_run_is_said_and_its_ranks_are_one_server(run, ran):
         ("--num-layers", "16", "--num-layers-per-virtual-pipeline-stage", "2"),
         ("--num-virtual-stages-per-pipeline-rank", "2"),
         ("--pipeline-model-parallel-layout", "Et|(tt|)*6L"),
+        ("--hybrid-layer-pattern", "M*|M-|M*|M-|M*|M-|M*|M-"),
     ],
 )
 def test_virtual_stages_are_counted_and_planned(run, ran, words):
@@ -278,9 +285,18 @@ def test_a_release_that_is_not_known_is_refused(refused):
             "--recycle-keep-in-memory parity=2+1 --tensor-model-parallel-size 1 --recycle-exact --fp16",
             "--fp16: whether a step is skipped is known only",
         ),
+        ("--recycle-keep-in-memory copies=4", "--recycle-keep-in-memory: it takes 4 hosts, and this run has 3"),
+        ("--recycle-keep-in-memory parity=2+2", "--recycle-keep-in-memory: it takes 4 hosts, and this run has 3"),
+        ("--hybrid-layer-pattern M*|M*|M*|M*/MM/MM", "--hybrid-layer-pattern: losses of multi-token prediction"),
+        ("--hybrid-layer-pattern M*|M*|M*|M*|M*", "--hybrid-layer-pattern: its 5 stages do not divide among 4"),
+        ("--hybrid-layer-pattern M*M*M --num-layers 8", "--num-layers: 5 layers do not divide among 4 stages"),
         ("--num-layers 30", "--num-layers: 30 layers do not divide among 4 stages"),
         ("--num-attention-heads 5", "--num-attention-heads: 5 is no multiple of 2, the tensor-parallel size"),
         ("--rampup-batch-size 6 6 100 --train-iters 9", "--rampup-batch-size: Megatron counts samples"),
+        (
+            "--hidden-size 1000 --num-attention-heads 16",
+            "--hidden-size: 1000 is no multiple of 16, the number of atten",
+        ),
         ("--cuda-graph-impl local", "--cuda-graph-impl: "),
         ("--dataloader-type external", "--dataloader-type: "),
     ],
@@ -532,10 +548,10 @@ def test_what_cannot_be_read_is_one_line(refused, arguments, message):
     assert err.count("\n") == 1
 
 
-def catalogue(path, mode, form="lowered"):
+def catalogue(path, mode, form="lowered", failures=1):
     stages = tuple(Stage(2, 3, 2, 1, 0, 1, 0, 4) for _ in range(4))
     job = Job(pipelines=3, micro_batches=6, stages=stages, latency=(0, 0, 0), name="measured", time_unit="ms")
-    make_catalogue(path, job, mode, 1, QUICK, form, lambda *_: None)
+    make_catalogue(path, job, mode, failures, QUICK, form, lambda *_: None)
     return path
 
 
@@ -545,7 +561,8 @@ def test_a_catalogue_gives_its_own_figures_and_must_fit(run, ran, refused, tmp_p
     assert "ms" in out
     assert "equally long" not in out
     out = " ".join(run("doctor", "--ranks", 24, "--ranks-per-host", 4, *GOOD, "--recycle-catalogue", path)[1].split())
-    assert "2 servers die with a host; the catalogue has no plan for 6 hosts: make it with --failures 2" in out
+    assert "2 servers die with a host, such as " in out
+    assert "; the catalogue has no plan for 6 hosts: make it with --failures 2" in out
     staggered = catalogue(tmp_path / "staggered.zip", Mode())
     compute = catalogue(tmp_path / "compute.zip", Mode("split", "global"), "compute")
     other_size = ("--global-batch-size", 8, "--recycle-catalogue", path)
@@ -556,6 +573,16 @@ def test_a_catalogue_gives_its_own_figures_and_must_fit(run, ran, refused, tmp_p
         (24, (*GOOD, "--recycle-catalogue", compute), "make the catalogue again"),
     ):
         assert message in refused("doctor", "--ranks", ranks, *words)
+
+
+def test_plans_that_a_catalogue_lacks_are_priced_as_a_run_makes_them(run, tmp_path):
+    path = catalogue(tmp_path / "none.zip", Mode("split", "global"), failures=0)
+    words = ("--ranks", 24, "--ranks-per-host", 4, *GOOD, "--recycle-catalogue", path, "--recycle-dead", "W0_0,W1_1")
+    status, out, _ = run("doctor", "--json", *words)
+    plan = json.loads(out)["plan"]
+    assert (status, plan["dead"], len(plan["failures"])) == (0, ["W0_0", "W1_1"], 4)
+    host = plan["host"]
+    assert host["unplanned"] == sum(each["hosts"] for each in host["rerouted"]) == 6
 
 
 def test_neither_torch_nor_a_solver_is_imported():

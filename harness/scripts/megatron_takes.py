@@ -34,7 +34,7 @@ def require_taken(parser: argparse.ArgumentParser, ranks: int, words: list[str])
     config = arguments.core_transformer_config_from_args(settings)
     sizes = settings.global_batch_size, settings.micro_batch_size, settings.data_parallel_size
     _build_num_microbatches_calculator(0, settings.rampup_batch_size, *sizes, False)
-    if settings.context_parallel_size > 1:
+    if settings.context_parallel_size > 1 or getattr(settings, "hybrid_layer_pattern", None):
         # Its layers need CUDA.
         return
     built = 0

@@ -10,7 +10,7 @@ from recycle.megatron.flag.command.command_line import RAMP_UP, CommandLine
 from recycle.megatron.flag.command.flags import STORE
 from recycle.megatron.flag.command.megatron_options import Unread, find_unread
 from recycle.megatron.flag.command.on_cpu import ON_CPU, settings_for_cpu
-from recycle.megatron.flag.command.refusals import Refusal, refused, unsplit
+from recycle.megatron.flag.command.refusals import Advice, Refusal, refused, unsplit
 from recycle.megatron.flag.command.server_ranks import (
     PIPELINES_LAST,
     hosts_of,
@@ -113,7 +113,11 @@ def diagnose(
     exposed, torn = _lost_with_a_host(line, line.pipelines_last, per_host)
     return Diagnosis(
         line,
-        [*refused(line.setting, line.flags), *unfit(line.setting)],
+        [
+            *refused(line.setting, line.flags),
+            *(each for each in unfit(line.setting) if not ignored or line.option(each.name) != RAMP_UP),
+            *_few_hosts(line, per_host),
+        ],
         list(unsplit(line.setting)),
         [*unknown_to_torchrun(launcher), *(each for each in unread if each.word != RAMP_UP)],
         ignored,
@@ -131,6 +135,14 @@ def _lost_with_a_host(line: CommandLine, pipelines_last: bool, per_host: int) ->
     hosts = hosts_of(servers, line.server_ranks.size, per_host)
     exposed, torn = lost_stages(servers, hosts)
     return exposed, torn if line.loses_shards else []
+
+
+def _few_hosts(line: CommandLine, per_host: int) -> Iterator[Refusal]:
+    """Why they cannot keep the state in memory, which a run that its servers end does not do."""
+    kept = line.flags.keep_in_memory
+    if kept is not None and not unprotected(line.shape) and (lack := kept.lacks_hosts(-(-line.ranks // per_host))):
+        remedy = "use fewer copies or pieces, or more hosts; --ranks-per-host says how many ranks each has"
+        yield Refusal("recycle_keep_in_memory", kept, Advice(lack, remedy))
 
 
 def works(line: CommandLine) -> Iterator[str]:

@@ -231,18 +231,17 @@ def host_text(diagnosis: Diagnosis, host: "HostCosts") -> str:
     if max(host.servers) == 1:
         text = f"a server is on {-(-size // per_host)} hosts" if size > per_host else "a host is one server"
         return f"{text}: its loss costs what the table says"
-    if not (host.rerouted or host.unplanned):
+    if not host.rerouted:
         if host.torn:
             return f"every host has {ALL_OF_A_STAGE}, or {BOTH_HOLDERS}, so that its loss ends the job"
         return f"every host has {ALL_OF_A_STAGE}, so that no peer can take over"
     text = f"{span(list(map(str, host.servers)))} servers die with a host"
-    if host.rerouted:
-        best_first = sorted(host.rerouted, key=lambda each: each.period)
-        of_before = [each.of_before for each in best_first]
-        text += (
-            f", {relation(best_first)}: throughput {span([f'{each:.1%}' for each in of_before])} of before, cost "
-            f"{span(list(map(cost_text, of_before)))}"
-        )
+    best_first = sorted(host.rerouted, key=lambda each: each.period)
+    of_before = [each.of_before for each in best_first]
+    text += (
+        f", {relation(best_first)}: throughput {span([f'{each:.1%}' for each in of_before])} of before, cost "
+        f"{span(list(map(cost_text, of_before)))}"
+    )
     if host.unplanned:
         failures = max(host.servers)
         text += f"; the catalogue has no plan for {plural(host.unplanned, 'host')}: make it with --failures {failures}"

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from recycle.errors import NoPlanError
 from recycle.job import DeadServers, Server
 from recycle.megatron.flag.command.command_line import CommandLine
 from recycle.megatron.flag.command.planning import Source
@@ -142,13 +141,9 @@ def _host_costs(hosts: Sequence[frozenset[Server]], source: Source, whole: Plan,
             torn += 1
         else:
             kinds.setdefault(dead.counts, []).append(dead)
-    plans: list[tuple[DeadServers, Plan]] = []
-    unplanned = 0
-    for alike in kinds.values():
-        try:
-            plans.append((alike[0], source.plan(alike[0])))
-        except NoPlanError:
-            unplanned += len(alike)
+    plans = [(alike[0], source.plan(alike[0])) for alike in kinds.values()]
+    planned = kinds if source.catalogue is None else source.catalogue.entries
+    unplanned = sum(len(alike) for counts, alike in kinds.items() if counts not in planned)
     costs = msgspec.structs.replace(costs, fatal=fatal, torn=torn, unplanned=unplanned)
     if not plans:
         return costs

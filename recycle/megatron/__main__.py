@@ -22,7 +22,6 @@ from recycle.megatron.shared.release import RELEASES, find_release, require_list
 from recycle.runtime.net.gloo.threads import let_go
 from recycle.saying import say
 
-ASYNC_SAVE = "--async-save"
 SHARDS = "--use-distributed-optimizer"
 HALF, WIDE_SUMS = "--fp16", "--accumulate-allreduce-grads-in-fp32"
 
@@ -62,8 +61,6 @@ def main(arguments: list[str]) -> int:
         require_listed(release)
     rest, left_out = leave_out(rest)
     words, _ = leave_out(others)
-    for option in left_out:
-        say_once(f"{option} is left out: {LEFT_OUT[option]}")
     # Torch warns whenever a wait for an alarm is over, which happens twice a second; it reads this when it is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from recycle.megatron.flag.command.exit_signal import exit_signal
@@ -81,10 +78,8 @@ def main(arguments: list[str]) -> int:
         say_once(warning)
     if protection.hosted is not None:
         os.environ.update(protection.hosted.variables())
-    if ASYNC_SAVE in words:
-        # A rank that dies while training goes on would take its part of the checkpoint along.
-        say_once(f"{ASYNC_SAVE} is left out: checkpoints are written before training goes on")
-        words = [each for each in words if each != ASYNC_SAVE]
+    for option in left_out:
+        say_once(f"{option} is left out: {LEFT_OUT[option]}")
     rank = int(os.environ["RANK"])
     if rank == 0 and HALF in words and WIDE_SUMS not in words:
         say_once(

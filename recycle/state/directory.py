@@ -13,7 +13,7 @@ from recycle.job import Server
 from recycle.state.channel import HERE, Address
 from recycle.state.errors import StateError
 from recycle.state.redundancy import Redundancy
-from recycle.wording import memory_text, plural
+from recycle.wording import memory_text
 
 Holders = tuple[int, ...]
 """Hosts that hold the same state."""
@@ -120,10 +120,8 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             StateError: there are not so many hosts.
         """
         hosts, pieces = len(self.homes), self.redundancy.pieces
-        if pieces > hosts:
-            raise StateError(
-                f"keep-in-memory {self.redundancy}: it takes {plural(pieces, 'host')}, and this run has {hosts}"
-            )
+        if lack := self.redundancy.lacks_hosts(hosts):
+            raise StateError(f"keep-in-memory {self.redundancy}: {lack}")
         order = self._along_pipelines()
         # Each host is the first of its own holders.
         return tuple(sorted(tuple(order[each] for each in holders) for holders in place_copies(hosts, pieces)))

@@ -6,6 +6,7 @@ from typing import Annotated, Self
 import msgspec
 
 from recycle.state.errors import StateError
+from recycle.wording import plural
 
 LARGEST = 32
 """Pieces of a part at most: so many does the library of the erasure code tell apart."""
@@ -56,6 +57,10 @@ class Redundancy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def spare(self) -> int:
         """How many pieces may be lost."""
         return self.pieces - self.needed
+
+    def lacks_hosts(self, hosts: int) -> str:
+        """Why so many hosts are too few, each of which has one piece at most; empty if they are enough."""
+        return "" if self.pieces <= hosts else f"it takes {plural(self.pieces, 'host')}, and this run has {hosts}"
 
     def taken(self, size: int) -> int:
         """How many bytes all pieces of a part have together.

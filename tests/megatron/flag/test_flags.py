@@ -39,6 +39,7 @@ def test_flags_are_read_and_taken_from_what_the_script_gets():
     [
         (["--pipeline-schedule", "fast"], "--pipeline-schedule: invalid choice: 'fast'"),
         (["--recycle-dead", "1_2"], "--recycle-dead: server '1_2'"),
+        (["--recycle-dead", "W0_0", "--recycle-dead=W1_0"], "--recycle-dead: it was given 2 times; give it once"),
         (["--recycle-budget", "5x"], "--recycle-budget: '5x' is no duration"),
         (["--recycle-keep-in-memory", "copies=0"], "--recycle-keep-in-memory: copies=0: give off, copies=N"),
         (["--recycle-resume", "--recycle-record", "runs/7"], "--recycle-resume: it takes the --recycle-keep-in-memory"),

@@ -81,15 +81,22 @@ def test_the_plans_of_a_catalogue_are_said_to_be_its_own_and_none_is_made(catalo
     assert found.find(verdict).programs[AUTHOR.server] == plans.plan(dead).programs[AUTHOR.server]
 
 
-def test_what_a_catalogue_has_no_plan_for_is_an_error_before_a_run_and_is_made_while_it_goes_on(catalogue):
+def test_what_a_catalogue_has_no_plan_for_is_made_when_it_is_asked_for(catalogue):
     plans = source(catalogue)
     dead = JOB.dead_servers([Server(0, 1), Server(1, 0)])
-    with pytest.raises(NoPlanError, match="no plan for failure counts"):
-        plans.plan(dead)
+    assert plans.plan(dead).dead == dead
+    with pytest.raises(NoPlanError, match="has no live server"):
+        plans.plan([Server(0, 1), Server(1, 1)])
     found = view_plans(plans.plan(()), plans)
     verdict = found.choose(around_dead(dead))
     assert verdict.plan == PublishedPlan(str(AUTHOR))
     assert found.find(verdict).dead == dead
+
+
+def test_a_plan_that_a_fused_catalogue_lacks_is_fused(tmp_path):
+    make_catalogue(tmp_path / "plans.zip", JOB, Mode("fused", "global"), 0, QUICK, "lowered", lambda *_: None)
+    assert source(tmp_path / "plans.zip").plan([Server(0, 1)]).mode == Mode("fused", "global")
+    assert source().plan([Server(0, 1)]).mode == Mode("split", "global")
 
 
 def test_virtual_stages_are_placed_as_megatron_places_them():

@@ -66,8 +66,11 @@ KINDS = {
     "layouts": {name: (*[None] * 12, values[-1]) for name, values in {**ENDS, **COUNTED}.items()}
     | {"--pipeline-model-parallel-size": (1, 2, 2, 4), "--pipeline-model-parallel-layout": LAYOUTS}
     | {"--num-virtual-stages-per-pipeline-rank": (*[None] * 12, 2)},
+    "hybrids": LAYERS
+    | {"--hybrid-layer-pattern": ("M*|M*", "M*|M-|M*", "M*M*|M*M*|M*M*|M*M*", "M|M|M|M|M|M")}
+    | {name: (*[None] * 12, values[-1]) for name, values in {**ENDS, **COUNTED, **VIRTUAL}.items()},
     "heads": TENSOR
-    | {"--num-attention-heads": (2, 3, 4, 6), "--hidden-size": (12, 24), "--kv-channels": (None, 8)}
+    | {"--num-attention-heads": (2, 3, 4, 6), "--hidden-size": (12, 16, 24), "--kv-channels": (None, 8)}
     | {"--group-query-attention": (None, ""), "--num-query-groups": (None, 1, 2, 3, 4)},
     "widths": TENSOR
     | {"--ffn-hidden-size": (None, None, 12, 15, 32), "--swiglu": (None, "")}

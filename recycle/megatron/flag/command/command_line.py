@@ -10,8 +10,8 @@ from recycle.megatron.flag.command.exit_signal import exit_signal
 from recycle.megatron.flag.command.flags import Flags, find_flags, parse_known
 from recycle.megatron.flag.command.megatron_options import leave_out, megatron_parser, option_named, options_of
 from recycle.megatron.flag.command.planning import Shape
-from recycle.megatron.flag.command.server_ranks import PIPELINES_LAST, ServerRanks
-from recycle.megatron.flag.command.sizes import require_sizes, virtual_stages
+from recycle.megatron.flag.command.server_ranks import PIPELINES_LAST, ServerRanks, unprotected
+from recycle.megatron.flag.command.sizes import require_sizes, take_pattern, virtual_stages
 
 RAMP_UP = "--rampup-batch-size"
 YAML = "--yaml-cfg"
@@ -95,6 +95,7 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
     arguments = tuple(rest[script + 1 :])
     settings, _ = parse_known(_parser(), rest)
     require_sizes(settings)
+    take_pattern(settings)
     if settings.use_mp_args_from_checkpoint_args:
         raise UserError(
             "--use-mp-args-from-checkpoint-args: the number of stages is not on the command line; give it there, and "
@@ -122,7 +123,7 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
         arguments,
         int(per_host) if per_host is not None and per_host.isdecimal() else None,
         pipelines_last,
-        tuple(left_out),
+        () if unprotected(shape) else tuple(left_out),
         _growth(settings, servers * server_ranks.pipelines),
     )
 

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -166,10 +167,15 @@ def find_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
     """The flags on a command line, and what else is on it.
 
     Raises:
-        UserError: one has no usable value.
+        UserError: one has no usable value, or two.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     values, rest = parse_known(add_flags(parser), arguments)
+    given = Counter(word.partition("=")[0] for word in arguments)
+    for name, value in vars(values).items():
+        option = f"--{name.replace('_', '-')}"
+        if given[option] > 1 and not isinstance(value, bool):
+            raise UserError(f"{option}: it was given {given[option]} times; give it once")
     flags = Flags(**{name.removeprefix("recycle_"): value for name, value in vars(values).items()})
     flags = flags._replace(store=flags.store or os.environ.get(VARIABLE))
     if flags.store:

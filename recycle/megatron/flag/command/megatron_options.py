@@ -13,6 +13,8 @@ import msgspec
 from recycle.errors import UserError
 
 LEFT_OUT = {
+    # A rank that dies while training goes on would take its part of the checkpoint along.
+    "--async-save": "checkpoints are written before training goes on",
     "--overlap-param-gather-with-optimizer-step": "parameters are given to peers when all are stepped",
     "--defer-embedding-wgrad-compute": "a plan says when weight gradients are computed",
     "--overlap-moe-expert-parallel-comm": "a plan says in which order micro-batches are computed",
@@ -36,6 +38,16 @@ VIRTUAL = (
     "pipeline_model_parallel_layout",
 )
 """The settings that divide the layers of a stage among virtual ones."""
+
+PATTERNS = ("hybrid_layer_pattern", "hybrid_override_pattern")
+"""The settings that say what each layer of a hybrid model is, and where."""
+
+DECIDED_BY = {
+    "virtual_pipeline_model_parallel_size": (*VIRTUAL, *PATTERNS),
+    "num_layers": ("num_layers", *PATTERNS),
+    "mtp_num_layers": ("mtp_num_layers", *PATTERNS),
+}
+"""Settings that Megatron finds from others."""
 
 
 class Option(NamedTuple):
@@ -83,8 +95,8 @@ def known_options() -> dict[str, Option]:
 
 def options_of(setting: str) -> list[str]:
     """The options that decide a setting, the one of its name first; none if Megatron's command line cannot set it."""
-    if setting == "virtual_pipeline_model_parallel_size":
-        return [option_named(each) for each in VIRTUAL]
+    if setting in DECIDED_BY:
+        return [option_named(each) for each in DECIDED_BY[setting]]
     found = [name for name, option in known_options().items() if option.setting == setting]
     return sorted(found, key=lambda name: name != option_named(setting))
 

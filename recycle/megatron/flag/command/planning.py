@@ -4,9 +4,10 @@ Neither torch nor the planner is needed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
-from recycle.errors import UserError
+from recycle.errors import NoPlanError, UserError
 from recycle.job import DeadServers, Job, Server, require_few_tasks
 from recycle.jobfile import load_job
 from recycle.megatron.flag.command.flags import Flags
@@ -102,11 +103,12 @@ class Source:
         """The plan around some dead servers; without any, it is Megatron's own order, 1F1B.
 
         Raises:
-            UserError: the catalogue has no such plan, or a stage has no live server.
+            UserError: the catalogue is damaged, or a stage has no live server.
         """
         dead = self.job.dead_servers(dead)
         if dead and self.catalogue is not None:
-            return self.catalogue.look_up(dead).plan()
+            with suppress(NoPlanError):
+                return self.catalogue.look_up(dead).plan()
         return self.make(dead)
 
     def make(self, dead: DeadServers) -> Plan:

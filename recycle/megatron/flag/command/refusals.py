@@ -65,6 +65,7 @@ COMMUNICATORS = Advice("each view makes its own communicators between servers, w
 OUTSIDE = COMMUNICATORS._replace(remedy="name groups inside a server only: tp, ep, cp")
 DRAWN = Advice("its random numbers depend on which server draws them")
 REMOTE = Advice("an unfinished checkpoint is removed in folders only", "give a folder")
+VIRTUAL_OUT = "leave virtual stages out"
 OWN_PART = "each rank keeps its own part, and no live rank has that of a dead one"
 
 RULES = (
@@ -87,7 +88,12 @@ RULES = (
         Advice("the first rank tells the others how long each evaluation is, and it may be dead", "use --eval-iters"),
     ),
     _off("log_straggler", Advice("it compares all ranks, and dead ones do not answer")),
-    Rule(("mtp_num_layers", "dsa_indexer_loss_coeff"), (0,), Advice("its losses are not counted")),
+    Rule(("dsa_indexer_loss_coeff",), (0,), Advice("its losses are not counted")),
+    Rule(
+        ("mtp_num_layers",),
+        (0,),
+        Advice("losses of multi-token prediction are not counted", "leave it out, and what a pattern has behind a /"),
+    ),
     _off("adlr_autoresume", Advice(OWN_PART, "leave it out; SIGTERM to all ranks writes a checkpoint")),
     Rule(
         ("ddp_param_name_patterns_for_fp32_local_accumulation", "ddp_reduce_scatter_with_fp32_accumulation"),
@@ -168,7 +174,7 @@ SKIPPING = (
     Rule(
         ("virtual_pipeline_model_parallel_size",),
         (1,),
-        Advice("Megatron ends where it skips an iteration on a rank with several iterators"),
+        Advice("Megatron ends where it skips an iteration on a rank with several iterators", VIRTUAL_OUT),
     ),
 )
 """What --iterations-to-skip needs."""
@@ -314,7 +320,11 @@ NOT_KEPT = (
 
 NOT_OWN = (
     *NOT_MADE_AGAIN,
-    Rule(("virtual_pipeline_model_parallel_size",), (1,), Advice("the virtual stages of a server are stepped as one")),
+    Rule(
+        ("virtual_pipeline_model_parallel_size",),
+        (1,),
+        Advice("the virtual stages of a server are stepped as one", VIRTUAL_OUT),
+    ),
     Rule(("num_experts",), (), Advice("what experts report is not taken back with a step")),
     Rule(("context_parallel_size",), (1,), Advice("each rank sums a part of a sequence")),
     Rule(("fp8",), (), Advice("layers cache rounded weights, which an undone step leaves stale", "train with --bf16")),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from recycle.errors import UserError
-from recycle.megatron.flag.command.megatron_options import VIRTUAL
+from recycle.megatron.flag.command.megatron_options import PATTERNS, VIRTUAL
 from recycle.megatron.flag.command.refusals import Advice, Refusal, Settings
 from recycle.wording import plural
 
@@ -53,8 +53,7 @@ def unfit(of: Settings) -> Iterator[Refusal]:
     """
     if of("use_checkpoint_args"):
         return
-    if of("hybrid_layer_pattern") is None and of("hybrid_override_pattern") is None:
-        yield from _layers(of)
+    yield from _layers(of)
     yield from _heads(of)
     yield from _sequences(of)
     yield from _experts(of)
@@ -69,7 +68,12 @@ def _refuse(of: Settings, name: str, reason: str, remedy: str) -> Refusal:
 def _layers(of: Settings) -> Iterator[Refusal]:
     """Those of each stage, and of each virtual one."""
     virtual, ends, counted = ([name for name in names if of(name)] for names in (VIRTUAL, ENDS, COUNTED))
-    if len(virtual) > 1:
+    if patterns := [name for name in PATTERNS if of(name)]:
+        number = segments(of(patterns[0]))
+        for other in (*patterns[1:], *virtual, *counted, *(ends if number > 1 else ())):
+            yield _refuse(of, other, "the pattern of a hybrid model says where each layer is", "leave it out")
+        yield from _written(of, patterns[0], number) if number > 1 else _stages(of, ends, [])
+    elif len(virtual) > 1:
         yield _refuse(
             of, virtual[1], "Megatron takes one option that divides layers among virtual stages", "leave it out"
         )
@@ -124,16 +128,12 @@ def _interleaved(of: Settings, virtual: int) -> Iterator[Refusal]:
 
 def _layout(of: Settings) -> Iterator[Refusal]:
     """Where each layer has its place."""
-    name, stages = "pipeline_model_parallel_layout", of("pipeline_model_parallel_size")
+    name = "pipeline_model_parallel_layout"
     written = stages_of(of(name))
     order = "".join(written)
     if unknown := sorted(set(order) - set(LETTERS)):
         letters = ", ".join(f"{letter} ({meaning})" for letter, meaning in LETTERS.items())
         yield _refuse(of, name, f"{unknown[0]!r} is no layer", f"use {letters}")
-        return
-    if len(written) % stages:
-        reason = f"its {plural(len(written), 'stage')} do not divide among {stages}"
-        yield _refuse(of, name, reason, f"write a multiple of {stages}, divided by |")
         return
     number = Counter(order)
     if not (order.startswith(EMBEDDING) and order.endswith(LOSS) and number[EMBEDDING] == number[LOSS] == 1):
@@ -144,7 +144,16 @@ def _layout(of: Settings) -> Iterator[Refusal]:
         yield _refuse(of, name, reason, "change one of them")
     if number[PREDICTION] != (of("mtp_num_layers") or 0):
         yield _refuse(of, name, "it has other layers of multi-token prediction than --mtp-num-layers", "leave them out")
-    yield from _interleaved(of, len(written) // stages)
+    yield from _written(of, name, len(written))
+
+
+def _written(of: Settings, name: str, number: int) -> Iterator[Refusal]:
+    """Where so many stages are written down, virtual ones too."""
+    stages = of("pipeline_model_parallel_size")
+    if number % stages:
+        reason = f"its {plural(number, 'stage')} do not divide among {stages}"
+        yield _refuse(of, name, reason, f"write a multiple of {stages}, divided by |")
+    yield from _interleaved(of, number // stages)
 
 
 def _divides(of: Settings, name: str, by: int, what: str) -> Iterator[Refusal]:
@@ -156,6 +165,8 @@ def _divides(of: Settings, name: str, by: int, what: str) -> Iterator[Refusal]:
 def _heads(of: Settings) -> Iterator[Refusal]:
     tensor, of_tensor = of("tensor_model_parallel_size"), "the tensor-parallel size"
     yield from _divides(of, "num_attention_heads", tensor, of_tensor)
+    if of("kv_channels") is None:
+        yield from _divides(of, "hidden_size", of("num_attention_heads") or 1, "the number of attention heads")
     groups = of("num_query_groups")
     if of("group_query_attention"):
         yield from _divides(of, "num_attention_heads", groups, "the number of query groups")
@@ -206,12 +217,28 @@ def _experts(of: Settings) -> Iterator[Refusal]:
     yield from _widths(of, "moe_ffn_hidden_size", of("expert_tensor_parallel_size"), "the expert-tensor-parallel size")
 
 
+def take_pattern(settings: argparse.Namespace) -> None:
+    """Set the numbers of layers that Megatron finds in the pattern of a hybrid model."""
+    if pattern := settings.hybrid_layer_pattern or settings.hybrid_override_pattern:
+        layers, *predictions = pattern.split("/")
+        settings.num_layers = len(layers.replace("|", ""))
+        if any(predictions):
+            settings.mtp_num_layers = len(predictions)
+
+
+def segments(pattern: str) -> int:
+    """How many stages the pattern of a hybrid model has, virtual ones too; 1 where it does not divide layers."""
+    return pattern.partition("/")[0].count("|") + 1
+
+
 def virtual_stages(settings: argparse.Namespace) -> int | None:
     """How many virtual stages a stage has; None where nothing is said of them.
 
     Where layers do not divide, one of the numbers that they may have been meant to give.
     """
     stages: int = settings.pipeline_model_parallel_size
+    if pattern := settings.hybrid_layer_pattern or settings.hybrid_override_pattern:
+        return max(1, segments(pattern) // stages)
     if settings.pipeline_model_parallel_layout is not None:
         return max(1, len(stages_of(settings.pipeline_model_parallel_layout)) // stages)
     per_chunk: int | None = settings.num_layers_per_virtual_pipeline_stage
