@@ -124,21 +124,29 @@ def test_the_last_checkpoint_is_what_a_run_ends_with_where_it_cannot_be_complete
     assert run.of(DeathLine) == []
 
 
-def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, reference, monkeypatch):
-    save = Checkpointing.save
+@pytest.mark.parametrize("last", [8, ITERATIONS])
+def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, reference, monkeypatch, last):
+    save, write = Checkpointing.save, checkpointing.write_shard
 
-    def die_at_eight(saving, step, network):
-        if step == 8 and network.server == Server(0, 1) and network.view.epoch == 0:
-            folder = saving._run.checkpoints / ".step-00000008.0.partial" / "stage-1"
+    def die_at_last(saving, step, network):
+        if step == last and network.server == Server(0, 1) and network.view.epoch == 0:
+            folder = saving._run.checkpoints / f".step-{last:08d}.0.partial" / "stage-1"
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "half").write_bytes(b"half")
             os.kill(os.getpid(), signal.SIGKILL)
         save(saving, step, network)
 
-    monkeypatch.setattr(Checkpointing, "save", die_at_eight)
+    def write_where_there_is_room_for_one(folder, state):
+        if any(each not in folder.parents for each in (tmp_path / "run" / "checkpoints").glob(".step-*")):
+            raise RunFailed("no room for another one")
+        write(folder, state)
+
+    monkeypatch.setattr(Checkpointing, "save", die_at_last)
+    monkeypatch.setattr(checkpointing, "write_shard", write_where_there_is_room_for_one)
     run = Trained(tmp_path / "run", checkpoint_every=4)
     run.require_same(reference)
     assert [each.server for each in run.of(DeathLine)][:1] == ["W0_1"]
+    assert run.texts("warning") == []
     assert run.steps == [8, 12]
 
 

@@ -116,8 +116,14 @@ class Checkpointing:
         """
         view = network.view
         leads = self._rank.is_first and self._server == view.servers[0]
-        if self.saving is not None:
-            self._do_together(network, step, self.saving.finish if leads else None)
+
+        def prepare() -> None:
+            if self.saving is not None:
+                self.saving.finish()
+            # The disk may have room for one more only, and an earlier view may have begun one.
+            give_up(self._run.checkpoints)
+
+        self._do_together(network, step, prepare if leads else None)
         if self._sum(network, torch.ones(1) * (leads and folder_of(self._run.checkpoints, step).exists())).item():
             self._owed = False
             return
