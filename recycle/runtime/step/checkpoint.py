@@ -156,8 +156,12 @@ def adopt(source: Path, root: Path) -> None:
     try:
         shutil.copytree(whole[-1], partial, copy_function=_link)
         _put(partial, folder_of(root, step))
-    except (OSError, shutil.Error) as error:
-        raise RunError(f"resume-from: {whole[-1]} cannot be copied to {root}: {error}") from error
+    except OSError as error:
+        # Of all files that cannot be copied, a folder's copy names the cause.
+        cause = error.args[0][0][-1] if isinstance(error, shutil.Error) else error
+        raise RunError(f"resume-from: {whole[-1]} cannot be copied to {root}: {cause}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)  # it is not there any more where all went well
 
 
 def _link(source: str, target: str) -> None:

@@ -9,6 +9,7 @@ import torch
 from harness.local import launch
 from recycle.errors import RunFailed, UserError
 from recycle.runtime.checkpoint_folders import MANIFEST, Manifest, checkpoints, find_damage, require_unfinished
+from recycle.runtime.step import checkpoint
 from recycle.runtime.step.checkpoint import VERSION, adopt, complete, give_up, set_aside, write_shard
 
 
@@ -124,6 +125,19 @@ def test_a_checkpoint_can_be_named_itself(tmp_path):
         write(other, step)
     adopt(checkpoints(other)[0], mine)
     assert steps(mine) == [3]
+
+
+def test_one_that_cannot_be_taken_over_leaves_nothing(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    write(tmp_path / "other", 3)
+    monkeypatch.setattr(checkpoint, "_link", fail)
+    with pytest.raises(UserError, match=r"resume-from: \S*step-00000003 cannot be copied to \S*mine: \S+ \S+ No space"):
+        adopt(checkpoints(tmp_path / "other")[0], mine)
+    assert list(mine.iterdir()) == []
 
 
 def test_where_there_is_none_it_is_one_line(tmp_path):
