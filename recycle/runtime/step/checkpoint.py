@@ -78,6 +78,7 @@ def write_shard(folder: Path, state: Mapping[str, torch.Tensor]) -> None:
         dcp.save(dict(sorted(state.items())), checkpoint_id=folder, no_dist=True)
         digests = {each.name: digest_of(each) for each in sorted(folder.iterdir()) if each.name != DIGESTS}
         (folder / DIGESTS).write_bytes(msgspec.json.encode(digests))
+        _sync(folder, *folder.iterdir())
     except (OSError, dcp.api.CheckpointException) as error:
         # Where there is too little room, half a checkpoint must not take what is left.
         shutil.rmtree(folder, ignore_errors=True)
@@ -175,10 +176,19 @@ def _put(partial: Path, final: Path) -> None:
     """Give a finished folder its own name, for good."""
     if final.exists():
         shutil.rmtree(final)
+    _sync(partial, *partial.rglob("*"))
     partial.rename(final)
-    handle = os.open(final.parent, os.O_RDONLY)
-    os.fsync(handle)
-    os.close(handle)
+    _sync(final.parent)
+
+
+def _sync(*paths: Path) -> None:
+    """Have files and folders on disk, each without what is in it. Torch syncs not all that it writes."""
+    for path in paths:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:

@@ -2,6 +2,8 @@
 
 import os
 import resource
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +23,28 @@ def write(root, step, keep=2):
 
 def steps(root):
     return [int(each.name.removeprefix("step-")) for each in checkpoints(root)]
+
+
+def test_all_of_one_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    synced, rename, sync = set(), Path.rename, os.fsync
+
+    def note(handle):
+        synced.add(os.fstat(handle).st_ino)
+        sync(handle)
+
+    def require_synced(folder, name):
+        assert [each for each in (folder, *folder.rglob("*")) if each.stat().st_ino not in synced] == []
+        return rename(folder, name)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Path, "rename", require_synced)
+    write(tmp_path / "other", 3)
+    assert (tmp_path / "other").stat().st_ino in synced
+    # On another disk nothing can be linked.
+    synced.clear()
+    monkeypatch.setattr(checkpoint, "_link", shutil.copy2)
+    (tmp_path / "mine").mkdir()
+    adopt(tmp_path / "other" / "step-00000003", tmp_path / "mine")
 
 
 @pytest.mark.parametrize("keep", [1, 2, 4])
