@@ -101,7 +101,9 @@ class Checkpointing:
 
     def manifest(self, step: int) -> Manifest:
         """What the checkpoint of a step is of."""
-        return Manifest(VERSION, step, self._settings | {STAGES: self._cut.stages})
+        stages, ranks = range(self._cut.stages), range(self._rank.size)
+        shards = tuple(shard(stage, rank) for stage in stages for rank in ranks)
+        return Manifest(VERSION, step, self._settings | {STAGES: self._cut.stages}, shards)
 
     def save(self, step: int, network: Network) -> None:
         """Write the present version, if there is no such checkpoint; all ranks of the view come here.

@@ -99,11 +99,11 @@ def attempt_folder(root: Path, step: int, attempt: str = "") -> Path:
 def complete(root: Path, manifest: Manifest, partial: Path, keep: int = KEPT) -> None:
     """Make a checkpoint valid once all its stages are written, and remove those that are too old.
 
-    What others have begun of it, or of older ones, and not completed is removed as well.
+    What was begun of older ones and not completed is removed as well. One that is there already stays as it is.
 
     Args:
         root: where checkpoints are.
-        manifest: of this one.
+        manifest: of this one, with all its shards.
         partial: where it was made.
         keep: how many are kept.
 
@@ -112,13 +112,14 @@ def complete(root: Path, manifest: Manifest, partial: Path, keep: int = KEPT) ->
     """
     final = folder_of(root, manifest.step)
     try:
-        shards = tuple(sorted(str(each.parent.relative_to(partial)) for each in partial.rglob(DIGESTS)))
-        manifest = msgspec.structs.replace(manifest, shards=shards)
+        for each in manifest.shards:
+            (partial / each / DIGESTS).stat()
         write_whole(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
         _put(partial, final)
     except (OSError, UserError) as error:
         raise _unwritten(final, error) from error
-    begun = [each for each in _begun(root) if each.name < f".step-{manifest.step + 1:08d}"]
+    # Of the same step, others may still be writing one.
+    begun = [each for each in _begun(root) if each.name < f".{final.name}"]
     for old in (*checkpoints(root)[:-keep], *begun):
         shutil.rmtree(old, ignore_errors=True)
 
@@ -173,7 +174,10 @@ def _link(source: str, target: str) -> None:
 
 
 def _put(partial: Path, final: Path) -> None:
-    """Give a finished folder its own name, for good."""
+    """Give a finished folder its own name, for good; where a checkpoint has that name, the folder is removed."""
+    if (final / MANIFEST).exists():
+        shutil.rmtree(partial, ignore_errors=True)
+        return
     if final.exists():
         shutil.rmtree(final)
     _sync(partial, *partial.rglob("*"))

@@ -119,9 +119,9 @@ class Job:
         )
         return Saving(target, self.desks, self.tell)
 
-    @staticmethod
-    def manifest(step):
-        return Manifest(VERSION, step, {})
+    def manifest(self, step):
+        shards = tuple(f"stage-{stage}/tensor-{rank}" for stage in range(STAGES) for rank in range(self.ranks))
+        return Manifest(VERSION, step, {}, shards)
 
     def require_written(self, step, folder):
         """The checkpoint of a step has the same files, to the bit, as one that trainers write."""
