@@ -19,6 +19,7 @@ from recycle.megatron.shared.stage_training import StageTraining
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Reporter
 from recycle.runtime.checkpoint_folders import Manifest, checkpoints, find_damage, folder_of
+from recycle.runtime.device import on_own_device
 from recycle.runtime.errors import ConnectionLost, RunError
 from recycle.runtime.keep.saving import Saving
 from recycle.runtime.net.network import Network
@@ -181,7 +182,7 @@ class Checkpointing:
         Returns:
             Whether any part has failed. One of the last checkpoint raises RunFailed.
         """
-        doing = [] if part is None else [start_call(part, f"writes the checkpoint of {step}")]
+        doing = [] if part is None else [start_call(on_own_device(part), f"writes the checkpoint of {step}")]
         failed = False
         try:
             while True:
