@@ -21,6 +21,7 @@ from recycle.record.reading import load_lines
 from recycle.record.recording import DeathLine, EndedLine, EvaluationLine, IterationLine
 from recycle.runtime.checkpoint_folders import checkpoints, folder_of
 from recycle.runtime.errors import ConnectionLost, RunError
+from recycle.runtime.recover import gathering, standstill
 from recycle.view.watching import WatchedRun
 from tests.survival.trained import ITERATIONS, SAME, Trained, fault
 from tests.view.test_watching import look
@@ -259,6 +260,27 @@ def test_a_disk_that_is_slower_than_a_transfer_may_be_is_waited_for(tmp_path, re
     run.require_same(reference)
     assert len(run.views) == 1, run.story
     assert run.of(DeathLine) == []
+
+
+@pytest.mark.long
+def test_who_writes_to_a_disk_that_hangs_is_left_behind(tmp_path, reference, monkeypatch):
+    write, hung = checkpointing.write_shard, tmp_path / "hung"
+
+    def hang_once(folder, state):
+        if is_of(folder, 8, shard(1, 0)) and not hung.exists():
+            hung.touch()
+            time.sleep(3600)
+        write(folder, state)
+
+    monkeypatch.setattr(checkpointing, "write_shard", hang_once)
+    monkeypatch.setattr(standstill, "DISK", 2.0)
+    monkeypatch.setattr(gathering, "DISK", 2.0)
+    durations = Durations(beat=0.25, silence=20.0, hang=20.0, rebuild=20.0, answer=30.0)
+    run = Trained(tmp_path / "run", checkpoint_every=4, durations=durations)
+    run.require_same(reference)
+    assert {each.server for each in run.of(DeathLine)} == {"W0_1"}, run.story
+    assert "standstill: a save has taken" in str(run.texts("warning"))
+    assert run.steps == [8, 12]
 
 
 @pytest.mark.long

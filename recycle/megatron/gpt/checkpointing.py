@@ -1,10 +1,11 @@
 """A server's part in the checkpoints of a run."""
 
+import math
 import re
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from recycle.runtime.device import on_own_device
 from recycle.runtime.errors import ConnectionLost, RunError
 from recycle.runtime.keep.saving import Saving
 from recycle.runtime.net.network import Network
+from recycle.runtime.recover.standstill import DISK
 from recycle.runtime.recover.view_reports import now
 from recycle.runtime.step.checkpoint import (
     VERSION,
@@ -58,6 +60,7 @@ class Checkpointing:
 
     Attributes:
         saving: has keepers write those that are due while training goes on; None where all servers stop and write.
+        watched: within the block that it gives, a standstill is noticed; of the first save none is.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Checkpointing:
         self._training = training
         self._reporter = reporter
         self.saving: Saving | None = None
+        self.watched: Callable[[], AbstractContextManager[None]] = nullcontext
         self._owed = False
         self._due_again = 0.0
 
@@ -149,9 +153,10 @@ class Checkpointing:
         def finish() -> None:
             complete(self._run.checkpoints, self.manifest(step), partial, self._run.keep)
 
-        self._owed = self._do_together(network, step, write if mine else None) or self._do_together(
-            network, step, finish if leads else None
-        )
+        with self.watched():
+            self._owed = self._do_together(network, step, write if mine else None) or self._do_together(
+                network, step, finish if leads else None
+            )
         if self._owed and leads:
             give_up(self._run.checkpoints)
         if self.saving is not None:
@@ -184,9 +189,16 @@ class Checkpointing:
         """
         doing = [] if part is None else [start_call(on_own_device(part), f"writes the checkpoint of {step}")]
         failed = False
+        warned_at = time.monotonic() + DISK
         try:
             while True:
                 ended, busy = wait(doing, self._run.durations.transfer / 3)
+                if busy and time.monotonic() >= warned_at:
+                    warned_at = math.inf
+                    text = (
+                        f"checkpoint: {self._server} has been writing step {step} for {DISK:g} s, and all servers wait"
+                    )
+                    self._reporter.tell(InstantLine("warning", now(), str(self._server), text))
                 failed = failed or any(self._has_failed(step, each) for each in ended)
                 told = torch.tensor([len(busy), failed], dtype=torch.float32)
                 all_busy, failures = self._sum(network, told).tolist()
