@@ -23,7 +23,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         version: of the format.
         step: how many iterations were made.
         settings: what must be the same for training to go on as if it had not stopped, by name.
-        shards: the folders of its parts, each with the digests of its files; filled in when all are there.
+        shards: the folders of its parts, each with the digests of its files.
     """
 
     version: int

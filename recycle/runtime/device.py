@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 
@@ -10,6 +10,8 @@ from recycle.record.recorder import HostClock, HostMoment
 from recycle.runtime.errors import RunError
 
 DeviceKind = Literal["cpu", "cuda"]
+
+_R = TypeVar("_R")
 
 LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID")
 """Where launchers say which of its host's processes one is."""
@@ -23,6 +25,17 @@ def uses_gpu() -> bool:
 def own_device() -> torch.device:
     """What this process computes on: where tensors belong that came through host memory."""
     return torch.device("cuda", torch.cuda.current_device()) if uses_gpu() else torch.device("cpu")
+
+
+def on_own_device(call: Callable[[], _R]) -> Callable[[], _R]:
+    """The same call, for another thread: it works on the device of this one. Each thread begins with the first GPU."""
+    device = own_device()
+
+    def there() -> _R:
+        torch.cuda.set_device(device)
+        return call()
+
+    return call if device.type == "cpu" else there
 
 
 class DeviceMoment(NamedTuple):

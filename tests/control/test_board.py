@@ -129,6 +129,21 @@ def test_all_leave_together_when_the_last_one_has_reached_the_end(store: Store, 
     assert not board.end.is_reached(View(3, (A, B)))
 
 
+def test_until_all_know_of_the_end_who_leaves_puts_back_what_a_stranger_takes_away_of_it(
+    store: Store, board: Board
+) -> None:
+    view, other = View(2, (A, B)), Board(store.clone(), TOKEN)
+    other.end.reach(view, B)
+    board.end.reach(view, A)
+    store.delete(keys.finished(2, A))
+    with ThreadPoolExecutor(1) as pool:
+        leaving = pool.submit(board.end.linger, view, A)
+        assert any(other.end.wait(view, 0.05) for _ in range(100))
+        other.end.linger(view, B)
+        leaving.result()
+    assert store.get(keys.finished(2, A)) is not None
+
+
 def test_the_end_is_reached_though_nobody_rang_for_it(store: Store, board: Board) -> None:
     board.end.reach(View(2, (A,)), A)
     store.delete("epoch/2/end")

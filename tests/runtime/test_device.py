@@ -3,12 +3,20 @@
 import os
 import subprocess
 import sys
+import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from recycle.control.membership.durations import Durations
+from recycle.control.membership.errors import StoreLost
+from recycle.megatron.gpt.checkpointing import Checkpointing
 from recycle.runtime.device import count_gpus, host_copy, require_device, seed_generators, settle, take_device
 from recycle.runtime.errors import RunError
+from recycle.runtime.join.following import Follower
+from recycle.runtime.keep.keeper_copies import Snapshot
+from recycle.state.redundancy import Redundancy
 
 NONE = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
@@ -73,6 +81,40 @@ def test_processes_share_gpus_in_turns_unless_their_launcher_says_otherwise(monk
     assert take_device("cuda", 0).index == 1
     assert len(taken) == 5
     assert take_device("cpu", 5) == torch.device("cpu")
+
+
+def write_checkpoint(look):
+    run = SimpleNamespace(durations=SimpleNamespace(transfer=60.0))
+    saving = SimpleNamespace(_run=run, _sum=lambda _, tensor: tensor, _has_failed=lambda *_: False)
+    Checkpointing._do_together(saving, None, 8, look)
+
+
+def copy_to_keepers(look):
+    version = SimpleNamespace(range_of=lambda _: look() or range(0), describe=lambda _: b"", state={})
+    Snapshot([], Redundancy(1, 2), SimpleNamespace(version=8), version).finish()
+
+
+def follow_a_peer(look):
+    class Endpoint:
+        def connect(self, _):
+            look()
+            raise StoreLost("there is none")
+
+    meeting = SimpleNamespace(endpoint=Endpoint(), durations=Durations(), joiner="W0_0")
+    Follower(meeting, None, None).wait(60)
+
+
+@pytest.mark.parametrize("work", [write_checkpoint, copy_to_keepers, follow_a_peer])
+def test_a_thread_works_on_the_device_of_its_server(monkeypatch, work):
+    thread, seen = threading.local(), []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: getattr(thread, "device", 0))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: setattr(thread, "device", device.index))
+    torch.cuda.set_device(torch.device("cuda", 1))
+    work(lambda: seen.append((threading.current_thread(), torch.cuda.current_device())))
+    ((worker, device),) = set(seen)
+    assert worker != threading.current_thread()
+    assert device == 1
 
 
 def test_what_is_drawn_from_a_seed_is_what_torch_draws_from_it():

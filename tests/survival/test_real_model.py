@@ -21,6 +21,7 @@ from recycle.record.reading import load_lines
 from recycle.record.recording import DeathLine, EndedLine, EvaluationLine, IterationLine
 from recycle.runtime.checkpoint_folders import checkpoints, folder_of
 from recycle.runtime.errors import ConnectionLost, RunError
+from recycle.runtime.recover import gathering, standstill
 from recycle.view.watching import WatchedRun
 from tests.survival.trained import ITERATIONS, SAME, Trained, fault
 from tests.view.test_watching import look
@@ -124,21 +125,29 @@ def test_the_last_checkpoint_is_what_a_run_ends_with_where_it_cannot_be_complete
     assert run.of(DeathLine) == []
 
 
-def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, reference, monkeypatch):
-    save = Checkpointing.save
+@pytest.mark.parametrize("last", [8, ITERATIONS])
+def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, reference, monkeypatch, last):
+    save, write = Checkpointing.save, checkpointing.write_shard
 
-    def die_at_eight(saving, step, network):
-        if step == 8 and network.server == Server(0, 1) and network.view.epoch == 0:
-            folder = saving._run.checkpoints / ".step-00000008.0.partial" / "stage-1"
+    def die_at_last(saving, step, network):
+        if step == last and network.server == Server(0, 1) and network.view.epoch == 0:
+            folder = saving._run.checkpoints / f".step-{last:08d}.0.partial" / "stage-1"
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "half").write_bytes(b"half")
             os.kill(os.getpid(), signal.SIGKILL)
         save(saving, step, network)
 
-    monkeypatch.setattr(Checkpointing, "save", die_at_eight)
+    def write_where_there_is_room_for_one(folder, state):
+        if any(each not in folder.parents for each in (tmp_path / "run" / "checkpoints").glob(".step-*")):
+            raise RunFailed("no room for another one")
+        write(folder, state)
+
+    monkeypatch.setattr(Checkpointing, "save", die_at_last)
+    monkeypatch.setattr(checkpointing, "write_shard", write_where_there_is_room_for_one)
     run = Trained(tmp_path / "run", checkpoint_every=4)
     run.require_same(reference)
     assert [each.server for each in run.of(DeathLine)][:1] == ["W0_1"]
+    assert run.texts("warning") == []
     assert run.steps == [8, 12]
 
 
@@ -251,6 +260,27 @@ def test_a_disk_that_is_slower_than_a_transfer_may_be_is_waited_for(tmp_path, re
     run.require_same(reference)
     assert len(run.views) == 1, run.story
     assert run.of(DeathLine) == []
+
+
+@pytest.mark.long
+def test_who_writes_to_a_disk_that_hangs_is_left_behind(tmp_path, reference, monkeypatch):
+    write, hung = checkpointing.write_shard, tmp_path / "hung"
+
+    def hang_once(folder, state):
+        if is_of(folder, 8, shard(1, 0)) and not hung.exists():
+            hung.touch()
+            time.sleep(3600)
+        write(folder, state)
+
+    monkeypatch.setattr(checkpointing, "write_shard", hang_once)
+    monkeypatch.setattr(standstill, "DISK", 2.0)
+    monkeypatch.setattr(gathering, "DISK", 2.0)
+    durations = Durations(beat=0.25, silence=20.0, hang=20.0, rebuild=20.0, answer=30.0)
+    run = Trained(tmp_path / "run", checkpoint_every=4, durations=durations)
+    run.require_same(reference)
+    assert {each.server for each in run.of(DeathLine)} == {"W0_1"}, run.story
+    assert "standstill: a save has taken" in str(run.texts("warning"))
+    assert run.steps == [8, 12]
 
 
 @pytest.mark.long

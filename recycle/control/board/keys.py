@@ -91,6 +91,11 @@ def finished(epoch: int, member: Member) -> str:
     return f"epoch/{epoch}/finished/{member}"
 
 
+def leaving(epoch: int, member: Member) -> str:
+    """A member knows that all have reached the end in an epoch."""
+    return f"epoch/{epoch}/leaving/{member}"
+
+
 def end(epoch: int) -> str:
     """Ends the wait of those who have reached the end."""
     return f"epoch/{epoch}/end"

@@ -13,6 +13,12 @@ from recycle.control.membership.view import Member, View
 from recycle.control.store.log import Log
 from recycle.control.store.sealed_store import STRANGE, SealedStore
 
+LINGERS = 2.0
+"""Seconds for which a member that may leave waits until the others know that they may, too."""
+
+AT_ONCE = 64
+"""Members that it asks about at once: there may be thousands."""
+
 _Text = Annotated[str, msgspec.Meta(max_length=300)]
 
 
@@ -139,6 +145,21 @@ class EndBoard(BoardPart):
             # What this member has said may have been taken away, and the others wait for it.
             self._sealed.write_once(self._said, True)
         return False
+
+    def linger(self, view: View, member: Member) -> None:
+        """Stay until all others know of the end too, for a moment at most.
+
+        A stranger may have taken away what this member has said, and nobody else puts it back.
+        """
+        self._sealed.write(keys.leaving(view.epoch, member), True)
+        deadline, left = time.monotonic() + LINGERS, [each for each in view.members if each != member]
+        while left and time.monotonic() < deadline:
+            self._sealed.write_once(keys.finished(view.epoch, member), True)
+            some = {each: keys.leaving(view.epoch, each) for each in left[:AT_ONCE]}
+            found = self._sealed.read_all(some, bool)
+            left = [each for each in left if each not in found]
+            if len(found) < len(some):
+                time.sleep(STRANGE)
 
 
 class NoteBoard(BoardPart):

@@ -1,10 +1,11 @@
 """A server's part in the checkpoints of a run."""
 
+import math
 import re
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,9 +20,11 @@ from recycle.megatron.shared.stage_training import StageTraining
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Reporter
 from recycle.runtime.checkpoint_folders import Manifest, checkpoints, find_damage, folder_of
+from recycle.runtime.device import on_own_device
 from recycle.runtime.errors import ConnectionLost, RunError
 from recycle.runtime.keep.checkpoint_from_memory import CheckpointsFromMemory
 from recycle.runtime.net.network import Network
+from recycle.runtime.recover.standstill import DISK
 from recycle.runtime.recover.view_reports import now
 from recycle.runtime.step.checkpoint import (
     VERSION,
@@ -57,6 +60,7 @@ class Checkpointing:
 
     Attributes:
         from_memory: has keepers write those that are due while training goes on; None where all servers stop and write.
+        watched: within the block that it gives, a standstill is noticed; of the first save none is.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class Checkpointing:
         self._training = training
         self._reporter = reporter
         self.from_memory: CheckpointsFromMemory | None = None
+        self.watched: Callable[[], AbstractContextManager[None]] = nullcontext
         self._owed = False
         self._due_again = 0.0
 
@@ -101,7 +106,9 @@ class Checkpointing:
 
     def manifest(self, step: int) -> Manifest:
         """What the checkpoint of a step is of."""
-        return Manifest(VERSION, step, self._settings | {STAGES: self._cut.stages})
+        stages, ranks = range(self._cut.stages), range(self._rank.size)
+        shards = tuple(shard(stage, rank) for stage in stages for rank in ranks)
+        return Manifest(VERSION, step, self._settings | {STAGES: self._cut.stages}, shards)
 
     def save(self, step: int, network: Network) -> None:
         """Write the present version, if there is no such checkpoint; all ranks of the view come here.
@@ -116,8 +123,14 @@ class Checkpointing:
         """
         view = network.view
         leads = self._rank.is_first and self._server == view.servers[0]
-        if self.from_memory is not None:
-            self._do_together(network, step, self.from_memory.finish if leads else None)
+
+        def prepare() -> None:
+            if self.from_memory is not None:
+                self.from_memory.finish()
+            # The disk may have room for one more only, and an earlier view may have begun one.
+            give_up(self._run.checkpoints)
+
+        self._do_together(network, step, prepare if leads else None)
         if self._sum(network, torch.ones(1) * (leads and folder_of(self._run.checkpoints, step).exists())).item():
             self._owed = False
             return
@@ -140,9 +153,10 @@ class Checkpointing:
         def finish() -> None:
             complete(self._run.checkpoints, self.manifest(step), partial, self._run.keep)
 
-        self._owed = self._do_together(network, step, write if mine else None) or self._do_together(
-            network, step, finish if leads else None
-        )
+        with self.watched():
+            self._owed = self._do_together(network, step, write if mine else None) or self._do_together(
+                network, step, finish if leads else None
+            )
         if self._owed and leads:
             give_up(self._run.checkpoints)
         if self.from_memory is not None:
@@ -173,11 +187,18 @@ class Checkpointing:
         Returns:
             Whether any part has failed. One of the last checkpoint raises RunFailed.
         """
-        doing = [] if part is None else [start_call(part, f"writes the checkpoint of {step}")]
+        doing = [] if part is None else [start_call(on_own_device(part), f"writes the checkpoint of {step}")]
         failed = False
+        warned_at = time.monotonic() + DISK
         try:
             while True:
                 ended, busy = wait(doing, self._run.durations.transfer / 3)
+                if busy and time.monotonic() >= warned_at:
+                    warned_at = math.inf
+                    text = (
+                        f"checkpoint: {self._server} has been writing step {step} for {DISK:g} s, and all servers wait"
+                    )
+                    self._reporter.tell(InstantLine("warning", now(), str(self._server), text))
                 failed = failed or any(self._has_failed(step, each) for each in ended)
                 told = torch.tensor([len(busy), failed], dtype=torch.float32)
                 all_busy, failures = self._sum(network, told).tolist()

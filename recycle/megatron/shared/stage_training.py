@@ -194,12 +194,12 @@ class StageTraining:
         self._plan = plan
         live = live_holders(plan.job, frozenset(network.view.servers))
         models = [stage.model for stage in self._stages]
-        self._tie = tie = tie_of(models, network, live[0], live[-1])
+        drop = None if self.shards is None else self.update.sums.drop_shares_of_others
+        self._tie = tie = tie_of(models, network, live[0], live[-1], drop)
         peers = chunk_peers(plan.job, network)
         last = peers_of_last(plan.job, peers)
 
-        drop = None if self.shards is None else self.update.sums.drop_shares_of_others
-        acts = (partial_gradients(models, network), None if tie is None else partial(tie.reduce, drop), after_reduction)
+        acts = (partial_gradients(models, network), None if tie is None else tie.reduce, after_reduction)
         together = [each for each in acts if each is not None]
 
         def finish() -> None:

@@ -8,31 +8,42 @@ from megatron.core.utils import get_attr_wrapped_model
 from recycle.job import Server
 from recycle.runtime.net.network import Alone, Group, Network
 
+Drop = Callable[[torch.nn.Parameter], None]
+
 
 class Tie:
     """Keeps the embedding of the first stage and the head of the last one equal.
 
     Once a stage's gradients are reduced, all its live servers hold the same. So one server of each stage puts in its
     gradient, all others put in nothing, and every live server of both stages gets the sum, whoever its partner was.
-    Where the same servers hold both stages, they need nobody for that.
+    Where the same servers hold both stages, each needs no other, unless the peers have shares of the gradients.
 
     Args:
         weights: the embedding's parameter, the head's, or both in this order: those that are here.
         network: of the server.
         first: the live servers that hold the first stage.
         last: those that hold the last one.
+        drop: if each peer has some shares of a reduced gradient only, sets the others to zero, and those of which it is
+            not the first holder.
     """
 
     def __init__(
-        self, weights: Sequence[torch.nn.Parameter], network: Network, first: Sequence[Server], last: Sequence[Server]
+        self,
+        weights: Sequence[torch.nn.Parameter],
+        network: Network,
+        first: Sequence[Server],
+        last: Sequence[Server],
+        drop: Drop | None = None,
     ) -> None:
-        alone, server = set(first) == set(last), network.server
+        # Two parameters are cut at different elements, so a server need not have the same shares of both.
+        alone, server = drop is None and set(first) == set(last), network.server
         everybody = [*first, *(each for each in last if each not in first)]
         self._weight, *self._copies = weights
         self._group: Group = Alone() if alone else network.group("tie", everybody)
-        self._alone, self._first = alone, alone or server == first[0]
+        self._first = alone or server == first[0]
         represented = [alone or server == each[0] for each in (first, last) if server in each]
-        self._others = [weight for weight, mine in zip(weights, represented, strict=True) if not mine]
+        self._drop = drop or _drop_all
+        self._dropped = [weight for weight, mine in zip(weights, represented, strict=True) if drop or not mine]
 
     def copy_from_first(self) -> None:
         """Give every server the first stage's parameter."""
@@ -42,19 +53,10 @@ class Tie:
         for copy in self._copies:
             copy.data.copy_(self._weight.data)
 
-    def reduce(self, drop: Callable[[torch.nn.Parameter], None] | None = None) -> None:
-        """Give every server the gradient of both uses.
-
-        Args:
-            drop: if each peer has some shares of the gradient only, sets the others to zero, and those of which it is
-                not the first holder.
-        """
-        if drop is None:
-            for weight in self._others:
-                gradient_of(weight).zero_()
-        elif not self._alone:
-            for weight in (self._weight, *self._copies):
-                drop(weight)
+    def reduce(self) -> None:
+        """Give every server the gradient of both uses."""
+        for weight in self._dropped:
+            self._drop(weight)
         gradient = gradient_of(self._weight)
         for copy in self._copies:
             gradient.add_(gradient_of(copy))
@@ -64,7 +66,11 @@ class Tie:
 
 
 def tie_of(
-    models: Sequence[torch.nn.Module], network: Network, first: Sequence[Server], last: Sequence[Server]
+    models: Sequence[torch.nn.Module],
+    network: Network,
+    first: Sequence[Server],
+    last: Sequence[Server],
+    drop: Drop | None = None,
 ) -> Tie | None:
     """The tie of a server's stages; None if they have none.
 
@@ -73,6 +79,7 @@ def tie_of(
         network: of the server.
         first: the live servers that hold the first stage.
         last: those that hold the last one.
+        drop: see Tie.
 
     Raises:
         ConnectionLost: somebody did not come.
@@ -83,7 +90,11 @@ def tie_of(
     if not tied or not ends or ends == [models[0], models[0]]:
         return None
     weights = [get_attr_wrapped_model(each, "shared_embedding_or_output_weight")() for each in ends]
-    return Tie(weights, network, first, last)
+    return Tie(weights, network, first, last, drop)
+
+
+def _drop_all(weight: torch.nn.Parameter) -> None:
+    gradient_of(weight).zero_()
 
 
 def gradient_of(weight: torch.nn.Parameter) -> torch.Tensor:

@@ -11,6 +11,7 @@ from recycle.control.membership.durations import Durations
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import JoinRequest
 from recycle.control.membership.view import Member, View
+from recycle.runtime.device import on_own_device
 from recycle.runtime.errors import ConnectionLost, Interrupted, ViewBroken
 from recycle.runtime.join.handover import receive_state
 from recycle.runtime.join.serving import Meeting, Word
@@ -47,7 +48,7 @@ class Follower:
         self._stopped = False
         self._pair: PrivateLink | None = None
         self._over = threading.Event()
-        self._thread = start_thread(self._run, f"following as {meeting.joiner}")
+        self._thread = start_thread(on_own_device(self._run), f"following as {meeting.joiner}")
 
     def wait(self, timeout: float) -> bool:
         """Wait for its end, for so many seconds at most; whether it has ended."""

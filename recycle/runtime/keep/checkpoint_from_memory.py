@@ -117,9 +117,13 @@ class CheckpointsFromMemory:
         if not leads:
             self._stopped.set()
             return
+        writes = self._thread is not None and self._thread.is_alive()
+        if not writes:
+            # Where training has gone back behind what was begun, that may have been set aside.
+            self._begun = min(self._begun, due)
         if due <= self._begun and not takes_over:
             return
-        if not takes_over and self._thread is not None and self._thread.is_alive():
+        if writes and not takes_over:
             if self._left_out < due:
                 text = f"that of step {self._begun} is still being written"
                 self._tell("warning", f"there is no checkpoint of step {due}: {text}")

@@ -12,6 +12,7 @@ import torch
 from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
+from recycle.runtime.device import on_own_device
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.keep.fetching import Fetching, ask_all
 from recycle.runtime.keep.layout import Version, cut_by_shards, cut_evenly, outline_of, recut, shard_of
@@ -289,7 +290,7 @@ class Snapshot:
         self._given_up = threading.Event()
         self._checksums: Mapping[int, int] = {}
         self._lost: dict[str, KeeperLost] = {}
-        self._thread = start_thread(self._copy, str(part))
+        self._thread = start_thread(on_own_device(self._copy), str(part))
 
     def finish(self) -> Mapping[str, KeeperLost]:
         """Copy what is left, wait until it has arrived, and say that it is right.

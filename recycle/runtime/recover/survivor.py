@@ -223,6 +223,9 @@ class Survivor:
                 end.reach(view, self._member)
             while not end.wait(view, LOOK):
                 self._alarm_watch.check()
+            if self._rank.is_first:
+                with suppress(StoreLost):  # its host may be the first to leave
+                    end.linger(view, self._member)
         except StoreLost:
             meet(network)
             network.barrier()

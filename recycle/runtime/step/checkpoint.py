@@ -78,6 +78,7 @@ def write_shard(folder: Path, state: Mapping[str, torch.Tensor]) -> None:
         dcp.save(dict(sorted(state.items())), checkpoint_id=folder, no_dist=True)
         digests = {each.name: digest_of(each) for each in sorted(folder.iterdir()) if each.name != DIGESTS}
         (folder / DIGESTS).write_bytes(msgspec.json.encode(digests))
+        _sync(folder, *folder.iterdir())
     except (OSError, dcp.api.CheckpointException) as error:
         # Where there is too little room, half a checkpoint must not take what is left.
         shutil.rmtree(folder, ignore_errors=True)
@@ -98,11 +99,11 @@ def attempt_folder(root: Path, step: int, attempt: str = "") -> Path:
 def complete(root: Path, manifest: Manifest, partial: Path, keep: int = KEPT) -> None:
     """Make a checkpoint valid once all its stages are written, and remove those that are too old.
 
-    What others have begun of it, or of older ones, and not completed is removed as well.
+    What was begun of older ones and not completed is removed as well. One that is there already stays as it is.
 
     Args:
         root: where checkpoints are.
-        manifest: of this one.
+        manifest: of this one, with all its shards.
         partial: where it was made.
         keep: how many are kept.
 
@@ -111,13 +112,14 @@ def complete(root: Path, manifest: Manifest, partial: Path, keep: int = KEPT) ->
     """
     final = folder_of(root, manifest.step)
     try:
-        shards = tuple(sorted(str(each.parent.relative_to(partial)) for each in partial.rglob(DIGESTS)))
-        manifest = msgspec.structs.replace(manifest, shards=shards)
+        for each in manifest.shards:
+            (partial / each / DIGESTS).stat()
         write_whole(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
         _put(partial, final)
     except (OSError, UserError) as error:
         raise _unwritten(final, error) from error
-    begun = [each for each in _begun(root) if each.name < f".step-{manifest.step + 1:08d}"]
+    # Of the same step, others may still be writing one.
+    begun = [each for each in _begun(root) if each.name < f".{final.name}"]
     for old in (*checkpoints(root)[:-keep], *begun):
         shutil.rmtree(old, ignore_errors=True)
 
@@ -156,8 +158,12 @@ def adopt(source: Path, root: Path) -> None:
     try:
         shutil.copytree(whole[-1], partial, copy_function=_link)
         _put(partial, folder_of(root, step))
-    except (OSError, shutil.Error) as error:
-        raise RunError(f"resume-from: {whole[-1]} cannot be copied to {root}: {error}") from error
+    except OSError as error:
+        # Of all files that cannot be copied, a folder's copy names the cause.
+        cause = error.args[0][0][-1] if isinstance(error, shutil.Error) else error
+        raise RunError(f"resume-from: {whole[-1]} cannot be copied to {root}: {cause}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)  # it is not there any more where all went well
 
 
 def _link(source: str, target: str) -> None:
@@ -168,13 +174,25 @@ def _link(source: str, target: str) -> None:
 
 
 def _put(partial: Path, final: Path) -> None:
-    """Give a finished folder its own name, for good."""
+    """Give a finished folder its own name, for good; where a checkpoint has that name, the folder is removed."""
+    if (final / MANIFEST).exists():
+        shutil.rmtree(partial, ignore_errors=True)
+        return
     if final.exists():
         shutil.rmtree(final)
+    _sync(partial, *partial.rglob("*"))
     partial.rename(final)
-    handle = os.open(final.parent, os.O_RDONLY)
-    os.fsync(handle)
-    os.close(handle)
+    _sync(final.parent)
+
+
+def _sync(*paths: Path) -> None:
+    """Have files and folders on disk, each without what is in it. Torch syncs not all that it writes."""
+    for path in paths:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:

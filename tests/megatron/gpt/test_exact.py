@@ -124,6 +124,16 @@ def test_whichever_server_holds_a_stage_the_bits_are_the_same(tmp_path, form):
         assert run(tmp_path / str(place), plan_around(job, *failed), model) == whole
 
 
+def test_in_shards_a_server_of_both_ends_of_a_tied_model_gets_the_same_bits(tmp_path):
+    # The shards of the embedding and those of the head have their edges at different elements.
+    plan = plan_around(placed_job("v-shaped", pipelines=3, micro_batches=2))
+    whole, shards = (
+        run(tmp_path / str(each), plan, msgspec.structs.replace(PLACED, clip=10.0, distributed_optimizer=each))
+        for each in (False, True)
+    )
+    assert shards == whole
+
+
 @pytest.mark.long
 def test_a_checkpoint_serves_every_placement_of_its_stages(tmp_path):
     standard = plan_around(paper_job(pipelines=2, micro_batches=2, released=0))

@@ -21,7 +21,7 @@ from recycle.runtime.keep import checkpoint_writer
 from recycle.runtime.keep.checkpoint_from_memory import CheckpointsFromMemory, Target, WritingKeeper
 from recycle.runtime.keep.checkpoint_writer import CheckpointWriter
 from recycle.runtime.keep.keeper_copies import KeeperCopies, KnownKeepers
-from recycle.runtime.step.checkpoint import VERSION, write_shard
+from recycle.runtime.step.checkpoint import VERSION, set_aside, write_shard
 from recycle.state.channel import Write
 from recycle.state.client import KeeperClient
 from recycle.state.errors import Refused
@@ -122,9 +122,9 @@ class Job:
         )
         return CheckpointsFromMemory(target, self.writing_keepers, self.tell)
 
-    @staticmethod
-    def manifest(step):
-        return Manifest(VERSION, step, {})
+    def manifest(self, step):
+        shards = tuple(f"stage-{stage}/tensor-{rank}" for stage in range(STAGES) for rank in range(self.ranks))
+        return Manifest(VERSION, step, {}, shards)
 
     def require_written(self, step, folder):
         """The checkpoint of a step has the same files, to the bit, as one that trainers write."""
@@ -225,6 +225,22 @@ def test_another_keeper_writes_for_one_that_dies_in_it(tmp_path, monkeypatch):
         job.require_written(2, tmp_path / "trainers")
         assert "another keeper does" in str(job.told)
         assert job.names == ["step-00000002"]
+
+
+def test_one_that_was_set_aside_is_written_again(tmp_path):
+    with training(tmp_path / "run", 2, "copies=2") as job:
+        saving = job.checkpoints()
+        for step in (2, 4):
+            job.train(step + 1 - job.servers[0][0].newest)
+            make_checkpoint(saving, step + 1, step)
+        set_aside(folder_of(job.root, 4))
+        for stage, _ in job.servers:
+            stage.newest = 2
+            stage.undone += 3
+        saving.look(2, 2, leads=True)
+        job.train(3)
+        make_checkpoint(saving, 5, 4)
+        assert job.names == ["damaged-step-00000004", "step-00000002", "step-00000004"]
 
 
 def test_the_next_one_to_lead_takes_up_what_the_last_one_has_not_finished(tmp_path):

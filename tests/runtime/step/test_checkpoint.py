@@ -2,24 +2,60 @@
 
 import os
 import resource
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
+from harness.digests import data_digests
 from harness.local import launch
 from recycle.errors import RunFailed, UserError
-from recycle.runtime.checkpoint_folders import MANIFEST, Manifest, checkpoints, find_damage, require_unfinished
-from recycle.runtime.step.checkpoint import VERSION, adopt, complete, give_up, set_aside, write_shard
+from recycle.runtime.checkpoint_folders import (
+    MANIFEST,
+    Manifest,
+    checkpoints,
+    find_damage,
+    folder_of,
+    require_unfinished,
+)
+from recycle.runtime.step import checkpoint
+from recycle.runtime.step.checkpoint import VERSION, adopt, attempt_folder, complete, give_up, set_aside, write_shard
+
+SHARDS = ("stage-0/tensor-0", "stage-1/tensor-0")
 
 
-def write(root, step, keep=2):
-    for stage in range(2):
-        write_shard(root / "partial" / f"stage-{stage}/tensor-0", {"weight": torch.full((50,), float(step + stage))})
-    complete(root, Manifest(VERSION, step, {"hidden": 8}), root / "partial", keep)
+def write(root, step, keep=2, attempt="", written=SHARDS):
+    partial = attempt_folder(root, step, attempt)
+    for place, shard in enumerate(written):
+        write_shard(partial / shard, {"weight": torch.full((50,), float(step + place))})
+    complete(root, Manifest(VERSION, step, {"hidden": 8}, SHARDS), partial, keep)
 
 
 def steps(root):
     return [int(each.name.removeprefix("step-")) for each in checkpoints(root)]
+
+
+def test_all_of_one_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    synced, rename, sync = set(), Path.rename, os.fsync
+
+    def note(handle):
+        synced.add(os.fstat(handle).st_ino)
+        sync(handle)
+
+    def require_synced(folder, name):
+        assert [each for each in (folder, *folder.rglob("*")) if each.stat().st_ino not in synced] == []
+        return rename(folder, name)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Path, "rename", require_synced)
+    write(tmp_path / "other", 3)
+    assert (tmp_path / "other").stat().st_ino in synced
+    # On another disk nothing can be linked.
+    synced.clear()
+    monkeypatch.setattr(checkpoint, "_link", shutil.copy2)
+    (tmp_path / "mine").mkdir()
+    adopt(tmp_path / "other" / "step-00000003", tmp_path / "mine")
 
 
 @pytest.mark.parametrize("keep", [1, 2, 4])
@@ -38,9 +74,23 @@ def test_a_folder_that_is_removed_while_it_is_looked_at_holds_none(tmp_path, mon
     assert checkpoints(tmp_path / "file") == []
 
 
-def test_one_whose_parts_were_removed_cannot_be_completed_and_says_so(tmp_path):
-    with pytest.raises(RunFailed, match=r"^checkpoint: .*step-00000003 cannot be written: "):
-        complete(tmp_path / "removed", Manifest(VERSION, 3, {}), tmp_path / "removed" / "partial")
+@pytest.mark.parametrize("left", [(), SHARDS[:1]], ids=["all", "the last one"])
+def test_one_whose_parts_were_removed_cannot_be_completed_and_says_so(tmp_path, left):
+    with pytest.raises(RunFailed, match=r"^checkpoint: .*step-00000003 cannot be written: No such file or directory;"):
+        write(tmp_path, 3, written=left)
+    assert steps(tmp_path) == []
+
+
+def test_a_leader_that_comes_too_late_leaves_what_others_have_made_and_make(tmp_path):
+    write(tmp_path, 3, attempt="1")
+    before = data_digests(folder_of(tmp_path, 3) / SHARDS[0])
+    other = attempt_folder(tmp_path, 3, "2")
+    other.mkdir()
+    write(tmp_path, 3, attempt="0", written=SHARDS[::-1])
+    assert data_digests(folder_of(tmp_path, 3) / SHARDS[0]) == before
+    assert sorted(tmp_path.iterdir()) == [other, folder_of(tmp_path, 3)]
+    write(tmp_path, 4)
+    assert sorted(tmp_path.iterdir()) == [folder_of(tmp_path, 3), folder_of(tmp_path, 4)]
 
 
 def test_one_that_the_system_has_no_room_for_says_so_in_its_words(tmp_path):
@@ -124,6 +174,19 @@ def test_a_checkpoint_can_be_named_itself(tmp_path):
         write(other, step)
     adopt(checkpoints(other)[0], mine)
     assert steps(mine) == [3]
+
+
+def test_one_that_cannot_be_taken_over_leaves_nothing(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    write(tmp_path / "other", 3)
+    monkeypatch.setattr(checkpoint, "_link", fail)
+    with pytest.raises(UserError, match=r"resume-from: \S*step-00000003 cannot be copied to \S*mine: \S+ \S+ No space"):
+        adopt(checkpoints(tmp_path / "other")[0], mine)
+    assert list(mine.iterdir()) == []
 
 
 def test_where_there_is_none_it_is_one_line(tmp_path):

@@ -148,7 +148,8 @@ class LiveGradients:
         }
         self._shares = shares or {}
         self._under_way: dict[int, list[Reduction]] = defaultdict(list)
-        self._tie = tie_of(self._models, network, network.view.peers(0), network.view.peers(job.depth - 1))
+        drop = self._drop_shares_of_others if shares else None
+        self._tie = tie_of(self._models, network, network.view.peers(0), network.view.peers(job.depth - 1), drop)
         if shares:
             network.connect_shares(find_holders(network, job.pipelines))
 
@@ -222,7 +223,7 @@ class LiveGradients:
             tensor_ranks = parallel_state.get_tensor_model_parallel_group()
             sum_over_tensor_ranks(self._models, config, tensor_ranks)
         if self._tie is not None:
-            self._tie.reduce(self._drop_shares_of_others if self._shares else None)
+            self._tie.reduce()
         if config.calculate_per_token_loss:
             tokens = last.tokens.to("cpu", torch.float64)
             self._network.all.sum(tokens)
