@@ -113,7 +113,6 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
             "parameters in the next forward pass",
             "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
         ),
-        Row("clipping of queries and keys", "--qk-clip"),
         Row("counting zeros in gradients", "--log-num-zeros-in-grad"),
     ),
     "Model and data": (

@@ -151,6 +151,7 @@ class GptServer:
 
     def between(self, step: int, *, save: bool, settle: bool) -> None:
         """See Loop."""
+        self._make_up(step)
         run = self._run
         from_memory = self.checkpoints.from_memory
         due = step == run.iterations or (from_memory is None and run.is_due(step))
@@ -171,10 +172,8 @@ class GptServer:
     def iterate(self, step: int) -> None:
         """See Loop."""
         start = time.monotonic()
+        self._make_up(step)
         self.recorder.clear()
-        while self.training.newest < step:
-            # All servers took back the last step before this view, because no gradient was fit for it.
-            self.training.worker.run(self.training.newest)
         try:
             self.training.worker.run(step)
             self._held.let_go()
@@ -183,6 +182,12 @@ class GptServer:
                 # Also where this server was interrupted before it had let go of all transfers: the others may go on
                 # from there, and nobody would make this iteration again.
                 self._tell_of(step, time.monotonic() - start)
+
+    def _make_up(self, step: int) -> None:
+        """Come to a version again: all took back the last step before this view, if no gradient was fit for it."""
+        while self.training.newest < step:
+            self.recorder.clear()
+            self.training.worker.run(self.training.newest)
 
     def _tell_of(self, step: int, seconds: float) -> None:
         report = self.training.worker.report

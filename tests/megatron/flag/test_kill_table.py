@@ -19,7 +19,6 @@ OF_CUDA = {
     "--fp8-recipe": "the same",
     "--moe-grouped-gemm": "the same",
     "--use-transformer-engine-op-fuser": "the same",
-    "--qk-clip": "it takes attention of Transformer Engine",
     "--high-priority-stream-groups": "it is about groups of NCCL",
     "--nccl-communicator-config-path": "the same",
     "--pipeline-model-parallel-comm-backend": "the same",

@@ -57,6 +57,19 @@ def test_between_two_boundaries_nobody_is_let_in_and_peers_are_given_what_they_n
     assert door.state() == {}
 
 
+def test_who_has_to_go_back_while_one_is_let_in_gives_it_what_was_known_there():
+    versions, code = Counted(7), Part(4)
+    peer = RejoinState(versions, Part(3), code, None)
+    peer.remember(7)
+    code.value, versions.newest, versions.oldest = 5, 8, 8
+    peer.remember(8)
+    came = Part(0)
+    with peer.opened():
+        versions.newest = versions.oldest = 7
+        RejoinState(Counted(), Part(0), came, [].append).adopt(7, peer.state())
+    assert (came.value, came.step) == (4, 7)
+
+
 def test_what_is_remembered_can_be_taken_over_until_two_more_iterations_are_done():
     versions, code = Counted(), Part(4)
     peer = RejoinState(versions, Part(3), code, None)

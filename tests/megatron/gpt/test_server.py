@@ -2,6 +2,7 @@
 
 import os
 import signal
+from types import SimpleNamespace
 
 from harness.examples import QUICK, paper_job
 from recycle.control.membership.durations import Durations
@@ -9,6 +10,7 @@ from recycle.faults.menu import Faults
 from recycle.job import Server
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.run_settings import Run
+from recycle.megatron.gpt.server import GptServer
 from recycle.megatron.gpt.training import train
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
@@ -50,3 +52,20 @@ def test_an_iteration_that_all_have_made_when_the_view_ends_is_told_of(tmp_path,
     train(run, watch, lambda failed: make_plan(job, failed, Mode(), QUICK), Faults())
     assert begun == {LAST_MOMENT + 1}, "nobody makes the iteration again"
     assert told == set(range(6))
+
+
+def test_what_all_took_back_before_a_view_is_made_again_before_it_is_saved():
+    saved = []
+
+    def run(step):
+        training.newest = step + 1
+
+    worker = SimpleNamespace(run=run, settle=lambda: None)
+    training = SimpleNamespace(newest=3, worker=worker, update=SimpleNamespace(speculation=None))
+    checkpoints = SimpleNamespace(from_memory=None, save=lambda step, _: saved.append((step, training.newest)))
+    server = GptServer.__new__(GptServer)
+    server.training, server.checkpoints, server.network = training, checkpoints, object()
+    server.recorder = SimpleNamespace(clear=lambda: None)
+    server._run = SimpleNamespace(iterations=8, evaluate_every=0, is_due=lambda step: step == 4)
+    server.between(4, save=False, settle=False)
+    assert saved == [(4, 4)]

@@ -73,6 +73,7 @@ RULES = (
     _off("moe_router_enable_expert_bias", BALANCE),
     Rule(("moe_input_jitter_eps", "moe_router_force_biased"), (), DRAWN),
     Rule(("moe_router_force_load_balancing", "fim_data"), (False,), DRAWN),
+    _off("qk_clip", Advice("the greatest logit of an iteration that a death ends may be of data that never came")),
     _off("overlap_moe_expert_parallel_comm", Advice("a plan orders micro-batches itself", "turn it off")),
     Rule(("non_persistent_ckpt_type",), ("global",), Advice(OWN_PART, "use global")),
     Rule(("save_wgrads_interval", "save_dgrads_interval"), (), Advice(OWN_PART)),
@@ -276,7 +277,6 @@ SHARDED = (
     Rule(("loss_scale",), (), Advice("each rank unscales its own shard only")),
     _off("optimizer_cpu_offload", Advice("its state is in two places", "turn it off")),
     _off("use_precision_aware_optimizer", Advice("its state is the inner optimizer's own", "turn it off")),
-    _off("qk_clip", Advice("it clips whole weights, and each rank has a shard of the main ones")),
 )
 """What a distributed optimizer needs, so that a failure loses no shard of it."""
 
@@ -308,7 +308,6 @@ NOT_MADE_AGAIN = (
     ),
     _off("optimizer_cpu_offload", Advice("its state is in two places", "turn it off")),
     _off("use_precision_aware_optimizer", Advice("parts of its state are rounded", "turn it off")),
-    _off("qk_clip", Advice("it changes parameters after the step")),
 )
 """What steps need that may be made again from the state before them."""
 
@@ -329,6 +328,7 @@ NOT_OWN = (
     Rule(("context_parallel_size",), (1,), Advice("each rank sums a part of a sequence")),
     Rule(("fp8",), (), Advice("layers cache rounded weights, which an undone step leaves stale", "train with --bf16")),
     _off("fp16", Advice("whether a step is skipped is known only after stages have gone on", "use --bf16")),
+    Rule(("loss_scale",), (), Advice("stages do not divide by it, and --bf16 needs none")),
     _off("grad_reduce_in_bf16", Advice("gradients are added up in full precision")),
     _off("log_num_zeros_in_grad", Advice("they are not counted")),
     Rule(("rampup_batch_size",), (), Advice("redone iterations would have other batches")),

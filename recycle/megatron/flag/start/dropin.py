@@ -337,6 +337,8 @@ def stepping_of(arguments: Any, flags: Flags, code: TrainingCode) -> Stepping:
         intervals = [arguments.log_interval]
         if arguments.tensorboard_dir:
             intervals.append(arguments.tensorboard_log_interval)
+        # A release may lack it.
+        intervals += filter(None, [getattr(arguments, "save_params_interval", None)])
         return first or bool(arguments.log_params_norm) or any(iterations % each == 0 for each in intervals)
 
     return Stepping(

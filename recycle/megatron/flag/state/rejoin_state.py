@@ -52,7 +52,7 @@ class RejoinState:
         self._arrive = arrive
         self._versions = versions
         self._parts = {STAGE: stage, CODE: code}
-        self._open = False
+        self._open: int | None = None
         self._remembered: dict[int, torch.Tensor] = {}
 
     def remember(self, version: int) -> None:
@@ -69,13 +69,13 @@ class RejoinState:
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Within the block, this is before an iteration: others can be let in."""
-        self._open = True
+        self._open = self._versions.newest
         yield
-        self._open = False
+        self._open = None
 
     def admits(self) -> bool:
         """Whether others can be let in just now, as far as it depends on this server."""
-        return self._arrive is not None or self._open
+        return self._arrive is not None or self._open is not None
 
     @property
     def newest(self) -> int:
@@ -106,7 +106,8 @@ class RejoinState:
         that lacks it has no state, or another version.
         """
         versions = self._versions
-        if self._open:
+        # All may have to go back from there, if a stage is lost meanwhile.
+        if self._open == versions.newest:
             whole = {kind: part.state(versions.newest) for kind, part in self._parts.items()}
             return {f"{kind}{name}": each for kind, state in whole.items() for name, each in state.items()}
         if versions.newest == versions.oldest and versions.newest in self._remembered:

@@ -108,13 +108,14 @@ class NcclCommunicator:
 
     Attributes:
         aborted: whether it was given up on this side; set before anything of it ends by that.
+        told: whether NCCL is told so.
         lane: see above.
     """
 
     def __init__(
         self, functions: Functions, handle: Handle, lane: DeviceLane, settle: Callable[[Callable[[], bool]], None]
     ) -> None:
-        self.aborted = False
+        self.aborted = self.told = False
         self.handle = handle
         self._functions = functions
         self.lane = lane
@@ -247,13 +248,16 @@ class NcclLibrary:
 
         Who waits is let go at once. What does not end in time is left alone.
         """
+        threads = []
         with self._marking:
-            given_up = [each for each in communicators if not each.aborted]
-            for each in given_up:
+            for each in communicators:
                 # From here on whoever waits is free.
                 each.aborted = True
-        # The end of one can wait for that of another, so all are told at once.
-        threads = [start_thread(partial(self._abort, each), "abort of a communicator") for each in given_up]
+            # The end of one can wait for that of another, so all are told at once.
+            for each in communicators:
+                if not each.told:
+                    threads.append(start_thread(partial(self._abort, each), "abort of a communicator"))
+                    each.told = True
         end = time.monotonic() + ABORT
         for thread in threads:
             thread.join(max(0.0, end - time.monotonic()))

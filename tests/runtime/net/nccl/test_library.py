@@ -21,6 +21,7 @@ from recycle.runtime.net.nccl.library import NcclLibrary
 from recycle.runtime.net.nccl.network import TwofoldGroup, TwofoldLink
 from recycle.runtime.net.network import Link, NetworkOptions, Several
 from recycle.runtime.net.transfer_key import STATE
+from recycle.threads import NoneLeft
 
 
 def nothing():
@@ -46,6 +47,24 @@ def test_who_waits_is_free_though_nccl_never_comes_back_from_giving_up(monkeypat
     with pytest.raises(RuntimeError, match="was aborted"):
         communicator.start([Call("sum", torch.ones(1))])
     never.set()
+
+
+def test_who_gives_up_without_a_thread_for_it_gives_up_again_with_one(monkeypatch):
+    made, communicator = join()
+    told, start = [], module.start_thread
+
+    def refuse_once(*words):
+        monkeypatch.setattr(module, "start_thread", start)
+        raise NoneLeft("threads")
+
+    monkeypatch.setattr(made._functions, "abort", told.append)
+    monkeypatch.setattr(module, "start_thread", refuse_once)
+    with pytest.raises(NoneLeft):
+        made.abort([communicator])
+    assert communicator.is_over(NEVER)
+    made.abort([communicator])
+    made.abort([communicator])
+    assert told == [communicator.handle]
 
 
 def test_what_is_not_on_its_way_is_waited_for_as_long_as_the_view_lasts(monkeypatch):
