@@ -331,6 +331,16 @@ def test_who_comes_back_without_chunks_gets_its_own_ones_but_not_in_a_recovery()
     assert (waits.layout, waits.joined) == (AWAY, ())
 
 
+def test_chunks_stay_with_who_holds_them_if_who_comes_back_for_them_dies_at_once() -> None:
+    back, left = Member(GONE, 1), tuple(each for each in THERE if each.server != Server(0, 1))
+    joiners = {back: msgspec.structs.replace(report(back, NOTHING, NOTHING), chunks=())}
+    reports = {each: movable_report(each, CHUNKS.get(str(each.server))) for each in left}
+    verdict = decide(MOVABLE, Survey(View(4, left), reports, {}, joiners, AWAY))
+    assert (verdict.layout, verdict.joined) == (None, ("W1_1#1",))
+    verdict = decide(MOVABLE, Survey(verdict.view, reports, {back: death(back)}, {}))
+    assert (verdict.layout, verdict.held, verdict.lacking) == (AWAY, {}, ())
+
+
 def test_who_comes_back_where_its_pipeline_is_given_up_computes_in_another_one() -> None:
     held = {"W0_0": (0,), "W1_0": (1,), "W0_1": (2, 3), "W1_2": (4,), "W0_2": (5,)}
 

@@ -4,11 +4,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
+import msgspec
+
 from recycle.control.membership.messages import NOTHING, Death, KeptVersions, Report, Verdict
 from recycle.control.membership.view import Member, View
 from recycle.holding import own_layout, units, units_of, units_text, with_layout
 from recycle.job import Job, Server
-from recycle.placement import Layout
+from recycle.placement import Layout, PlacedPipeline
 from recycle.placing.returning import return_home
 
 
@@ -86,9 +88,10 @@ def decide(job: Job, survey: Survey) -> Verdict | Missing | Lost:
     admitted = _admitted(job, survey, holders)
     holders |= admitted
     layout = _next_layout(job, survey, admitted, [each.server for each in holders])
+    if _empty(with_layout(job, layout), holders):
+        layout = _as_held(job, layout, holders)
     job = with_layout(job, layout)
-    held = {unit for each in holders for unit in units_of(job, each.server)}
-    empty = tuple(unit for unit in units(job) if unit not in held)
+    empty = _empty(job, holders)
     common = _common_versions(job, holders)
     readable = [report.checkpoint for report in holders.values() if report.checkpoint is not None]
     checkpoint = len(readable) == len(holders) > 0
@@ -201,6 +204,36 @@ def _next_layout(job: Job, survey: Survey, joiners: Iterable[Member], live: Coll
     if layout is not None and homeless:
         layout = return_home(job, home, layout, homeless, live)
     return None if layout == home else layout
+
+
+def _empty(job: Job, holders: Iterable[Member]) -> tuple[int, ...]:
+    """What has no place at a live server."""
+    held = {unit for each in holders for unit in units_of(job, each.server)}
+    return tuple(unit for unit in units(job) if unit not in held)
+
+
+def _as_held(job: Job, layout: Layout | None, holders: Mapping[Member, Report]) -> Layout | None:
+    """The layout in which servers have the chunks that they hold, as they do of one that has died on its return.
+
+    It is the same where that is none: where a pipeline would have a chunk twice, or computes on servers of another.
+    """
+    held = {member.server: report.chunks for member, report in holders.items() if report.chunks is not None}
+    pipelines: list[PlacedPipeline] = []
+    now = own_layout(job) if layout is None else layout
+    for number, pipeline in enumerate(now if held else ()):
+        mine = {server.stage: chunks for server, chunks in held.items() if server.pipeline == number}
+        taken = {chunk for chunks in mine.values() for chunk in chunks}
+        servers = tuple(
+            msgspec.structs.replace(
+                each, chunks=mine.get(place, tuple(chunk for chunk in each.chunks if chunk not in taken))
+            )
+            for place, each in enumerate(pipeline.servers)
+        )
+        chunks = sorted(chunk for each in servers for chunk in each.chunks)
+        if chunks != sorted({*chunks}) or any(each.pipeline is not None for each in servers):
+            return layout
+        pipelines.append(msgspec.structs.replace(pipeline, servers=servers))
+    return layout if tuple(pipelines) in ((), now) else tuple(pipelines)
 
 
 def _common_versions(job: Job, holders: Mapping[Member, Report]) -> frozenset[int]:
