@@ -102,6 +102,7 @@ class Found(msgspec.Struct, frozen=True):
         source: the archive and the member that the plan is stored in.
         packed: the plan as it is stored.
         references: what its programs were packed against.
+        checksum: of both.
     """
 
     job: Job
@@ -111,6 +112,7 @@ class Found(msgspec.Struct, frozen=True):
     source: str
     packed: PackedPlan
     references: References
+    checksum: str
 
     def program(self, server: Server) -> tuple[Instruction, ...]:
         """What one live server executes.
@@ -230,6 +232,7 @@ class Catalogue:
             source=f"{self.path}: {entry.member}",
             packed=packed,
             references=self.references,
+            checksum="".join(f"{self.archive.getinfo(name).CRC:08x}" for name in (entry.member, REFERENCES)),
         )
 
     def require_lowered(self) -> None:

@@ -140,7 +140,13 @@ class FirstPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="fi
 
 
 class CataloguePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="catalogue"):
-    """A plan of the catalogue that every member has."""
+    """A plan of the catalogue that every member has.
+
+    Attributes:
+        checksum: of the plan there.
+    """
+
+    checksum: Annotated[str, msgspec.Meta(max_length=16)]
 
     def __str__(self) -> str:
         return "the catalogue"
