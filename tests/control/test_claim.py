@@ -132,6 +132,17 @@ def test_a_run_whose_first_process_is_gone_is_still_a_run_and_may_have_it_back(
     assert store.newest_change() == 0
 
 
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, GeneratorExit])
+def test_a_first_process_that_a_signal_ends_leaves_the_keys_to_those_that_go_on(
+    keys: EtcdCluster, ending: type[BaseException]
+) -> None:
+    held = claimed(keys, Start(0, 2, "", "first", 5), "", SILENCE, 1.0, print)
+    cluster = held.__enter__()
+    EtcdStore(cluster).set("open", b"")
+    assert not held.__exit__(ending, ending(), None)
+    assert EtcdStore(cluster).get("open") == b""
+
+
 def test_nobody_waits_for_etcd_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recycle.control.host.claim.SOON", 0.1)
     monkeypatch.setattr("recycle.control.host.claim.PATIENCE", 0.2)

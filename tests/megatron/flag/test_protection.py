@@ -38,6 +38,7 @@ from recycle.megatron.flag.start import dropin
 from recycle.megatron.flag.start import protection as protection_module
 from recycle.megatron.flag.start.protection import Protection, find_protection
 from recycle.runtime.launch.meet import rendezvous as meeting
+from recycle.runtime.launch.meet.restart_loop import RestartLoop
 from recycle.runtime.launch.meet.secret import TOKEN, TOKEN_FILE, token_of
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.recover.store_connection import StoreProbe
@@ -598,6 +599,17 @@ def test_the_work_hears_a_signal_that_comes_before_its_agent_knows_its_process(s
     monkeypatch.setattr(protection_module, "run_agent", run_slow_agent)
     assert start(work, asks=asks).ended() == 0
     assert told.get() == sent
+
+
+def test_a_signal_that_comes_before_there_is_a_worker_ends_the_rank(start, monkeypatch):
+    first = RestartLoop.first
+
+    def be_told(*arguments, **words):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return first(*arguments, **words)
+
+    monkeypatch.setattr(RestartLoop, "first", be_told)
+    assert start(lambda _: time.sleep(300)).ended() == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -159,6 +159,18 @@ def test_who_is_ended_at_once_in_the_midst_of_a_run_does_not_say_that_there_is_n
     assert meeting(store, 1).attend().refusal == ""
 
 
+def test_a_first_process_that_comes_again_and_fails_keeps_nobody_out_of_the_run(store):
+    let_in(meeting(store, 0), Other(store))
+    again = meeting(store, 0, served=True)
+    again.has_store = True
+    with pytest.raises(UserError, match="no such interface"), again.telling_others():
+        raise UserError("no such interface")
+    other = Other(store)
+    other.end()
+    assert other.admission.digest == digest_of("token")
+    assert other.admission.refusal == ""
+
+
 def test_who_cannot_take_part_is_named_to_all_who_wait(store):
     other = Other(store, count=3)
     with pytest.raises(UserError, match="eth9"), meeting(store, 2, count=3).telling_others():

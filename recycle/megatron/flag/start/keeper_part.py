@@ -153,7 +153,8 @@ class KeeperPart:
         """At the end of this process: its host's keeper goes, unless others go on or can, or nobody can say."""
         with suppress(StoreLost):
             board = endpoint.board()
-            if board.verdicts.last() is None or is_over(board):
+            # A start that goes on from memory, and has not begun, leaves it to the next one.
+            if is_over(board) or (board.verdicts.last() is None and not self.resumes):
                 dismiss(endpoint.token)
             elif was_kept(board) is False and self._folder is not None and self._meeting.start.rank == 0:
                 say(

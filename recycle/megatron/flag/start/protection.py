@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recycle.control.board import run_folder
-from recycle.control.host.agent import STOPPED, run_agent
+from recycle.control.host.agent import CUT_SHORT, STOPPED, run_agent
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.view import Member, ServerRank
@@ -180,7 +180,6 @@ class Protection(NamedTuple):
 
             connect, token = endpoint.connect_alone, endpoint.token
             access = endpoint.host_access(partial(set_title, "relay"))
-            unheard.clear()
             status = run_agent(member, worker, connect, token, DURATIONS, begin, place, access)
             workers.clear()
             if status == REFUSED:
@@ -213,7 +212,7 @@ class Protection(NamedTuple):
                 is_late = self.meeting is not None and self.meeting.is_late
                 first = lives.first(server, place, DURATIONS.missed, say, is_late=is_late)
             counts = Restarts(self.flags.restarts, "bring it back with the job's start command")
-            status = serve_again(live, first, lives, counts, say)
+            status = CUT_SHORT if told_to_end() else serve_again(live, first, lives, counts, say)
             status = end_with_run(endpoint, status, DURATIONS.beat, told_to_end)
             # Torchrun ends this process as soon as another one has failed: first it says what is left.
             if self.keeping is not None:

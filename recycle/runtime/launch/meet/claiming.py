@@ -72,6 +72,10 @@ def claimed(
         # So they do without a process that comes back and is refused.
         over = not claim.returned
         raise
+    except BaseException:
+        # As they may where a signal ends this process at any moment.
+        over = start is None
+        raise
     finally:
         claim.release(over=over)
 

@@ -385,7 +385,10 @@ class Rendezvous:
             if self.start.rank > 0:
                 self._withdraw(str(error))
             elif self.has_store and not (self._has_admitted and isinstance(error, EndedAtOnce)):
-                self.refuse(str(error))
+                with suppress(ControlError, StoreLost):
+                    # A first process that comes again, and takes no part, changes nothing for those that come later.
+                    if self._has_admitted or self._reach().read(self._at("admission"), bytes) is None:
+                        self.refuse(str(error))
             raise
 
     def _withdraw(self, reason: str) -> None:

@@ -64,7 +64,7 @@ class RestartLoop:
         if is_late:
             board.verdicts.last()
         while (begun := board.verdicts.begun()) is not None and server in begun.view.servers:
-            if board.failures.death(begun.view.member(server)) is not None:
+            if self._told_to_end() or board.failures.death(begun.view.member(server)) is not None:
                 break
             if time.monotonic() > deadline:
                 raise RunError(
