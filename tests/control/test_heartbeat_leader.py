@@ -318,7 +318,7 @@ def test_the_last_hosts_of_a_stage_are_missed_later(store: MemoryStore) -> None:
         of_first_stage = run.kill({0, 1})
         run.go_on(DURATIONS.doubt - BEAT)
         assert run.dead == set()
-        # Who takes the place of one waits for so long until it is missed.
+        # A process that takes the place of one waits for so long until it is missed.
         run.go_on(DURATIONS.missed - DURATIONS.doubt)
         assert run.dead == of_first_stage
 

@@ -40,7 +40,7 @@ def test_kills_and_a_rejoin_leave_the_losses_as_they_are(tmp_path, reference, mo
     run = Trained(tmp_path / "run", *faults, evaluate_every=4)
     run.require_same(reference, IterationLine, EvaluationLine)
     assert [len(each.servers) for each in run.views] == [6, 5, 4, 5], run.story
-    # Who was killed has not said that it ends.
+    # A killed process has not said that it ends.
     said = {line.name for line in load_lines(tmp_path / "run") if isinstance(line, EndedLine)}
     assert said == {"launcher", "W0_0", "W0_1", "W1_0#1", "W1_1", "W2_0"}
     state = look(WatchedRun(tmp_path / "run"))

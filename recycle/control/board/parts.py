@@ -149,7 +149,7 @@ class EndBoard(BoardPart):
     def linger(self, view: View, member: Member) -> None:
         """Stay until all others know of the end too, for a moment at most.
 
-        A stranger may have taken away what this member has said, and nobody else puts it back.
+        A stranger may have taken away what this member has said, and no other one puts it back.
         """
         self._sealed.write(keys.leaving(view.epoch, member), True)
         deadline, left = time.monotonic() + LINGERS, [each for each in view.members if each != member]

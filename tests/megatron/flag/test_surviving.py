@@ -458,7 +458,7 @@ def test_all_servers_are_killed_at_once_and_the_next_start_goes_on_from_memory(d
     run = WatchedRun(tmp_path / "run")
     run.look()
     assert (run.state().ended, run.state().iterations) == (True, LENGTH)
-    # Who was killed has not said that it ends.
+    # A killed process has not said that it ends.
     said = [line.name for line in load_lines(tmp_path / "run") if isinstance(line, EndedLine)]
     assert said == ["W0_0", "W0_1", "W1_0", "W1_1"]
     found = losses(survived)

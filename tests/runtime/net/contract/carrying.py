@@ -79,7 +79,7 @@ def links_do_not_wait_for_each_other(rank):
     else:
         rank.hear("done", 0)
         network.link(SERVERS[0]).receive(torch.zeros(LARGE), STATE).wait()
-    # Who ends breaks its connections, and so what others still wait for.
+    # A rank that ends breaks its connections, and so what others still wait for.
     network.barrier()
 
 
