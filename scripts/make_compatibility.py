@@ -230,15 +230,16 @@ own: `--transformer-impl local --no-gradient-accumulation-fusion`. Other release
 - **death**: *yes*: the job survives the death of any process. On two hosts with `--use-tp-pp-dp-mapping`, it also
   survives the loss of one (the first one [with etcd](store.md#a-store-that-outlives-any-host)).
 - **death**: *process*: the job survives the death of any process. It survives the loss of a host too, unless that host
-  holds all servers of a stage. No host does if a server fills one host or more, for example TP x CP = 8 on hosts of
-  8 GPUs: see the doctor's line `survives` ([other sizes](#process-and-a-server-that-fills-a-host)).
+  holds all servers of a stage. If a server fills one host or more, no host holds two servers, so the job survives:
+  for example TP x CP = 8 on hosts of 8 GPUs. See the doctor's line `survives`
+  ([other sizes](#process-and-a-server-that-fills-a-host)).
 - **dist. opt.**, **fp16**, **memory**, **stagger**, **exact**: whether the setting also runs with
   `--use-distributed-optimizer`, `--fp16`, `--recycle-keep-in-memory`, `--recycle-stagger` and `--recycle-exact`. A
   number is the reason why not, listed below.
 - **tried**: *killed*: a CPU test kills servers of a job with this setting; the options of the row's other columns were
-  mostly off in it. Losses stay the same, up to rounding. Kills were also tested for virtual stages with the distributed
-  optimizer, and for tensor parallelism with it; never all three. *never run*: the code was only read. *no*: it is
-  accepted, and in no such test.
+  mostly off in it. Losses stay the same, up to rounding. For the distributed optimizer, kills were also tested
+  with virtual stages, and with tensor and sequence parallelism, but never with all of these at once. *never run*: the
+  code was only read. *no*: it is accepted, and in no such test.
 
 On GPUs, {tried}. Sums over NCCL ran there without Megatron. Nothing else of these tables
 has run on a GPU ([what ran where](gpu.md)).
