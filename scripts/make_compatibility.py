@@ -252,7 +252,8 @@ Engine 2.3 on, both together are split:
 | layers | fused gradient accumulation | backward |
 | --- | --- | --- |
 | Transformer Engine (default) | on (default) | **split** |
-| Transformer Engine | off: `--no-gradient-accumulation-fusion` | split; fused with `--moe-grouped-gemm` |
+| Transformer Engine | off: `--no-gradient-accumulation-fusion` | split from Transformer Engine 2.7 on; \
+fused with `--moe-grouped-gemm` |
 | Transformer Engine with `--use-transformer-engine-op-fuser` | either | fused |
 | Megatron's own: `--transformer-impl local` | on (default) | fused |
 | Megatron's own | off | split |
@@ -307,7 +308,8 @@ batches run the same plan.
 | what happens when `--rampup-batch-size` takes its next step? | A batch of the ramp has m micro-batches for each \
 pipeline. Each server follows the same plan, and skips the instructions of the other M - m. \
 No new plan is searched for, no view changes, nothing pauses |
-| does one catalogue serve the whole ramp? | yes, one for the M of `--global-batch-size`; another M is refused |
+| does one catalogue serve the whole ramp? | yes: the one that was made for the M of `--global-batch-size`. \
+A catalogue for another M is refused |
 | which batch is the doctor's table for? | that of `--global-batch-size`. Smaller ones have a larger share of idle \
 time |
 | which batches are legal? | each from the start of the ramp to the end is a multiple of `--micro-batch-size` x \
