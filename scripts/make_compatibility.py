@@ -319,7 +319,8 @@ pipelines, and the steps lead exactly to `--global-batch-size`. Others are refus
 | and evaluations? | They have M micro-batches, also during the ramp |
 | what if M does not divide by the D - 1 peers of a dead server? | Nothing is refused: some peers compute one \
 micro-batch more than others. So the iteration may be a little longer |
-| and in a smaller batch of the ramp? | the same plan. There too, peers may have one more than others, or none |
+| and in a smaller batch of the ramp? | the same plan. Of a dead server's work, some peers may compute \
+one micro-batch more than others, and some none |
 
 For example, with 4 pipelines and M of 16, the 16 micro-batches of a dead server go to its three peers as 5, 6 and 5.
 Of the first eight, they have 2, 3 and 3; of the first four, 1, 2 and 1.
