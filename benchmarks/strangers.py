@@ -300,8 +300,10 @@ class Flooded:
         killed = time.monotonic()
         for process in self.run.processes("^recycle: W1_0$"):
             send_signal(process, signal.SIGKILL)
-        wait_until(lambda: len(self._recoveries(read)) == SURVIVORS, PATIENCE)
-        resumed = max(each.resumed for each in self._recoveries(read)) / MICROSECONDS
+        # The lines of an earlier recovery may be written only now.
+        recent = partial(self._recoveries, read, killed * MICROSECONDS)
+        wait_until(lambda: len(recent()) == SURVIVORS, PATIENCE)
+        resumed = max(each.resumed for each in recent()) / MICROSECONDS
         gone = [name for each, name in before.items() if not title(each) and not name.endswith("W1_0")]
         return resumed - killed, gone
 
@@ -309,14 +311,14 @@ class Flooded:
         """Wait until all servers are back."""
         wait_until(lambda: self.run.output.rpartition(" of 4 servers")[0].endswith("4"), PATIENCE)
 
-    def _recoveries(self, read: Mapping[Path, int]) -> list[RecoveryLine]:
+    def _recoveries(self, read: Mapping[Path, int], since: float) -> list[RecoveryLine]:
         found = []
         for path in self._events.iterdir():
             with path.open("rb") as file:
                 file.seek(read.get(path, 0))
                 lines = [each for each in file if each.endswith(b"\n") and b'"recovery"' in each]
             found += [msgspec.json.decode(each, type=Line) for each in lines]
-        return [each for each in found if isinstance(each, RecoveryLine)]
+        return [each for each in found if isinstance(each, RecoveryLine) and each.resumed > since]
 
 
 def floods() -> int:

@@ -20,10 +20,6 @@ PATIENCE = 300.0
 MODEL = "layers = 2\nhidden = 32\nheads = 2\nsequence = 16\nmicro_batch_size = 2\nlearning_rate = 0.01\nexact = true\n"
 SIZE = ("--pipelines", "2", "--stages", "2", "--micro-batches", "4")
 
-TORCHS = 1000
-"""Connections to each socket at which torch listens in a worker: there, they count up to the limit of the system."""
-
-
 STORE_PORT, NONCE, PATIENT = 29500, 16, 8.0
 """Where the store of a run on hosts is; bytes that a door says without a proof; seconds in which it hangs up."""
 
@@ -57,9 +53,7 @@ def flooded(flood: str, doors: Sequence[Listening], connections: int, on: Host |
             strangers.enter_context(as_stranger(partial(FLOODS[flood], doors), on))
         else:
             for each in doors:
-                is_torchs = any(title(holder).startswith("recycle: W") for holder in each.holders)
-                count = min(connections, TORCHS) if is_torchs else connections
-                strangers.enter_context(as_stranger(partial(hold, [each], count), on))
+                strangers.enter_context(as_stranger(partial(hold, [each], connections), on))
         yield
 
 

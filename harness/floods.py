@@ -12,12 +12,20 @@ from harness.sockets import Listening
 Doors = Sequence[Listening]
 
 
+CLOSED = 2.0
+"""Seconds after which a door that takes no connection takes none."""
+
+
 def hold(doors: Doors, count: int) -> list[socket.socket]:
-    """Connect to all of them, so often, and say nothing."""
-    held = []
+    """Connect to all of them, so often, and say nothing. A door that takes nobody is tried once."""
+    held, shut = [], set()
     for each in [*doors] * count:
         with suppress(OSError):
-            held.append(each.connect())
+            try:
+                if each not in shut:
+                    held.append(each.connect(CLOSED))
+            except TimeoutError:
+                shut.add(each)
     return held
 
 

@@ -31,11 +31,19 @@ class Listening(NamedTuple):
     address: tuple[str, int] | bytes
     holders: frozenset[int]
 
-    def connect(self) -> socket.socket:
-        """A connection to it."""
+    def connect(self, patience: float = 60.0) -> socket.socket:
+        """A connection to it.
+
+        Raises:
+            TimeoutError: it took none for so many seconds.
+        """
         connection = socket.socket(self.family, self.kind)
-        connection.settimeout(60.0)
-        connection.connect(self.address)
+        connection.settimeout(patience)
+        try:
+            connection.connect(self.address)
+        except OSError:
+            connection.close()
+            raise
         return connection
 
 

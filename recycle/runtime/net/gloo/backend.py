@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.distributed import AllreduceOptions, Store, Work
 
+from recycle.runtime.net.gloo.listeners import Listener
 from recycle.runtime.net.gloo.sockets import Connections
 from recycle.threads import run_apart
 
@@ -71,15 +72,18 @@ class GlooBackend:
         rank: this one.
         names: what people call the ranks of the group.
         directory: where gloo finds their addresses.
+        listener: where partners connect to this process.
 
     Attributes:
         names: see above.
         directory: see above.
+        listener: see above.
     """
 
-    def __init__(self, backend: Any, rank: int, names: Sequence[str], directory: Directory) -> None:
+    def __init__(self, backend: Any, rank: int, names: Sequence[str], directory: Directory, listener: Listener) -> None:
         self.names = names
         self.directory = directory
+        self.listener = listener
         self._rank = rank
         # In a list, which is emptied at the end: so the last reference is where it is emptied.
         self._held = [backend]

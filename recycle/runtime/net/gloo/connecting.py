@@ -4,10 +4,14 @@ A lazy group of gloo's publishes where its rank listens, and connects two ranks 
 receives. Of the two, that with the greater address connects, and the other one waits for it inside of gloo, where
 nothing can wake it. So everybody first connects to the ranks that wait for it, and says so in the store; and who has to
 wait does so in the store, and goes to gloo when there is nothing left to wait for.
+
+When its partners have connected, a rank listens no longer (``gloo/listeners.py``). For a partner that comes later it
+does so again, and says once more where.
 """
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -32,21 +36,23 @@ class LazyGroup(NamedTuple):
         backend: this rank's part of it.
         rank: of this process.
         partners: the ranks to connect with; each of them must do the same.
+        later: whether it has connected to others before.
     """
 
     name: str
     backend: GlooBackend
     rank: int
     partners: Collection[int]
+    later: bool = False
 
     @property
     def addresses(self) -> dict[str, int]:
         """The partners, by the keys where they say where they listen."""
-        return {self.address(each): each for each in sorted(self.partners)}
+        return {self.address(each, self.rank): each for each in sorted(self.partners)}
 
-    def address(self, rank: int) -> str:
-        """The key where a rank says where it listens."""
-        return f"{self.name}/address/{rank}"
+    def address(self, rank: int, partner: int) -> str:
+        """The key where a rank says where it listens for another one."""
+        return f"{self.name}/address/{rank}/{partner}" if self.later else f"{self.name}/address/{rank}"
 
     def reached(self, rank: int, partner: int) -> str:
         """The key where a rank says that it has connected to another one."""
@@ -69,7 +75,10 @@ def connect_groups(store: Store, groups: Sequence[LazyGroup], patience: timedelt
         ConnectionLost: a partner did not come, or the store is gone.
     """
     try:
-        _connect(store, groups, patience, check)
+        with ExitStack() as listeners:
+            for group in groups:
+                listeners.enter_context(group.backend.listener.open())
+            _connect(store, groups, patience, check)
     except DistError as error:
         raise lost(error, ["the store"]) from error
 
@@ -79,7 +88,7 @@ def _connect(store: Store, groups: Sequence[LazyGroup], patience: timedelta, che
     waiting: list[tuple[LazyGroup, int]] = []
     reached: list[str] = []
     try:
-        _write(store, {each.address(each.rank): each.backend.directory.address(each.rank) for each in groups})
+        _tell(store, groups)
         _learn(store, groups, patience, check)
         for group in groups:
             directory, rank, names = group.backend.directory, group.rank, group.backend.names
@@ -100,6 +109,12 @@ def _connect(store: Store, groups: Sequence[LazyGroup], patience: timedelta, che
         found = open_connections()
         for group, own, theirs in ends:
             group.backend.has(Connections(each for each in found if each.here == own or each.there in theirs))
+
+
+def _tell(store: Store, groups: Sequence[LazyGroup]) -> None:
+    """Say where this rank listens."""
+    own = {each.name: each.backend.directory.address(each.rank) for each in groups}
+    _write(store, {each.address(each.rank, partner): own[each.name] for each in groups for partner in each.partners})
 
 
 def _learn(store: Store, groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> None:

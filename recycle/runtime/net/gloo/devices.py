@@ -5,10 +5,13 @@ groups in every rank, so these threads take a tenth of the time of a job on CPUs
 """
 
 import os
+from contextlib import ExitStack
 from functools import cache, wraps
 from typing import Any
 
 from torch.distributed import ProcessGroupGloo
+
+from recycle.runtime.net.gloo.listeners import Listener, make_device
 
 INTERFACES = "GLOO_SOCKET_IFNAME"
 
@@ -24,11 +27,13 @@ def share_devices(address: str = "") -> None:
     own_init = gloo.__init__
 
     @cache
-    def devices() -> list[Any]:
+    def devices() -> list[tuple[Any, Listener]]:
         names = os.environ.get(INTERFACES)
-        if not names:
-            return [gloo.create_device(hostname=address) if address else gloo.create_default_device()]
-        return [gloo.create_device(interface=name) for name in names.split(",")]
+        if names:
+            return [make_device(gloo.create_device, interface=name) for name in names.split(",")]
+        return [
+            make_device(gloo.create_device, hostname=address) if address else make_device(gloo.create_default_device)
+        ]
 
     @wraps(own_init)
     def init(self: Any, store: Any, rank: int, size: int, *options: Any, **timeout: Any) -> None:
@@ -36,9 +41,13 @@ def share_devices(address: str = "") -> None:
             own_init(self, store, rank, size, *options, **timeout)
             return
         shared = gloo._Options()  # noqa: SLF001 - the only way to choose devices
-        shared._devices = devices()  # noqa: SLF001
+        shared._devices = [each for each, _ in devices()]  # noqa: SLF001
         shared._timeout = timeout["timeout"]  # noqa: SLF001
         shared._threads = 2 * len(devices())  # noqa: SLF001
-        own_init(self, store, rank, size, shared)
+        with ExitStack() as listeners:
+            for _, listener in devices():
+                listeners.enter_context(listener.open())
+            # It returns when all ranks of the group have connected.
+            own_init(self, store, rank, size, shared)
 
     gloo.__init__ = init

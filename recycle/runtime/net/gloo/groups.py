@@ -10,6 +10,7 @@ from torch.distributed import AllreduceOptions, ProcessGroupGloo, ReduceOp, Stor
 from recycle.control.membership.open_files import why_none_opens
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.gloo.backend import Directory, GlooBackend
+from recycle.runtime.net.gloo.listeners import Listener, make_device
 from recycle.runtime.net.network import Group, NetworkOptions, ReductionKind
 from recycle.runtime.plain_words import losing, lost
 from recycle.threads import needing_threads
@@ -69,8 +70,9 @@ def make_backend(rank: int, names: Sequence[str], options: NetworkOptions) -> Gl
     """
     directory = Directory()
     # Gloo waits five times as long for a connection.
-    backend = _make(directory, rank, len(names), options, options.rebuild_timeout / 5, lazy_init=True)
-    return GlooBackend(backend, rank, names, directory)
+    device, listener = _make_device(options, lazy_init=True)
+    backend = _make(directory, rank, len(names), device, options, options.rebuild_timeout / 5)
+    return GlooBackend(backend, rank, names, directory, listener)
 
 
 def make_connected_backend(store: Store, rank: int, size: int, options: NetworkOptions) -> Any:
@@ -85,19 +87,27 @@ def make_connected_backend(store: Store, rank: int, size: int, options: NetworkO
     Raises:
         RuntimeError: one of them did not come, in torch's words.
     """
-    return _make(store, rank, size, options, options.rebuild_timeout)
+    device, listener = _make_device(options)
+    with listener.open():
+        return _make(store, rank, size, device, options, options.rebuild_timeout)
 
 
-@needing_threads(3)
-def _make(store: Store, rank: int, size: int, options: NetworkOptions, timeout: timedelta, **device: bool) -> Any:
+@needing_threads(1)
+def _make_device(options: NetworkOptions, **how: bool) -> tuple[Any, Listener]:
     gloo: Any = ProcessGroupGloo  # the stubs leave most of it out
-    settings = gloo._Options()  # noqa: SLF001 - the only way to choose the address
     try:
-        settings._devices = [gloo.create_device(hostname=options.address, **device)]  # noqa: SLF001
+        return make_device(gloo.create_device, hostname=options.address, **how)
     except RuntimeError as error:
         # In gloo's words, the address would be to blame. What this host lacks for now is no fault of the user's.
         why = why_none_opens()
         raise (OSError if why else RunError)(f"nothing can listen at {options.address}: {why or error}") from error
+
+
+@needing_threads(2)
+def _make(store: Store, rank: int, size: int, device: Any, options: NetworkOptions, timeout: timedelta) -> Any:
+    gloo: Any = ProcessGroupGloo
+    settings = gloo._Options()  # noqa: SLF001 - the only way to choose the address
+    settings._devices = [device]  # noqa: SLF001
     settings._timeout = timeout  # noqa: SLF001
     backend = gloo(store, rank, size, settings)
     # Of reductions: each wait for a transfer has a time-out of its own.

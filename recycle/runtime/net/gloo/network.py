@@ -90,7 +90,7 @@ class GlooNetwork(SharesOverLinks):
         if peer not in self._links:
             place = self.view.rank(peer)
             # The other end asks when it has something to send or to receive, and so may be a whole iteration later.
-            self._connect([self._everybody._replace(partners=[place])], self._options.transfer_timeout)
+            self._connect([self._everybody._replace(partners=[place], later=True)], self._options.transfer_timeout)
             self._links[peer] = self._make_link(place)
         return self._links[peer]
 

@@ -27,7 +27,7 @@ _IPV4 = 4
 
 _NAME = struct.Struct("=Q")
 _FAMILY, _PORT = struct.Struct("=H"), struct.Struct("=2xH")
-_STREAM = struct.pack("=i", socket.SOCK_STREAM)
+_STREAM, _LISTENS = struct.pack("=i", socket.SOCK_STREAM), struct.pack("=i", 1)
 _HOSTS: dict[int, slice] = {socket.AF_INET: slice(4, 8), socket.AF_INET6: slice(8, 24)}
 """Where the host is in a socket address of a family."""
 
@@ -107,11 +107,11 @@ class Connections:
     @property
     def open(self) -> bool:
         """Whether gloo has yet to close one of them."""
-        return any(_inode(each.number) == each.inode for each in self._chosen)
+        return any(inode_of(each.number) == each.inode for each in self._chosen)
 
     def cut(self) -> None:
         """Shut them down. What waits for one of them, on either side, raises at once."""
-        for number, peer, *_ in (each for each in self._chosen if _inode(each.number) == each.inode):
+        for number, peer, *_ in (each for each in self._chosen if inode_of(each.number) == each.inode):
             name, length = ctypes.create_string_buffer(_ROOM), ctypes.c_uint32(_ROOM)
             steps = (
                 partial(_LIBRARY.getpeername, number, name, ctypes.byref(length)),
@@ -133,9 +133,18 @@ def open_connections() -> list[Connection]:
             kind = _ask(_LIBRARY.getsockopt, number, socket.SOL_SOCKET, socket.SO_TYPE)
             here = _ask(_LIBRARY.getsockname, number)
             # Else it was closed meanwhile, and the number is another one's.
-            if here and kind == _STREAM and _inode(number) == inode:
+            if here and kind == _STREAM and inode_of(number) == inode:
                 found.append(Connection(number, peer, inode, Address.read(here), Address.read(peer)))
     return found
+
+
+def listening_sockets() -> dict[int, int]:
+    """The sockets at which this process listens: the file descriptor of each, by its inode."""
+    return {
+        inode: number
+        for number, inode in own_sockets()
+        if _ask(_LIBRARY.getsockopt, number, socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == _LISTENS
+    }
 
 
 def unanswered() -> set[str]:
@@ -171,7 +180,7 @@ def cut_connections(keep: Iterable[int]) -> None:
     Connections(each for each in open_connections() if kept.isdisjoint((each.here.port, each.there.port))).cut()
 
 
-def _inode(number: int) -> int:
+def inode_of(number: int) -> int:
     """That of what is at a file descriptor; 0 if nothing is."""
     try:
         return os.fstat(number).st_ino
