@@ -297,9 +297,10 @@ class Flooded:
         """Kill a server; gives the seconds until all others trained again, and which other processes are gone."""
         before = {each: title(each) for each in everybody(self.run.process.pid, self.token)}
         read = {path: path.stat().st_size for path in self._events.iterdir()}
+        self._returns = self._count_returns()
+        (victim,) = self.run.processes("^recycle: W1_0$")
         killed = time.monotonic()
-        for process in self.run.processes("^recycle: W1_0$"):
-            send_signal(process, signal.SIGKILL)
+        send_signal(victim, signal.SIGKILL)
         # The lines of an earlier recovery may be written only now.
         recent = partial(self._recoveries, read, killed * MICROSECONDS)
         wait_until(lambda: len(recent()) == SURVIVORS, PATIENCE)
@@ -308,8 +309,11 @@ class Flooded:
         return resumed - killed, gone
 
     def whole(self) -> None:
-        """Wait until all servers are back."""
-        wait_until(lambda: self.run.output.rpartition(" of 4 servers")[0].endswith("4"), PATIENCE)
+        """Wait until the server that was killed is back."""
+        wait_until(lambda: self._count_returns() > self._returns, PATIENCE)
+
+    def _count_returns(self) -> int:
+        return self.run.output.count("is back: 4 of 4 servers")
 
     def _recoveries(self, read: Mapping[Path, int], since: float) -> list[RecoveryLine]:
         found = []
