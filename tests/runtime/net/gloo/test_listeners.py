@@ -128,14 +128,11 @@ def test_it_is_open_until_the_last_of_those_that_connect_is_through():
         socket.create_connection(address, SOON)
     with listens.open():
         socket.create_connection(address, SOON).close()
-    number = own.fileno()
-    own.close()
-    # The number is another socket's by now, which is none of its business.
-    with socket.create_server((LOOPBACK, 0)) as other:
-        os.dup2(other.fileno(), number)
+    with socket.create_server((LOOPBACK, 0)) as other, own:
+        # From now on, the number is another socket's.
+        os.dup2(other.fileno(), own.fileno())
         with listens.open():
             pass
-        os.close(number)
         socket.create_connection(other.getsockname(), SOON).close()
 
 
