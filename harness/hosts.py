@@ -96,6 +96,11 @@ class Host:
             nowhere = ("lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent")
             subprocess.run(one.command("ip", "neighbour", "replace", there.address, *nowhere), check=True)
 
+    def mend_link(self, other: "Host") -> None:
+        """Heal that."""
+        for one, there in ((self, other), (other, self)):
+            subprocess.run(one.command("ip", "neighbour", "del", there.address, "dev", "eth0"), check=True)
+
     def refuse_to_send(self, other: "Host") -> None:
         """Have the kernel of this host refuse what is sent to another one, as a firewall of its own or a route does."""
         subprocess.run(self.command("ip", "route", "add", "blackhole", other.address), check=True)

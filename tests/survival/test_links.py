@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -76,6 +77,18 @@ def test_where_the_own_kernel_lets_nothing_out_the_other_end_counts_as_one_that_
         other.refuse_to_send(one)
         refused.touch()
         sends.wait_for(f"unanswered: {one.address}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seconds", [10, 15, 18])
+def test_a_link_that_carries_again_in_time_costs_no_host(three, tmp_path, seconds):
+    found, ranks = three
+    found[1].cut_link(found[2])
+    time.sleep(seconds)
+    found[1].mend_link(found[2])
+    assert goes_on(ranks[0], tmp_path / "run")
+    assert "left out" not in ranks[0].output
+    assert "of 3 servers" not in ranks[0].output.partition(": 3 of 3 servers")[2]
 
 
 @pytest.mark.long

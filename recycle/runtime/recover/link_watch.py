@@ -49,6 +49,10 @@ SUSPECT = 3.0
 LIMIT = 20.0
 """Seconds of the same after which the run goes on without one of the two hosts."""
 
+LATEST = 25.0
+"""The same if the other host answers by then. The kernel tries again 13 s after it has first sent something, and then
+only 25 s after it; if large packets alone vanish, that is in vain."""
+
 
 class LinkWatch:
     """One rank's part in it. Two threads may use it, each with a connection to the store of its own.
@@ -151,8 +155,13 @@ class LinkWatch:
             if seconds >= SUSPECT and each not in self._said:
                 self._said.add(each)
                 log.append(Complaint(str(self._me.member), str(each)))
-        if max(lasting.values(), default=0.0) >= LIMIT:
+        if any(seconds >= LIMIT and not self._may_pass(board, each, seconds) for each, seconds in lasting.items()):
             self._leave_one_out(board)
+
+    def _may_pass(self, board: Board, other: Member, seconds: float) -> bool:
+        """Whether what is under way to another member may get there soon."""
+        places = {each.member: there.address for each, there in self._whereabouts(board).items()}
+        return seconds < LATEST and other in places and self._answers(places[other], SUSPECT)
 
     def _show(self, board: Board) -> None:
         """Tell the user which two hosts it is."""

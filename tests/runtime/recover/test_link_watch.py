@@ -1,5 +1,6 @@
 """Hosts between which no data comes through are named, and after a while the run goes on without one of them."""
 
+from collections import defaultdict
 from itertools import combinations
 
 import pytest
@@ -12,7 +13,7 @@ from recycle.control.board.board import Board
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import SOLE, View
 from recycle.job import Server
-from recycle.runtime.recover.link_watch import LIMIT, SUSPECT, LinkWatch, host_to_leave_out
+from recycle.runtime.recover.link_watch import LATEST, LIMIT, SUSPECT, LinkWatch, host_to_leave_out
 
 SERVERS = [Server(pipeline, 0) for pipeline in range(3)]
 
@@ -21,7 +22,8 @@ class Run:
     """Servers on a host each, on a clock of their own."""
 
     def __init__(self, pipelines=3, stages=1):
-        self.time, self.said, self.silent, self.dark = 100.0, [], {}, set()
+        self.time, self.said, self.dark, self.is_back = 100.0, [], set(), False
+        self.silent = defaultdict(set)
         self.job = paper_job(pipelines=pipelines, stages=stages, micro_batches=2)
         self.view = View.among(Server(pipeline, stage) for pipeline in range(pipelines) for stage in range(stages))
         self.board = Board(MemoryStore(), "token")
@@ -39,8 +41,8 @@ class Run:
                 lambda: self.job,
                 self.said.append,
                 lambda: self.time,
-                lambda: self.silent.get(member.server, set()),
-                lambda address, _: address not in self.dark,
+                lambda: self.silent[member.server],
+                lambda address, _: address not in self.dark | (set() if self.is_back else self.silent[member.server]),
             )
         watch.begin(self.board)
         return watch
@@ -58,7 +60,7 @@ class Run:
 
 def test_two_hosts_are_named_once_and_the_later_one_is_left_out():
     run = Run()
-    run.silent = {SERVERS[1]: {"10.0.0.3"}, SERVERS[2]: {"10.0.0.2"}}
+    run.silent |= {SERVERS[1]: {"10.0.0.3"}, SERVERS[2]: {"10.0.0.2"}}
     run.look()
     run.look(SUSPECT / 2)
     assert not run.said
@@ -73,18 +75,29 @@ def test_two_hosts_are_named_once_and_the_later_one_is_left_out():
     assert run.dead == {"W2_0": "is left out: no data comes through between host2 (W1_0) and host3 (W2_0)"}
 
 
+def test_a_host_that_answers_again_is_left_out_only_if_what_was_sent_does_not_get_there_soon():
+    run = Run()
+    run.silent[SERVERS[1]] = {"10.0.0.3"}
+    run.look()
+    run.is_back = True
+    run.look(LIMIT)
+    run.look(LATEST - LIMIT - 1)
+    assert not run.dead
+    run.look(1)
+    assert list(run.dead) == ["W2_0"]
+
+
 def test_what_passes_is_forgotten():
     run = Run()
-    run.silent = {SERVERS[1]: {"10.0.0.3"}}
     for _ in range(3):
+        run.silent[SERVERS[1]] = set() if run.silent[SERVERS[1]] else {"10.0.0.3"}
         run.look(LIMIT - 1)
-        run.silent = {} if run.silent else {SERVERS[1]: {"10.0.0.3"}}
     assert not run.dead
 
 
 def test_a_host_that_only_one_side_finds_silent_is_left_out_as_well_and_others_that_are_no_members_are_not_meant():
     run = Run()
-    run.silent = {SERVERS[0]: {"10.0.0.2", "192.0.2.1"}}
+    run.silent[SERVERS[0]] = {"10.0.0.2", "192.0.2.1"}
     run.look()
     run.look(LIMIT)
     assert list(run.dead) == ["W1_0"]
@@ -92,7 +105,7 @@ def test_a_host_that_only_one_side_finds_silent_is_left_out_as_well_and_others_t
 
 def test_a_host_that_has_no_link_to_any_other_goes_alone():
     run = Run()
-    run.silent = {SERVERS[1]: {"10.0.0.1", "10.0.0.3"}, SERVERS[0]: {"10.0.0.2"}, SERVERS[2]: {"10.0.0.2"}}
+    run.silent |= {SERVERS[1]: {"10.0.0.1", "10.0.0.3"}, SERVERS[0]: {"10.0.0.2"}, SERVERS[2]: {"10.0.0.2"}}
     run.look()
     run.look(SUSPECT)
     run.look(LIMIT)
@@ -102,7 +115,7 @@ def test_a_host_that_has_no_link_to_any_other_goes_alone():
 def test_nobody_is_left_out_without_whom_the_others_lack_a_stage():
     run = Run(pipelines=1, stages=2)
     first, second = (each.server for each in run.view.members)
-    run.silent = {first: {"10.0.0.2"}, second: {"10.0.0.1"}}
+    run.silent |= {first: {"10.0.0.2"}, second: {"10.0.0.1"}}
     run.look()
     run.look(2 * LIMIT)
     assert not run.dead
