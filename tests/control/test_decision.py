@@ -290,6 +290,10 @@ def movable_report(member: Member, chunks: tuple[int, ...] | None = None, newest
     return msgspec.structs.replace(report(member, newest, newest), chunks=held)
 
 
+def empty_report(member: Member) -> Report:
+    return msgspec.structs.replace(report(member, NOTHING, NOTHING, checkpoint=6), chunks=())
+
+
 def movable_survey(**changes: Any) -> Survey:
     reports = {each: movable_report(each) for each in THERE}
     return Survey(View(4, THERE), reports, {}, {})._replace(**changes)
@@ -318,7 +322,7 @@ def test_nothing_moves_where_somebody_has_died_or_is_ahead() -> None:
 
 def test_who_comes_back_without_chunks_gets_its_own_ones_but_not_in_a_recovery() -> None:
     back = Member(GONE, 1)
-    joiners = {back: msgspec.structs.replace(report(back, NOTHING, NOTHING), chunks=())}
+    joiners = {back: empty_report(back)}
     reports = {each: movable_report(each, CHUNKS.get(str(each.server))) for each in THERE}
     survey = movable_survey(reports=reports, joiners=joiners, layout=AWAY)
     verdict = decide(MOVABLE, survey)
@@ -333,12 +337,43 @@ def test_who_comes_back_without_chunks_gets_its_own_ones_but_not_in_a_recovery()
 
 def test_chunks_stay_with_who_holds_them_if_who_comes_back_for_them_dies_at_once() -> None:
     back, left = Member(GONE, 1), tuple(each for each in THERE if each.server != Server(0, 1))
-    joiners = {back: msgspec.structs.replace(report(back, NOTHING, NOTHING), chunks=())}
+    joiners = {back: empty_report(back)}
     reports = {each: movable_report(each, CHUNKS.get(str(each.server))) for each in left}
     verdict = decide(MOVABLE, Survey(View(4, left), reports, {}, joiners, AWAY))
     assert (verdict.layout, verdict.joined) == (None, ("W1_1#1",))
-    verdict = decide(MOVABLE, Survey(verdict.view, reports, {back: death(back)}, {}))
+    survey = Survey(verdict.view, reports, {back: death(back)}, {})
+    verdict = decide(MOVABLE, survey)
     assert (verdict.layout, verdict.held, verdict.lacking) == (AWAY, {}, ())
+    heavy = tuple(msgspec.structs.replace(each, state=1) for each in MOVABLE.stages)
+    first = decide(msgspec.structs.replace(MOVABLE, stages=heavy), survey).layout[1].servers[0]
+    assert (first.chunks, first.limit) == (CHUNKS["W1_0"], HOME[1].servers[0].limit - 1)
+
+
+LONE = with_own_layout(paper_job(pipelines=1, stages=3))
+FIRST, SECOND, THIRD = (Member(server, 0) for server in LONE.servers())
+
+
+def test_who_comes_back_with_nothing_waits_for_who_else_is_lost() -> None:
+    """The joiner holds its place, admitted or not, and the chunk that is still lost stays lost."""
+    first = msgspec.structs.replace(report(FIRST, 7, 7, checkpoint=6), chunks=(0,))
+    deaths = {each: death(each) for each in (SECOND, THIRD)}
+    joined = Member(SECOND.server, 1)
+    empty = empty_report(joined)
+    survey = Survey(View(4, (FIRST, SECOND, THIRD)), {FIRST: first}, deaths, {})
+    assert decide(LONE, survey) == Lost((1, 2), checkpoint=True)
+    assert decide(LONE, survey._replace(joiners={joined: empty})) == Lost((2,), checkpoint=True)
+    loading = Survey(View(5, (FIRST, joined, THIRD)), {FIRST: first, joined: empty}, {THIRD: death(THIRD)}, {})
+    assert decide(LONE, loading) == Lost((2,), checkpoint=True)
+
+
+def test_who_dies_before_anybody_holds_anything_ends_a_start_with_the_remedy() -> None:
+    reports = {each: empty_report(each) for each in (FIRST, SECOND)}
+    survey = Survey(View(-1, (FIRST, SECOND, THIRD)), reports, {THIRD: death(THIRD)}, {})
+    lost = decide(LONE, survey)
+    assert isinstance(lost, Lost)
+    assert give_up(LONE, survey, lost).stop == (
+        "no live server of chunk 2 is left; there is a checkpoint: go on from it with --resume"
+    )
 
 
 def test_who_comes_back_where_its_pipeline_is_given_up_computes_in_another_one() -> None:
@@ -348,11 +383,13 @@ def test_who_comes_back_where_its_pipeline_is_given_up_computes_in_another_one()
         return assigned(MOVABLE, HOME, {Server.parse(name): (0, mine) for name, mine in chunks.items()}, (8, 0))
 
     back = Member(GONE, 1)
-    joiners = {back: msgspec.structs.replace(report(back, NOTHING, NOTHING), chunks=())}
+    joiners = {back: empty_report(back)}
     reports = {each: movable_report(each, held[str(each.server)]) for each in THERE}
     verdict = decide(MOVABLE, movable_survey(reports=reports, joiners=joiners, layout=layout(held)))
     assert verdict.layout == layout(held | {"W0_1": (2,), "W1_1": (3,)})
     assert (verdict.joined, verdict.lacking) == (("W1_1#1",), ("W1_1#1",))
+    died = Survey(verdict.view, reports, {back: death(back)}, {}, verdict.layout)
+    assert decide(MOVABLE, died).layout == layout(held)
 
 
 def test_a_chunk_counts_where_it_is_held_and_not_where_its_place_is() -> None:

@@ -4,14 +4,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
-import msgspec
-
 from recycle.control.membership.messages import NOTHING, Death, KeptVersions, Report, Verdict
 from recycle.control.membership.view import Member, View
+from recycle.errors import JobError
 from recycle.holding import own_layout, units, units_of, units_text, with_layout
 from recycle.job import Job, Server
-from recycle.placement import Layout, PlacedPipeline
+from recycle.placement import Layout
 from recycle.placing.returning import return_home
+from recycle.placing.spreading import Role, assigned
 
 
 class Survey(NamedTuple):
@@ -215,25 +215,25 @@ def _empty(job: Job, holders: Iterable[Member]) -> tuple[int, ...]:
 def _as_held(job: Job, layout: Layout | None, holders: Mapping[Member, Report]) -> Layout | None:
     """The layout in which servers have the chunks that they hold, as they do of one that has died on its return.
 
-    It is the same where that is none: where a pipeline would have a chunk twice, or computes on servers of another.
+    Who holds nothing yet keeps its place. It is the same layout where a pipeline would lack a chunk, or have one twice.
     """
-    held = {member.server: report.chunks for member, report in holders.items() if report.chunks is not None}
-    pipelines: list[PlacedPipeline] = []
-    now = own_layout(job) if layout is None else layout
-    for number, pipeline in enumerate(now if held else ()):
-        mine = {server.stage: chunks for server, chunks in held.items() if server.pipeline == number}
-        taken = {chunk for chunks in mine.values() for chunk in chunks}
-        servers = tuple(
-            msgspec.structs.replace(
-                each, chunks=mine.get(place, tuple(chunk for chunk in each.chunks if chunk not in taken))
-            )
-            for place, each in enumerate(pipeline.servers)
-        )
-        chunks = sorted(chunk for each in servers for chunk in each.chunks)
-        if chunks != sorted({*chunks}) or any(each.pipeline is not None for each in servers):
-            return layout
-        pipelines.append(msgspec.structs.replace(pipeline, servers=servers))
-    return layout if tuple(pipelines) in ((), now) else tuple(pipelines)
+    held = {member.server: report.chunks for member, report in holders.items() if report.chunks}
+    if not held:
+        return layout
+    home, now = own_layout(job), with_layout(job, layout)
+    taken = {(now.pipeline_of(server), chunk) for server, chunks in held.items() for chunk in chunks}
+    roles: dict[Server, Role] = {}
+    for server in now.servers():
+        pipeline = now.pipeline_of(server)
+        left = tuple(chunk for chunk in units_of(now, server) if (pipeline, chunk) not in taken)
+        if chunks := held.get(server, left):
+            roles[server] = pipeline, chunks
+    found = assigned(job, home, roles, now.loads)
+    try:
+        with_layout(job, found)
+    except JobError:
+        return layout
+    return None if found == home else found
 
 
 def _common_versions(job: Job, holders: Mapping[Member, Report]) -> frozenset[int]:
