@@ -5,6 +5,7 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from multiprocessing import get_context
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
@@ -19,7 +20,7 @@ from recycle.control.host import agent as agents
 from recycle.control.host import lifeline
 from recycle.control.host.agent import CUT_SHORT, DONE, FENCED, GOOD, STOPPED, HostAccess, run_agent
 from recycle.control.host.heartbeats import Heartbeat
-from recycle.control.host.signs import host_name
+from recycle.control.host.signs import HostSocket, host_name
 from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.errors import StoreLost
@@ -284,6 +285,15 @@ def test_an_agent_that_has_long_not_needed_the_store_finds_the_one_that_there_is
     eventually(lambda: len(run.board.beats.homes([Participant(SECOND)])) == 1)
     send_signal(run.workers[SECOND], signal.SIGKILL)
     eventually(lambda: run.board.failures.death(SECOND) is not None)
+
+
+def test_an_agent_that_waits_for_the_store_is_seen_to_live_until_it_dies(run: Run, eventually: Eventually) -> None:
+    run.start(FIRST, connect=lambda: time.sleep(300))
+    with closing(HostSocket(run.token)) as host:
+        door = host.door_of_agent(Participant(FIRST))
+        eventually(door.is_held)
+        run.agents[FIRST].kill()
+        eventually(lambda: not door.is_held())
 
 
 def test_an_agent_outlives_the_store_and_ends_with_its_worker(run: Run, served_apart, eventually: Eventually) -> None:

@@ -6,6 +6,7 @@ One agent of each host also speaks for the host.
 import ctypes
 import os
 import signal
+import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -222,6 +223,10 @@ class _Agent:
         self._durations = durations
         self._board: Board | None = None
         self._host = HostSocket(token)
+        self._door: socket.socket | None = None
+        # Without a name or a descriptor for it, it seems dead while it waits for the store.
+        with suppress(OSError):
+            self._door = self._host.door_of_agent(giver).claim()
         self._leader: HeartbeatLeader | None = None
         self._relay = 0
         self._count = 0
@@ -332,6 +337,8 @@ class _Agent:
         else:
             self._leader.leave()
         self._host.close()
+        if self._door is not None:
+            self._door.close()
         self._leader = None
 
     def end_relay(self) -> None:

@@ -62,8 +62,3 @@ def process_state(process: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     return ""
-
-
-def is_at_work(process: int) -> bool:
-    """Whether a process is there, and has neither ended nor been stopped."""
-    return process_state(process) in ("R", "S", "D")

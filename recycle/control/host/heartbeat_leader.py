@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from recycle.control.board.board import Board
-from recycle.control.host.children import is_at_work
 from recycle.control.host.direct_heartbeats import DirectHeartbeatSocket
 from recycle.control.host.heartbeats import Watchlist
 from recycle.control.host.neighbours import HostPlace, Neighbours, ring, watched
@@ -175,7 +174,7 @@ class HeartbeatLeader:
         unheard = {Sender(each, 0): 0 for each in here if each not in heard and each not in self._excused}
         silent = self._silent_agents.observe(now, self._agents | unheard)
         # One that waits for its store gives no sign, and lives.
-        silent = {each: at for each, at in silent.items() if now - at > self._doubt or not is_at_work(each.agent)}
+        silent = {each: at for each, at in silent.items() if now - at > self._doubt or not self._lives(each)}
         silent |= self._silent_workers.observe(now, self._workers)
         for sender, since in silent.items():
             # If the store is lost now, it is silent at the next look, too.
@@ -183,6 +182,9 @@ class HeartbeatLeader:
             self._agents.pop(sender, None)
             self._workers.pop(sender, None)
             self._excused.add(sender.giver)
+
+    def _lives(self, agent: Sender) -> bool:
+        return self._socket.door_of_agent(agent.giver).is_held()
 
     def _look_elsewhere(self, board: Board, now: float) -> None:
         begun = isinstance(self._begun, Verdict)

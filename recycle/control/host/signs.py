@@ -94,6 +94,10 @@ class HostSocket:
         """For ``select``: readable when there is something to take."""
         return self._selector.fileno()
 
+    def door_of_agent(self, giver: Participant) -> HostDoor:
+        """What an agent holds while it lives; containers of one network see it, and no processes of each other."""
+        return HostDoor(self._token, f"agent of {giver}")
+
     def listen(self) -> bool:
         """Take the signs of all from now on; says whether no other process does."""
         if self._is_taken():
