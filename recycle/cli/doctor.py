@@ -94,7 +94,7 @@ def command(
     from recycle.cli.failure_costs import failure_costs
     from recycle.planner.source import price
 
-    source = Source(line.flags, line.shape, [str(each) for each in diagnosis.fused], price)
+    source = Source(line.flags, line.flags.read_catalogue(), line.shape, [str(each) for each in diagnosis.fused], price)
     with progress_line("planning"):
         whole = source.plan(())
         asked = source.plan(line.flags.dead) if line.flags.dead else whole

@@ -5,6 +5,7 @@ holds what the plans have in common. A plan is read when it is looked up, and a 
 look-up costs little however large the job is.
 """
 
+import hashlib
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -102,7 +103,6 @@ class Found(msgspec.Struct, frozen=True):
         source: the archive and the member that the plan is stored in.
         packed: the plan as it is stored.
         references: what its programs were packed against.
-        checksum: of both.
     """
 
     job: Job
@@ -112,7 +112,6 @@ class Found(msgspec.Struct, frozen=True):
     source: str
     packed: PackedPlan
     references: References
-    checksum: str
 
     def program(self, server: Server) -> tuple[Instruction, ...]:
         """What one live server executes.
@@ -161,32 +160,31 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Catalogue:
-    """A catalogue file, opened.
+    """A catalogue file. All of it is read at once, so it outlives its file, and can be used on both sides of a fork.
 
     Args:
         path: where it is.
         job: the job that it must have been made for; None to take what it holds.
-        held: whether all of it is read now: then it can be used on both sides of a fork, and outlives its file.
+
+    Attributes:
+        checksum: of the file.
 
     Raises:
         UserError: it cannot be read.
         PlanFileError: it is no catalogue of this version, or was made for another job.
     """
 
-    def __init__(self, path: Path, job: Job | None = None, *, held: bool = False) -> None:
+    def __init__(self, path: Path, job: Job | None = None) -> None:
         self.path = path
-        # What is no file cannot be read from its end.
-        content = read_bytes(path) if held or not path.is_file() else None
+        content = read_bytes(path)
+        self.checksum = hashlib.blake2b(content, digest_size=8).hexdigest()
         try:
-            self.archive = zipfile.ZipFile(path if content is None else BytesIO(content))
+            self.archive = zipfile.ZipFile(BytesIO(content))
             self.index = decode(self._read(INDEX), Index, FORMAT, VERSION, str(path))
             self.references = decode_references(self._read(REFERENCES), str(path))
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read: {error.strerror}") from error
         except UserError:
             raise
         except _BAD_ARCHIVE as error:
-            content = read_bytes(path) if content is None else content
             mistake = mistaken(content, CATALOGUE) or "this is no catalogue, or it is cut short; make it again"
             raise PlanFileError(f"{path}: {mistake}") from error
         try:
@@ -222,7 +220,7 @@ class Catalogue:
             )
         try:
             packed = msgspec.msgpack.decode(self._read(entry.member), type=PackedPlan)
-        except (*_BAD_ARCHIVE, msgspec.DecodeError, RecursionError, OSError) as error:
+        except (*_BAD_ARCHIVE, msgspec.DecodeError, RecursionError) as error:
             raise PlanFileError(f"{self.path}: plan {entry.member} is damaged; make the catalogue again") from error
         return Found(
             job=job,
@@ -232,7 +230,6 @@ class Catalogue:
             source=f"{self.path}: {entry.member}",
             packed=packed,
             references=self.references,
-            checksum="".join(f"{self.archive.getinfo(name).CRC:08x}" for name in (entry.member, REFERENCES)),
         )
 
     def require_lowered(self) -> None:

@@ -54,10 +54,10 @@ def test_a_look_up_gives_a_legal_plan_in_the_names_that_were_asked_for(catalogue
         assert found.plan_of(server) == msgspec.structs.replace(plan, programs={server: plan.programs[server]})
 
 
-def test_one_that_is_held_outlives_its_file_and_serves_both_sides_of_a_fork(tmp_path, catalogue_file):
+def test_one_outlives_its_file_and_serves_both_sides_of_a_fork(tmp_path, catalogue_file):
     path = tmp_path / "held.zip"
     path.write_bytes(catalogue_file.read_bytes())
-    catalogue, expected = Catalogue(path, JOB, held=True), Catalogue(catalogue_file, JOB).look_up([Server(1, 2)]).plan()
+    catalogue, expected = Catalogue(path, JOB), Catalogue(catalogue_file, JOB).look_up([Server(1, 2)]).plan()
     path.unlink()
     looks = [FORK.Process(target=look_up_often, args=(catalogue, dead)) for dead in (Server(0, 0), Server(1, 3))]
     for each in looks:

@@ -1,10 +1,12 @@
 """Servers join a run of the real model by the real command, or are refused."""
 
+import re
 import sys
 
 import msgspec
 import pytest
 
+from harness.examples import QUICK
 from harness.forked import TRAINER
 from harness.started import Started
 from harness.waiting import ForReturn, wait_between
@@ -15,6 +17,7 @@ from recycle.faults.menu import Kind
 from recycle.job import Server
 from recycle.megatron.gpt.arriving import join_run
 from recycle.plan.instruction import Op
+from recycle.planner.catalogue import make_catalogue
 from recycle.record.recording import IterationLine, ViewLine
 from recycle.runtime.recover.plans import Planning
 from tests.survival.emulated import Once
@@ -79,6 +82,8 @@ def test_who_does_not_belong_is_refused(tmp_path, text, monkeypatch):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("recycle.megatron.gpt.run_settings.__version__", "0.0")
             attempt(run)
+        make_catalogue(tmp_path / "plans.zip", run.plan.job, run.plan.mode, 0, QUICK, "lowered", lambda *_: None)
+        attempt(msgspec.structs.replace(run, catalogue=tmp_path / "plans.zip"))
         stolen = JoinFile.read(folder / JOIN_FILE)
         (tmp_path / "other").mkdir()
         msgspec.structs.replace(stolen, token="f" * 64).write(tmp_path / "other" / JOIN_FILE)
@@ -87,11 +92,12 @@ def test_who_does_not_belong_is_refused(tmp_path, text, monkeypatch):
     folder = tmp_path / "run"
     act = Once(lambda event: isinstance(event, IterationLine) and event.step == 2, refuse)
     run = Trained(folder, on_event=act, iterations=12, text=text)
-    alive, named, model, version, token = refused
+    alive, named, model, version, catalogue, token = refused
     assert alive == "any server cannot join: it is not dead; the view of the run has it"
     assert named == "W0_0 cannot join: it is not dead; the view of the run has it"
     assert "dropout is '0.2', and that of the run is '0.1'" in model
     assert "recycle is '0.0', and that of the run is" in version
+    assert re.search(r": catalogue is '\w+', and that of the run is 'not given'", catalogue)
     assert "was not made with this run's token" in token
     assert run.error == ""
     assert [each.epoch for each in run.views] == [0]

@@ -140,13 +140,7 @@ class FirstPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="fi
 
 
 class CataloguePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="catalogue"):
-    """A plan of the catalogue that every member has.
-
-    Attributes:
-        checksum: of the plan there.
-    """
-
-    checksum: Annotated[str, msgspec.Meta(max_length=16)]
+    """A plan of the catalogue that every member has."""
 
     def __str__(self) -> str:
         return "the catalogue"

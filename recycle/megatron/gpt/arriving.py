@@ -65,11 +65,11 @@ def attend_run(
         endpoint = meeting.endpoint(_shared_token(folder, admission.digest, meeting.start.host))
         run = msgspec.structs.replace(Run.read(folder), host=meeting.address)
         text = load_text(run.text, run.model)
-        _require_same(run.fingerprint(text.fingerprint), endpoint)
+        planning = with_catalogue(make_planning(run), run)
+        _require_same(run.fingerprint(text.fingerprint, planning.catalogue), endpoint)
     place, number = divmod(meeting.start.rank, run.ranks)
     server = View.of(run.plan).servers[place]
     access = RunAccess(endpoint, admission.watch, ServerRank(number, run.ranks))
-    planning = with_catalogue(make_planning(run), run)
     if meeting.is_late:
         raise RunError(f"the run goes on already: recycle join {folder} --server {server} brings {server} back to it")
     if slot is not None:
@@ -129,7 +129,7 @@ def join_run(run: Run, server: Server | None, planning: Planning, address: str |
         raise ControlError(f"{path}: the store there is of no run; take the folder of a run that is going on")
     if verdict is None:
         raise ControlError(f"{path}: the run has not begun, its servers are starting; join it once it trains")
-    difference = differs(run.fingerprint(text.fingerprint), description.fingerprint)
+    difference = differs(run.fingerprint(text.fingerprint, planning.catalogue), description.fingerprint)
     if difference:
         raise ControlError(f"{run.folder}: {difference}: a server that joins must train the same model in the same way")
     # Where all servers of a stage are dead, the view that has them is followed by one with those who join.
@@ -187,4 +187,4 @@ def _require_same(fingerprint: dict[str, str], endpoint: Endpoint) -> None:
     assert description is not None, "who admits has described the run"
     difference = differs(fingerprint, description.fingerprint)
     if difference:
-        raise RunError(f"{socket.gethostname()}: {difference}: all hosts must train the same model on the same text")
+        raise RunError(f"{socket.gethostname()}: {difference}: all hosts must train the same model in the same way")

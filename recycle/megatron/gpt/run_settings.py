@@ -15,6 +15,7 @@ from recycle.megatron.gpt.model import ModelOptions
 from recycle.placement import placement_text
 from recycle.placing.decision import Outlook
 from recycle.plan.batch import Batch
+from recycle.plan.catalogue import Catalogue
 from recycle.plan.document import load_plan, save_plan
 from recycle.plan.plan import Plan
 from recycle.record.recording import PLAN, SETTINGS
@@ -152,15 +153,17 @@ class Run(msgspec.Struct, frozen=True):
         job = self.plan.job
         return placement_text(job.chunks) if job.even else str(job.layout)
 
-    def fingerprint(self, text: str) -> dict[str, str]:
+    def fingerprint(self, text: str, catalogue: Catalogue | None) -> dict[str, str]:
         """What must be the same in all processes of the run.
 
         Args:
             text: tells texts apart.
+            catalogue: the run's; None for none.
         """
         release = {"recycle": __version__, "torch": torch.__version__, "mode": str(self.plan.mode)}
         release |= {"device": self.device} | {name: str(getattr(self.model, name)) for name in MAY_DIFFER}
         release |= {"stages": str(self.plan.job.depth), "placement": self._placement}
+        release |= {} if catalogue is None else {"catalogue": catalogue.checksum}
         return {name: str(value) for name, value in (self.settings | release | {"text": text}).items()}
 
     def save(self) -> None:

@@ -126,7 +126,7 @@ def train(
         view=view,
         step=newest or 0,
         restore="checkpoint" if run.goes_on else "memory",
-        fingerprint=run.fingerprint(text.fingerprint),
+        fingerprint=run.fingerprint(text.fingerprint, planning.catalogue),
         durations=run.durations,
         host=run.host,
         faults=faults,
@@ -160,7 +160,7 @@ def with_catalogue(planning: Planning, run: Run) -> Planning:
     """
     if run.catalogue is None:
         return planning
-    catalogue = Catalogue(run.catalogue, run.plan.job, held=True)
+    catalogue = Catalogue(run.catalogue, run.plan.job)
     catalogue.require_lowered()
     return planning._replace(catalogue=catalogue)
 

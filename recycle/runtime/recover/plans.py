@@ -99,18 +99,12 @@ class ViewPlans:
         Raises:
             StoreLost: it cannot be read.
             ConnectionLost: it is gone, as the others are in a later view.
-            UserError: the catalogue of this member is another one than that of the leader.
         """
         match verdict.plan:
             case FirstPlan():
                 return self._plans.first
-            case CataloguePlan(checksum):
-                found = self._look_up(self._dead(verdict))
-                if found.checksum != checksum:
-                    raise UserError(
-                        f"{found.source}: the run has another catalogue; put its file here before you start a server"
-                    )
-                return found.plan_of(self._member.server)
+            case CataloguePlan():
+                return self._look_up(self._dead(verdict)).plan_of(self._member.server)
             case PublishedPlan(author):
                 text = self._store.board.plans.find(verdict.epoch, Member.parse(author))
                 if text is None:
@@ -132,7 +126,8 @@ class ViewPlans:
             return FIRST, None
         if plans.catalogue is not None:
             with suppress(NoPlanError):
-                return CataloguePlan(self._look_up(dead).checksum), None
+                self._look_up(dead)
+                return CataloguePlan(), None
         return published, plans.make(dead)
 
     def _look_up(self, dead: DeadServers) -> Found:

@@ -124,7 +124,8 @@ def flags_of(*words):
 def source(arguments, *words):
     from recycle.megatron.flag.start.dropin import plan_source
 
-    return plan_source(arguments, flags_of(*words), megatron_plan)
+    flags = flags_of(*words)
+    return plan_source(arguments, flags, flags.read_catalogue(), megatron_plan)
 
 
 def chosen(arguments, *words):

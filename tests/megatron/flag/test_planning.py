@@ -48,7 +48,7 @@ def catalogue(tmp_path_factory):
 def source(path=None, make=megatron_plan, shape=SHAPE):
     words = () if path is None else ("--recycle-catalogue", str(path))
     flags, _ = find_flags([*words, "--recycle-budget", "0.2s"])
-    return Source(flags, shape, [], make)
+    return Source(flags, flags.read_catalogue(), shape, [], make)
 
 
 def test_without_a_catalogue_what_is_put_in_makes_the_plans():
@@ -77,16 +77,8 @@ def test_the_plans_of_a_catalogue_are_said_to_be_its_own_and_none_is_made(catalo
     found = view_plans(first, plans)
     assert found.choose(around_dead(first.dead)).plan == FIRST
     verdict = found.choose(around_dead(dead))
-    assert isinstance(verdict.plan, CataloguePlan)
+    assert verdict.plan == CataloguePlan()
     assert found.find(verdict).programs[AUTHOR.server] == plans.plan(dead).programs[AUTHOR.server]
-
-
-def test_a_plan_of_another_catalogue_than_the_run_has_is_refused(catalogue, tmp_path):
-    make_catalogue(tmp_path / "plans.zip", JOB, Mode("fused", "global"), 1, QUICK, "lowered", lambda *_: None)
-    ours, theirs = source(catalogue), source(tmp_path / "plans.zip")
-    verdict = view_plans(theirs.plan(()), theirs).choose(around_dead([Server(0, 1)]))
-    with pytest.raises(UserError, match=r"plans\.zip: plans/0-1: the run has another catalogue"):
-        view_plans(ours.plan(()), ours).find(verdict)
 
 
 def test_what_a_catalogue_has_no_plan_for_is_made_when_it_is_asked_for(catalogue):

@@ -4,6 +4,7 @@ import atexit
 import os
 import queue
 import secrets
+import shutil
 import signal
 import socket
 import time
@@ -20,6 +21,7 @@ from torch.distributed import TCPStore
 
 from harness.etcd import etcd
 from harness.etcd import missing as missing_etcd
+from harness.examples import QUICK, paper_job
 from harness.processes import children, send_signal
 from harness.started import wait_until
 from harness.stores import store_apart
@@ -37,6 +39,8 @@ from recycle.megatron.flag.command.flags import REFUSED, find_flags
 from recycle.megatron.flag.start import dropin
 from recycle.megatron.flag.start import protection as protection_module
 from recycle.megatron.flag.start.protection import Protection, find_protection
+from recycle.plan.mode import Mode
+from recycle.planner.catalogue import make_catalogue
 from recycle.runtime.launch.meet import rendezvous as meeting
 from recycle.runtime.launch.meet.restart_loop import RestartLoop
 from recycle.runtime.launch.meet.secret import TOKEN, TOKEN_FILE, token_of
@@ -45,6 +49,7 @@ from recycle.runtime.recover.store_connection import StoreProbe
 
 CONTEXT = get_context("fork")
 WORDS = "--pipeline-model-parallel-size 2 --micro-batch-size 2 --global-batch-size 8"
+JOB = paper_job(pipelines=2, stages=2, micro_batches=2)
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +137,31 @@ def test_options_are_compared_before_ranks_meet(environment):
     with pytest.raises(UserError, match=r"was started with --lr 0.2, and process 0, on .*, with --lr 0.1: start all"):
         protection(second, f"{WORDS} --lr 0.2")
     assert isinstance(protection(second, f"{WORDS} --lr 0.1"), Protection)
+
+
+def test_catalogues_are_compared_by_what_their_files_hold(environment, tmp_path):
+    first, same, other = (tmp_path / name for name in ("first.zip", "same.zip", "other.zip"))
+    for path, failures in ((first, 1), (other, 0)):
+        make_catalogue(path, JOB, Mode("fused", "global"), failures, QUICK, "lowered", lambda *_: None)
+    shutil.copy(first, same)
+    second, option = environment | {"RANK": "1"}, f"{WORDS} --recycle-catalogue"
+    found = protection(environment, f"{option} {first}").catalogue
+    first.unlink()
+    assert found.look_up([Server(1, 1)]).plan().dead == {Server(1, 1)}
+    assert protection(second, f"{option} {same}").catalogue.checksum == found.checksum
+    theirs = f"and process 0, on .*, with --recycle-catalogue of checksum {found.checksum}: start all"
+    with pytest.raises(UserError, match=rf"was started with --recycle-catalogue of checksum \w+, {theirs}"):
+        protection(second, f"{option} {other}")
+    with pytest.raises(UserError, match=f"was started without --recycle-catalogue, {theirs}"):
+        protection(second)
+
+
+def test_all_hear_of_a_host_that_cannot_read_the_catalogue(environment, tmp_path):
+    path = tmp_path / "none.zip"
+    with pytest.raises(UserError, match=r"none\.zip: cannot be read"):
+        protection(environment | {"RANK": "1"}, f"{WORDS} --recycle-catalogue {path}")
+    with pytest.raises(UserError, match=f"process 1, on .*, takes no part: {path}: cannot be read"):
+        protection(environment).gather()
 
 
 def test_a_rank_with_another_secret_says_who_has_which_and_how_the_flag_gives_one(environment, monkeypatch):

@@ -113,8 +113,8 @@ def compare(run, rank, *, returns):
         )
         for each in (0, 1)
     ]
-    require_same_in_run(meetings[0], words_of(run))
-    require_same_in_run(meetings[1], words_of(rank))
+    require_same_in_run(meetings[0], words_of(run), None)
+    require_same_in_run(meetings[1], words_of(rank), None)
 
 
 @given(common=COMMON, run=PER_RANK, rank=PER_RANK, returns=st.booleans())

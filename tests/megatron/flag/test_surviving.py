@@ -20,6 +20,7 @@ from harness.flag_runs import (
     VARIABLES,
     deaths,
     kill,
+    kill_in_turn,
     launch,
     losses,
     nearly,
@@ -328,6 +329,26 @@ def test_a_death_is_repeated_to_the_bit_from_the_checkpoint_before_it(dataset, t
     fifth, left_out = trained("fifth", "5:forward:1", *load), trained("left", "", *load, "--recycle-dead", "W1_1")
     assert not all(map(torch.equal, first, fifth))
     assert all(map(torch.equal, fifth, left_out))
+
+
+def test_a_catalogue_that_is_made_anew_during_a_run_is_none_of_its_own(dataset, stock, tmp_path):
+    """Who comes back leads by the plans with which it was started."""
+    path, other, slow = tmp_path / "plans.zip", tmp_path / "other.zip", tmp_path / "slow"
+    for target, mode in ((path, Mode(optimizer="global")), (other, Mode("fused", "global"))):
+        job = paper_job(pipelines=2, stages=2, micro_batches=4)
+        make_catalogue(target, job, mode, 1, QUICK, "lowered", lambda *_: None)
+    kill_next = kill_in_turn([0, 3], slow, apart=1)
+
+    def watch(launcher, output):
+        if other.exists() and "iteration        1/" in output:
+            other.replace(path)
+        kill_next(launcher, output)
+
+    settings = (*RETURNING, "--recycle-catalogue", path)
+    paced = {"script": "paced_gpt.py", "told": {"PACE": str(slow)}}
+    survived = train(dataset, *settings, iterations=LENGTH, watch=watch, **paced)
+    assert deaths(survived) == returns(survived) == ["W0_0", "W1_1"]
+    assert losses(survived) == stock
 
 
 @pytest.mark.long

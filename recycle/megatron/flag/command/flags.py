@@ -12,6 +12,7 @@ from recycle.digits import parse_whole
 from recycle.duration import parse_duration
 from recycle.errors import UserError
 from recycle.job import Server
+from recycle.plan.catalogue import Catalogue
 from recycle.runtime.launch.meet.secret import TOKEN as TOKEN_VARIABLE
 from recycle.runtime.launch.meet.secret import TOKEN_FILE
 from recycle.runtime.launch.process.restarts import RESTARTS
@@ -19,7 +20,7 @@ from recycle.state.redundancy import OFF, Redundancy
 
 STOCK, RECYCLE = "stock", "recycle"
 KEEP, RESUME, RECORD, DEAD = "--recycle-keep-in-memory", "--recycle-resume", "--recycle-record", "--recycle-dead"
-STORE = "--recycle-store"
+STORE, CATALOGUE = "--recycle-store", "--recycle-catalogue"
 TOKEN, TRUST = "--recycle-token-file", "--recycle-trust-network"
 
 REFUSED = UserError.exit_status
@@ -64,6 +65,14 @@ class Flags(NamedTuple):
         """Whether pipelines follow a plan."""
         return self.pipeline_schedule == RECYCLE
 
+    def read_catalogue(self) -> Catalogue | None:
+        """The plans made ahead of time.
+
+        Raises:
+            UserError: they cannot be read.
+        """
+        return None if self.catalogue is None else Catalogue(self.catalogue)
+
     @property
     def owns_steps(self) -> bool:
         """Whether stages are stepped by recycle, and not by Megatron's training code."""
@@ -79,7 +88,7 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         default=STOCK,
         help="stock: Megatron's own schedules. recycle: pipelines follow a plan that routes around dead servers.",
     )
-    add("--recycle-catalogue", type=Path, help="Plans made with recycle catalogue.")
+    add(CATALOGUE, type=Path, help="Plans made with recycle catalogue.")
     add(
         DEAD,
         type=_typed(_servers),

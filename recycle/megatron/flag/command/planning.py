@@ -56,6 +56,7 @@ class Source:
 
     Args:
         flags: recycle's flags.
+        catalogue: plans made ahead of time; None if there are none.
         shape: of the job.
         fused: why the backward pass cannot be split; empty if it can.
         make: makes plans that no catalogue has.
@@ -63,39 +64,41 @@ class Source:
     Attributes:
         job: with the costs of the catalogue, or with F, I and W of equal length.
         mode: of its plans around dead servers.
-        catalogue: plans made ahead of time; None if there are none.
+        catalogue: as it was given.
 
     Raises:
-        UserError: the job is too large, or the catalogue cannot be read, or its plans do not fit.
+        UserError: the job is too large, or the catalogue's plans do not fit.
     """
 
-    def __init__(self, flags: Flags, shape: Shape, fused: Sequence[str], make: Make) -> None:
+    def __init__(
+        self, flags: Flags, catalogue: Catalogue | None, shape: Shape, fused: Sequence[str], make: Make
+    ) -> None:
         shape.require_size()
         self._budget = flags.budget
         self._make = make
         self.mode = Mode("fused" if fused else "split", "staggered" if flags.stagger else "global")
-        self.catalogue = None if flags.catalogue is None else Catalogue(flags.catalogue)
-        if self.catalogue is None:
+        self.catalogue = catalogue
+        if catalogue is None:
             sizes = {"pipelines": shape.pipelines, "stages": shape.stages, "micro_batches": shape.micro_batches}
             self.job = load_job(None, sizes | {"placement": placement_text(shape.placement), "name": "training"})
             return
-        self.catalogue.require_lowered()
-        index = self.catalogue.index
+        catalogue.require_lowered()
+        index = catalogue.index
         self.job = index.job
         self.job.require_even("Megatron's own training code")
         if Shape.of(index.job) != shape or index.job.chunks != shape.placement:
             raise UserError(
-                f"{flags.catalogue}: its plans are for {Shape.of(index.job)}, and training has {shape}: make a "
+                f"{catalogue.path}: its plans are for {Shape.of(index.job)}, and training has {shape}: make a "
                 "catalogue for this job"
             )
         if index.mode.optimizer != self.mode.optimizer:
             raise UserError(
-                f"{flags.catalogue}: its plans are for a {index.mode.optimizer} optimizer, and training has a "
+                f"{catalogue.path}: its plans are for a {index.mode.optimizer} optimizer, and training has a "
                 f"{self.mode.optimizer} one: make the catalogue with --optimizer {self.mode.optimizer}, or "
                 f"{'leave out' if flags.stagger else 'add'} --recycle-stagger"
             )
         if fused and index.mode.backward != "fused":
-            raise UserError(f"{flags.catalogue}: its plans split the backward pass, but {fused[0]}")
+            raise UserError(f"{catalogue.path}: its plans split the backward pass, but {fused[0]}")
         # A plan that it lacks takes no more memory than those that it has.
         self.mode = index.mode
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
-from functools import cache, partial, wraps
+from functools import partial, wraps
 from typing import Any
 
 from megatron.core import parallel_state
@@ -42,6 +42,7 @@ from recycle.megatron.shared.patching import replace
 from recycle.megatron.shared.rank_collectives import RankCollectives
 from recycle.megatron.shared.release import module_with, require_known_release
 from recycle.megatron.shared.stage import MegatronStage
+from recycle.plan.catalogue import Catalogue
 from recycle.plan.document import decode_plan, encode_plan
 from recycle.plan.plan import Plan
 from recycle.runtime.errors import RunError
@@ -73,8 +74,7 @@ class DropIn:
 
         self._arguments = arguments
         notes = notes_of(protection)
-        # Once: a catalogue stays open.
-        source = cache(partial(plan_source, arguments, protection.flags, make))
+        source = partial(plan_source, arguments, protection.flags, protection.catalogue, make)
         least = protection.meeting.epoch if protection.meeting else 0
         self._plan = plan = share_plan(notes, arguments, protection.flags, source, least)
         self._flags = flags = protection.flags
@@ -95,7 +95,7 @@ class DropIn:
         self._restarted_rank = RestartedRank(arguments, self._code, notes, alone=alone, arrives=arrives)
         training = ProtectedTraining(
             plan,
-            Plans(plan, source().catalogue, source().make),
+            Plans(plan, protection.catalogue, source().make),
             iteration=lambda: int(arguments.iteration),
             minutes=float(arguments.distributed_timeout_minutes),
             code=self._code,
@@ -377,18 +377,18 @@ def require_place(server: Server, pipeline: int, layout: ServerRanks) -> None:
     assert found == (server.pipeline * layout.pipelines + pipeline, server.stage), f"{server} is at {found}"
 
 
-def plan_source(arguments: Any, flags: Flags, make: Make) -> Source:
+def plan_source(arguments: Any, flags: Flags, catalogue: Catalogue | None, make: Make) -> Source:
     """Where plans come from that some arguments of Megatron's ask for.
 
     Raises:
-        UserError: a catalogue cannot be used.
+        UserError: the catalogue cannot be used.
     """
     micro_batches = arguments.global_batch_size // (arguments.micro_batch_size * arguments.data_parallel_size)
     pipelines = arguments.data_parallel_size // layout_of(arguments).pipelines
     virtual = arguments.virtual_pipeline_model_parallel_size or 1
     shape = Shape(pipelines, arguments.pipeline_model_parallel_size, micro_batches, virtual)
     fused = [str(each) for each in unsplit(lambda name: getattr(arguments, name, None))] + cannot_delay(arguments)
-    return Source(flags, shape, fused, make)
+    return Source(flags, catalogue, shape, fused, make)
 
 
 def leave_out_of_step_calls() -> None:

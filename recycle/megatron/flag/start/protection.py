@@ -28,6 +28,7 @@ from recycle.megatron.flag.command.flags import RECORD, REFUSED, STORE, TOKEN, T
 from recycle.megatron.flag.command.server_ranks import lost_stages, servers_of, spread_over_hosts, unprotected
 from recycle.megatron.flag.start.keeper_part import KeeperPart, find_last_start, require_token
 from recycle.megatron.flag.start.same_command import require_same_in_run
+from recycle.plan.catalogue import Catalogue
 from recycle.runtime.errors import RunError, lost_before_view
 from recycle.runtime.launch.meet.claiming import LeftEarly, claimed, part
 from recycle.runtime.launch.meet.hosted import PATIENCE, HostedStore
@@ -68,6 +69,7 @@ class Protection(NamedTuple):
         ranks: how many each server has; those of one follow each other.
         keeping: this process's part in its host's keeper; None where nothing is kept.
         remedy: how the job is started so that it outlives any of its hosts.
+        catalogue: the same plans made ahead of time in all ranks, and in all their lives; None if there are none.
     """
 
     servers: tuple[Server, ...]
@@ -80,6 +82,7 @@ class Protection(NamedTuple):
     ranks: int = 1
     keeping: KeeperPart | None = None
     remedy: str = ""
+    catalogue: Catalogue | None = None
 
     @property
     def by_rank(self) -> list[Server]:
@@ -264,8 +267,9 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
             # Torch binds to the first of these interfaces as well.
             interface = environment.get(INTERFACES, "").partition(",")[0]
             meeting.address = choose_address(interface or None, start, f"{INTERFACES} one of this machine's interfaces")
+            catalogue = flags.read_catalogue()
             # Before anything that only ranks do which outlive others: by their options some may not.
-            require_same_in_run(meeting, words)
+            require_same_in_run(meeting, words, catalogue)
             last = find_last_start(flags) if start.rank == 0 else None
             endpoint = meeting.endpoint(meeting.agree_on_token("" if last is None else last.nonce))
             require_token(last, endpoint.token)
@@ -276,7 +280,9 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
             keeping = None if redundancy is None else KeeperPart(flags, redundancy, meeting, endpoint.token, words)
         servers, ranks = servers_of(line.shape, line.pipelines_last), line.server_ranks
         remedy = spread_over_hosts(line.shape, ranks, line.pipelines_last)
-        return Protection(servers, endpoint, flags, hosted, meeting, keys.pop_all(), 0, ranks.size, keeping, remedy)
+        return Protection(
+            servers, endpoint, flags, hosted, meeting, keys.pop_all(), 0, ranks.size, keeping, remedy, catalogue
+        )
 
 
 def held(folder: Path | None, *, begins: bool) -> AbstractContextManager[None]:

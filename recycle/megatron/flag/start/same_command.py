@@ -9,7 +9,8 @@ import msgspec
 
 from recycle.errors import UserError
 from recycle.files import from_json, read_bytes, write_whole
-from recycle.megatron.flag.command.flags import DEAD, KEEP, RESUME
+from recycle.megatron.flag.command.flags import CATALOGUE, DEAD, KEEP, RESUME
+from recycle.plan.catalogue import Catalogue
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.rendezvous import NotAdmitted, Rendezvous
 
@@ -75,17 +76,19 @@ def require_same(folder: Path, words: Sequence[str]) -> None:
         )
 
 
-def require_same_in_run(meeting: Rendezvous, words: Sequence[str]) -> None:
+def require_same_in_run(meeting: Rendezvous, words: Sequence[str], catalogue: Catalogue | None) -> None:
     """Compare the options of a rank with those of the first one, at the start and when the rank comes back.
 
     Args:
         meeting: of the run's processes.
         words: of this rank's command line, after the script's name.
+        catalogue: that they name, whose content is compared; None if there is none.
 
     Raises:
         RunError: an option differs. At the start, all are told; a run that goes on is not.
     """
     mine, start = settings_of(words, MAY_DIFFER, (*MUST_NOT, *AT_START)), meeting.start
+    mine |= {} if catalogue is None else {CATALOGUE: [f"of checksum {catalogue.checksum}"]}
     told = from_json(meeting.agree("settings", msgspec.json.encode(mine)), dict[str, list[str]])
     returns = meeting.is_over()
     texts = _difference(told, mine, AT_START if returns else ())
