@@ -263,23 +263,32 @@ def test_a_disk_that_is_slower_than_a_transfer_may_be_is_waited_for(tmp_path, re
 
 
 @pytest.mark.long
-def test_who_writes_to_a_disk_that_hangs_is_left_behind(tmp_path, reference, monkeypatch):
-    write, hung = checkpointing.write_shard, tmp_path / "hung"
+@pytest.mark.parametrize(
+    ("call", "what", "victim"),
+    [
+        ("give_up", "a look at checkpoints", "W0_0"),
+        ("folder_of", "a look at checkpoints", "W0_0"),
+        ("write_shard", "a save", "W0_1"),
+    ],
+)
+def test_who_uses_a_disk_that_hangs_is_left_behind(tmp_path, reference, monkeypatch, call, what, victim):
+    use, hung = getattr(checkpointing, call), tmp_path / "hung"
 
-    def hang_once(folder, state):
-        if is_of(folder, 8, shard(1, 0)) and not hung.exists():
+    def hang_once(path, *more):
+        written = (tmp_path / "run" / "checkpoints" / "step-00000004").exists()
+        if written and (call != "write_shard" or is_of(path, 8, shard(1, 0))) and not hung.exists():
             hung.touch()
             time.sleep(3600)
-        write(folder, state)
+        return use(path, *more)
 
-    monkeypatch.setattr(checkpointing, "write_shard", hang_once)
+    monkeypatch.setattr(checkpointing, call, hang_once)
     monkeypatch.setattr(standstill, "DISK", 2.0)
     monkeypatch.setattr(gathering, "DISK", 2.0)
     durations = Durations(beat=0.25, silence=20.0, hang=20.0, rebuild=20.0, answer=30.0)
     run = Trained(tmp_path / "run", checkpoint_every=4, durations=durations)
     run.require_same(reference)
-    assert {each.server for each in run.of(DeathLine)} == {"W0_1"}, run.story
-    assert "standstill: a save has taken" in str(run.texts("warning"))
+    assert {each.server for each in run.of(DeathLine)} == {victim}, run.story
+    assert f"standstill: {what} has taken" in str(run.texts("warning"))
     assert run.steps == [8, 12]
 
 

@@ -60,7 +60,7 @@ class Checkpointing:
 
     Attributes:
         from_memory: has keepers write those that are due while training goes on; None where all servers stop and write.
-        watched: within the block that it gives, a standstill is noticed; of the first save none is.
+        watched: gets what all do; within the block that it gives, a standstill is noticed, but in no first one.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Checkpointing:
         self._training = training
         self._reporter = reporter
         self.from_memory: CheckpointsFromMemory | None = None
-        self.watched: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.watched: Callable[[str], AbstractContextManager[object]] = nullcontext
         self._owed = False
         self._due_again = 0.0
 
@@ -124,14 +124,19 @@ class Checkpointing:
         view = network.view
         leads = self._rank.is_first and self._server == view.servers[0]
 
-        def prepare() -> None:
-            if self.from_memory is not None:
-                self.from_memory.finish()
+        is_there = False
+
+        def look() -> None:
+            nonlocal is_there
             # The disk may have room for one more only, and an earlier view may have begun one.
             give_up(self._run.checkpoints)
+            is_there = folder_of(self._run.checkpoints, step).exists()
 
-        self._do_together(network, step, prepare if leads else None)
-        if self._sum(network, torch.ones(1) * (leads and folder_of(self._run.checkpoints, step).exists())).item():
+        # What keepers write may take any time.
+        self._do_together(network, step, self.from_memory.finish if leads and self.from_memory is not None else None)
+        with self.watched("a look at checkpoints"):
+            self._do_together(network, step, look if leads else None)
+        if self._sum(network, torch.ones(1) * is_there).item():
             self._owed = False
             return
         began = time.monotonic()
@@ -153,7 +158,7 @@ class Checkpointing:
         def finish() -> None:
             complete(self._run.checkpoints, self.manifest(step), partial, self._run.keep)
 
-        with self.watched():
+        with self.watched("a save"):
             self._owed = self._do_together(network, step, write if mine else None) or self._do_together(
                 network, step, finish if leads else None
             )

@@ -253,7 +253,7 @@ def _work(run: Run, text: ByteText, planning: Planning, faults: Faults, member: 
             reporter,
             hooks,
         )
-        trained.checkpoints.watched = partial(survivor.during, "a save", writes=True)
+        trained.checkpoints.watched = partial(survivor.during, writes=True)
         be_told_to_leave(survivor.tell_to_leave)
         return TrainingLoop(survivor, trained).run()
 
