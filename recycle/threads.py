@@ -101,7 +101,7 @@ def start_call(call: Callable[[], _R], name: str) -> Future[_R]:
 
 
 class CallsThatMayHang:
-    """Calls, one at a time, each in a thread of its own; one that hangs is left to itself.
+    """Calls of any threads, one at a time, each in a thread of its own; one that hangs is left to itself.
 
     Args:
         patience: seconds for which a call is waited for.
@@ -109,6 +109,8 @@ class CallsThatMayHang:
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
+        # A signal's handler may make one during another.
+        self._makes = threading.RLock()
         self._last = Future[None]()
         self._last.set_result(None)
 
@@ -119,12 +121,13 @@ class CallsThatMayHang:
             TimeoutError: the call takes too long, or the one before it does, and then this one is not made.
             Exception: what the call has raised.
         """
-        if not self._last.done():
-            raise self._hangs()
-        self._last = start_call(call, "makes a call that may hang")
-        if not wait([self._last], self._patience).done:
-            raise self._hangs()
-        self._last.result()
+        with self._makes:
+            if not self._last.done():
+                raise self._hangs()
+            self._last = start_call(call, "makes a call that may hang")
+            if not wait([self._last], self._patience).done:
+                raise self._hangs()
+            self._last.result()
 
     def _hangs(self) -> TimeoutError:
         return TimeoutError(errno.ETIMEDOUT, f"no answer within {self._patience:g} s")

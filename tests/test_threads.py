@@ -10,7 +10,15 @@ from harness.local import launch
 from harness.scarcity import nothing_starts
 from recycle.control.host.children import fork_below
 from recycle.errors import UserError
-from recycle.threads import NoneLeft, map_apart, named_shortage, needing_threads, run_apart, start_thread
+from recycle.threads import (
+    CallsThatMayHang,
+    NoneLeft,
+    map_apart,
+    named_shortage,
+    needing_threads,
+    run_apart,
+    start_thread,
+)
 
 REMEDY = r"raise ulimit -u, and the limit of processes of the container \(pids.max\)"
 
@@ -28,6 +36,21 @@ def test_who_gets_no_thread_and_no_process_says_what_to_do():
         assert needing_threads(3)(threading.active_count)() == 1
 
     launch(1, body)
+
+
+def test_calls_of_two_threads_wait_for_each_other():
+    calls, begun, made = CallsThatMayHang(60.0), threading.Event(), []
+
+    def slow():
+        begun.set()
+        time.sleep(0.2)
+        made.append("slow")
+
+    first = start_thread(lambda: calls.make(slow), "the first")
+    begun.wait()
+    calls.make(lambda: made.append("quick"))
+    first.join()
+    assert made == ["slow", "quick"]
 
 
 def test_who_gets_no_threads_does_one_thing_after_the_other():

@@ -76,20 +76,24 @@ class GrowingFile:
         self._end = end
         self._calls = CallsThatMayHang(PATIENCE)
         self._handle: int | None = None
+        self._is_closed = False
         self._whole = 0
         self._before = head
 
     def add(self, piece: bytes) -> None:
-        """Add a piece as a whole, or leave it out."""
+        """Add a piece as a whole, or leave it out, as whatever comes after the end."""
         with self._output:
             self._calls.make(partial(self._add, piece))
 
     def close(self) -> None:
         """Write no more."""
+        self._is_closed = True
         with suppress(OSError):
             self._calls.make(self._close)
 
     def _add(self, piece: bytes) -> None:
+        if self._is_closed:
+            return
         if self._handle is not None and not self._is_in_place(self._handle):
             self._close()
         if self._handle is None:

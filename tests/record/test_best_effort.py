@@ -58,6 +58,15 @@ def test_pieces_are_left_out_while_they_cannot_be_written(tmp_path, trouble):
     file.close()
 
 
+def test_what_comes_after_the_end_is_left_out(tmp_path):
+    path = tmp_path / "file"
+    file = GrowingFile(path, HEAD, BestEffort("the recording", pytest.fail), b"\n")
+    file.add(PIECE)
+    file.close()
+    file.add(PIECE)
+    assert path.read_bytes() == HEAD + PIECE
+
+
 def test_a_file_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
     """A pipe that is full does not answer until somebody reads it."""
     monkeypatch.setattr("recycle.record.best_effort.PATIENCE", 0.1)

@@ -54,13 +54,12 @@ def test_who_watches_gets_the_times_by_which_all_recordings_are_read(tmp_path):
     assert (shown[1].noticed, shown[1].redone, shown[1].step) == (3e6, 7e6, 3)
 
 
-def test_servers_that_are_dead_from_the_start_are_recorded_once_when_the_clock_is_known(tmp_path):
-    with closing(EventFile(tmp_path, "W0_0", "a run", pytest.fail, [SECOND])) as file:
-        file.write(view(0))
-        file.write(ITERATION, [SPAN])
-        file.write(ITERATION, [SPAN])
-    dead = [line for line in load_lines(tmp_path) if isinstance(line, InstantLine)]
-    assert dead == [InstantLine("failure", 10.0, "W1_0", "W1_0 is dead")]
+def test_a_process_that_has_said_that_it_ends_says_nothing_more(tmp_path):
+    file = EventFile(tmp_path, "W0_0", "a run", pytest.fail)
+    file.write(ITERATION)
+    file.close()
+    file.write(ITERATION)
+    assert list(load_lines(tmp_path))[2:] == [ITERATION, EndedLine("W0_0")]
 
 
 def test_what_cannot_be_recorded_is_a_warning_for_who_watches(tmp_path):
