@@ -10,6 +10,9 @@ from harness.forked import TRAINER
 from harness.ports import free_port
 from harness.started import TRAIN, Started, by_hand, wait_until
 from recycle.control.store.tcp_store import TorchStore, listen, serve
+from recycle.job import Server
+from recycle.view.chart import make_chart
+from recycle.view.subject import load_subject
 
 SMALL = ("train", "--stages", "2", "--pipelines", "2", "--micro-batches", "2")
 
@@ -28,6 +31,9 @@ def test_the_processes_that_it_starts_are_the_servers(tmp_path):
     events = {path.name for path in (tmp_path / "run" / "events").iterdir()}
     assert events == {"launcher.jsonl", "W0_0.jsonl", "W0_1.jsonl", "W1_1.jsonl"}
     assert (tmp_path / "run" / "checkpoints" / "step-00000002" / "checkpoint.json").exists()
+    subject = load_subject(tmp_path / "run")
+    assert (subject.timeline.failed, subject.history.servers) == ((Server(1, 0),), 4)
+    assert ("dead", "W1_0") in make_chart(subject).facts
 
 
 def test_another_number_of_processes_is_refused(tmp_path):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, starmap
 from pathlib import Path
 
 import msgspec
@@ -212,6 +212,7 @@ class _Parts:
     def __init__(self, iterations: int | None = None) -> None:
         self._spans = LatestSpans[Span](iterations)
         self._instants: list[InstantLine] = []
+        self._absent: list[tuple[Server, InstantLine]] = []
         self._views: dict[int, ViewLine] = {}
         self._samples: list[tuple[Server, SampleLine]] = []
         self._recoveries: list[tuple[Server, RecoveryLine]] = []
@@ -228,6 +229,8 @@ class _Parts:
                 self._spans.add(Span.parse(line))
             case InstantLine(kind="standstill"):
                 pass  # a stack is read, and not drawn
+            case InstantLine(kind="failure", server=str(server)):
+                self._absent.append((Server.parse(server), line))
             case InstantLine():
                 if line.server:
                     Server.parse(line.server)
@@ -255,11 +258,16 @@ class _Parts:
             time_unit=head.time_unit,
             source=head.source,
             spans=tuple(sorted(self._spans, key=lambda span: (span.server, span.start))),
-            instants=_distinct([*self._instants, *_instants(self._views)]),
+            instants=_distinct([*self._instants, *starmap(self._since, self._absent), *_instants(self._views)]),
             samples=tuple(sample for _, sample in samples),
             period=head.period,
             recoveries=tuple(recovery for _, recovery in recoveries),
         )
+
+    def _since(self, server: Server, line: InstantLine) -> InstantLine:
+        """Who is dead when a run begins, or goes on, has not worked in vain: it is so since its last work."""
+        ends = (span.end for span in self._spans if span.server == server and span.end <= line.time)
+        return msgspec.structs.replace(line, time=max(ends, default=line.time))
 
 
 def _check(head: RunLine) -> None:

@@ -46,7 +46,6 @@ class EventFile:
         name: of the process: a server's, or the launcher's.
         title: what is run.
         warn: told where lines are left out because they cannot be written.
-        failed: the servers that are dead from the start, if this is the file that says so.
         ahead: by how many microseconds this machine's clock is ahead of the launcher's.
         clock: the name of the launcher's; empty where that is this machine's.
         iterations: how many the run is to have, if that is known.
@@ -58,7 +57,6 @@ class EventFile:
         name: str,
         title: str,
         warn: Callable[[str], None],
-        failed: Sequence[Server] = (),
         ahead: float = 0.0,
         clock: str = "",
         iterations: int | None = None,
@@ -71,14 +69,10 @@ class EventFile:
         self._file = GrowingFile(folder / f"{name}.jsonl", _encode([head, process]), output, b"\n")
         self._file.add(b"")
         self._name = name
-        self._failed = failed
 
     def write(self, event: Event, spans: Sequence[Span] = ()) -> None:
         """Add what was executed and an event; both are on their way to disk when this returns."""
-        # What is dead is known from the start, and the run's clock only now.
-        dead = [InstantLine("failure", spans[0].start, str(each), f"{each} is dead") for each in self._failed if spans]
-        self._failed = () if spans else self._failed
-        self._file.add(_encode([*dead, *(span.line() for span in spans), event]))
+        self._file.add(_encode([*(span.line() for span in spans), event]))
 
     def close(self) -> None:
         """The process ends: say so, and write no more."""

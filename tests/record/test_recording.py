@@ -7,8 +7,8 @@ from recycle.errors import PlanFileError, UserError
 from recycle.job import Server
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.planned import timeline
-from recycle.record.reading import load_recording
-from recycle.record.recording import InstantLine
+from recycle.record.reading import load_recording, timeline_of
+from recycle.record.recording import InstantLine, RunLine
 from recycle.record.timeline import Span, Timeline
 from tests.view.samples import measured
 
@@ -82,6 +82,20 @@ def test_parts_of_one_run_share_a_time_unit(run, tmp_path):
 def test_a_directory_without_recordings_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"\.jsonl"):
         load_recording(tmp_path)
+
+
+def test_who_is_dead_when_a_run_goes_on_is_so_since_its_last_work():
+    times = {Server(0, 0): (10.0,), Server(1, 0): (10.0, 900.0)}
+    spans = [
+        Span(server, "compute", Instruction(Op.F, 0, 0, 0), start, start + 4, step)
+        for server, starts in times.items()
+        for step, start in enumerate(starts)
+    ]
+    dead = [InstantLine("failure", 800.0, str(server), f"{server} is dead") for server in (Server(0, 0), Server(2, 0))]
+    head = RunLine("recycle run", 1, "a run", "us", "measured")
+    line = timeline_of([head, *dead, *(each.line() for each in spans)])
+    assert line.failed == (Server(0, 0), Server(2, 0))
+    assert [line.outages[each][0].start for each in line.failed] == [4, 790]
 
 
 def test_the_last_iterations_are_numbered_and_timed_from_zero():

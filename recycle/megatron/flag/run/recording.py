@@ -90,7 +90,7 @@ class Recording:
 
         Args:
             folder: of the run.
-            plan: with which it begins; a server that is dead in it does no work that could be recorded.
+            plan: with which it begins.
             first: the number of its first view.
             member: whose.
             rank: of the server; the first one writes.
@@ -99,14 +99,12 @@ class Recording:
         Raises:
             UserError: it cannot be written.
         """
-        if folder is None or member.server in plan.dead or not rank.is_first:
+        if folder is None or not rank.is_first:
             return None
         name = str(member) if member.incarnation else str(member.server)
         path = folder / "events" / f"{name}.jsonl"
         goes_on = not member.incarnation and path.exists()
-        tells_dead = member.server == min(plan.programs)
-        dead = tuple(plan.dead) if tells_dead else ()
-        file = EventFile(path.parent, name, f"{plan.job.name}, under the flag", say, dead, iterations=iterations)
+        file = EventFile(path.parent, name, f"{plan.job.name}, under the flag", say, iterations=iterations)
         return cls(file, member, plan, first, goes_on)
 
     def tell(self, event: Event, spans: Sequence[Span] = ()) -> None:

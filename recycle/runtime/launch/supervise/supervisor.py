@@ -114,6 +114,8 @@ class Supervisor:
         """
         setting = self._setting
         try:
+            for dead in sorted(set(setting.job.servers()) - set(setting.view.servers)):
+                self._news.tell(InstantLine("failure", now(), str(dead), f"{dead} is dead"))
             with self._signals:
                 self._open_store()
                 for each in setting.own:
