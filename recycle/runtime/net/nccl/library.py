@@ -108,14 +108,15 @@ class NcclCommunicator:
 
     Attributes:
         aborted: whether it was given up on this side; set before anything of it ends by that.
-        told: whether NCCL is told so.
+        ending: what tells NCCL so, and until when that is waited for; None before.
         lane: see above.
     """
 
     def __init__(
         self, functions: Functions, handle: Handle, lane: DeviceLane, settle: Callable[[Callable[[], bool]], None]
     ) -> None:
-        self.aborted = self.told = False
+        self.aborted = False
+        self.ending: tuple[threading.Thread, float] | None = None
         self.handle = handle
         self._functions = functions
         self.lane = lane
@@ -246,20 +247,19 @@ class NcclLibrary:
     def abort(self, communicators: Sequence[NcclCommunicator]) -> None:
         """Give up communicators on this side, all at once; can be repeated, by any thread.
 
-        Who waits is let go at once. What does not end in time is left alone.
+        Who waits is let go at once, and whoever gives up waits for the end of that. What does not end in time is left
+        alone.
         """
-        threads = []
         with self._marking:
             for each in communicators:
                 # From here on whoever waits is free.
                 each.aborted = True
             # The end of one can wait for that of another, so all are told at once.
             for each in communicators:
-                if not each.told:
-                    threads.append(start_thread(partial(self._abort, each), "abort of a communicator"))
-                    each.told = True
-        end = time.monotonic() + ABORT
-        for thread in threads:
+                if each.ending is None:
+                    thread = start_thread(partial(self._abort, each), "abort of a communicator")
+                    each.ending = thread, time.monotonic() + ABORT
+        for thread, end in [each.ending for each in communicators if each.ending is not None]:
             thread.join(max(0.0, end - time.monotonic()))
 
     def _abort(self, communicator: NcclCommunicator) -> None:

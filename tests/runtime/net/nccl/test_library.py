@@ -67,6 +67,33 @@ def test_who_gives_up_without_a_thread_for_it_gives_up_again_with_one(monkeypatc
     assert told == [communicator.handle]
 
 
+def test_who_gives_up_again_goes_on_once_that_is_through_or_its_time_is_over(monkeypatch):
+    made, communicator = join()
+    begun, may_end, ended = (threading.Event() for _ in range(3))
+
+    def abort(_):
+        begun.set()
+        may_end.wait()
+        ended.set()
+
+    monkeypatch.setattr(made._functions, "abort", abort)
+    first = threading.Thread(target=made.abort, args=([communicator],))
+    first.start()
+    begun.wait()
+    threading.Timer(0.05, may_end.set).start()
+    made.abort([communicator])
+    assert ended.is_set()
+    first.join()
+    # One that never comes back keeps nobody twice.
+    monkeypatch.setattr(module, "ABORT", 0.05)
+    stuck = made.join(HashStore(), 0, 1)
+    may_end.clear()
+    made.abort([stuck])
+    monkeypatch.setattr(module, "ABORT", 600.0)
+    made.abort([stuck])
+    may_end.set()
+
+
 def test_what_is_not_on_its_way_is_waited_for_as_long_as_the_view_lasts(monkeypatch):
     over = threading.Event()
 
