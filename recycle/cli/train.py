@@ -389,12 +389,9 @@ def attend(folder: Path, meeting: "Rendezvous", *, keeps: bool, goes_on: bool) -
         UserError: there is no run.
     """
     from recycle.cli.run.planning import planning_of
-    from recycle.control.board.joinfile import last_token
     from recycle.megatron.gpt.arriving import attend_run
-    from recycle.runtime.launch.meet.keepers import KeeperSlot
 
-    slot = KeeperSlot(last_token(folder), meeting.address, resumes=goes_on) if keeps else None
-    status = attend_run(folder, planning_of, meeting, say, slot)
+    status = attend_run(folder, planning_of, meeting, say, keeps=keeps, goes_on=goes_on)
     if status:
         raise RunFailed(
             f"process {meeting.start.rank} ended with {status}: see what the first process says; if its host is lost, "

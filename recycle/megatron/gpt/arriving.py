@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from recycle.control.board.joinfile import JOIN_FILE, JoinFile, digest_of
+from recycle.control.board.joinfile import JOIN_FILE, JoinFile, digest_of, last_token
 from recycle.control.board.run_folder import shared
 from recycle.control.membership.addresses import look_up
 from recycle.control.membership.errors import ControlError, StoreLost
@@ -40,7 +40,9 @@ def attend_run(
     make_planning: Callable[[Run], Planning],
     meeting: Rendezvous,
     say: Callable[[str], None],
-    slot: KeeperSlot | None = None,
+    *,
+    keeps: bool,
+    goes_on: bool,
 ) -> int:
     """Serve in a run that another process begins, which was started with this one; to its end.
 
@@ -49,7 +51,8 @@ def attend_run(
         make_planning: gives what plans when servers fail, for which no catalogue has a plan.
         meeting: with the other processes.
         say: tells the user something.
-        slot: where this process can have its host's keeper; None where nothing is kept.
+        keeps: whether it keeps its state in memory.
+        goes_on: whether it begins where another start has ended.
 
     Returns:
         The exit status: 0 if the run was kept, with this server or without it.
@@ -58,9 +61,12 @@ def attend_run(
         UserError: there is no run, or it cannot be found here.
         EndedBySignal: this process was told to end.
     """
-    if slot is not None:
-        meeting.keeper = slot.offer
+    slot = None
     with before_run():
+        if keeps:
+            # Of a run that has begun, the keeper that is there is its own, and none that was left.
+            slot = KeeperSlot(last_token(folder), meeting.address, resumes=goes_on or meeting.is_over())
+            meeting.keeper = slot.offer
         admission = meeting.attend()
         endpoint = meeting.endpoint(_shared_token(folder, admission.digest, meeting.start.host))
         run = msgspec.structs.replace(Run.read(folder), host=meeting.address)
