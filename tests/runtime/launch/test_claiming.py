@@ -1,5 +1,6 @@
 """The end of a run in etcd that its first process has left, with a real member of etcd."""
 
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Semaphore
@@ -8,17 +9,22 @@ import msgspec
 import pytest
 
 from harness.etcd import etcd, missing
+from harness.examples import paper_job
 from recycle.control.board.board import Board
 from recycle.control.host.agent import DONE
 from recycle.control.host.claim import HeldClaim
+from recycle.control.membership.durations import Durations
 from recycle.control.membership.messages import Verdict
 from recycle.control.membership.view import Member, View
 from recycle.control.store.etcd_store import EtcdStore
+from recycle.faults.menu import Faults
 from recycle.job import Server
-from recycle.runtime.launch.meet.claiming import end_for_first
+from recycle.runtime.launch.meet.claiming import claimed, end_for_first
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
 from recycle.runtime.launch.meet.start import Start
 from recycle.runtime.launch.process.outcome import end_with_run
+from recycle.runtime.launch.supervise.setting import Setting
+from recycle.runtime.launch.supervise.supervisor import Supervisor
 
 TOLD_TO_LEAVE = 143
 
@@ -60,3 +66,26 @@ def test_who_ends_the_run_waits_for_those_who_still_look_for_its_end_and_leaves_
             kept = [threads.submit(end, rank) for rank in (2, 3)]
             assert [each.result(60) for each in (*kept, *lost)] == [DONE] * 4
         assert EtcdStore(names).newest_change() == 0
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing())
+@pytest.mark.parametrize(("stop", "left"), [("", b""), ("no live server", None)])
+def test_an_error_of_the_first_process_takes_the_keys_of_no_run_that_goes_on(tmp_path, monkeypatch, stop, left):
+    job = paper_job(pipelines=2, stages=1, micro_batches=2, released=0)
+    view = View(0, (Member(Server(0, 0), 0), Member(Server(1, 0), 0)))
+
+    def fail(supervisor):
+        supervisor._board.verdicts.propose(Verdict(0, tuple(map(str, view.members)), 0, stop=stop))
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr(Supervisor, "_look", fail)
+    with etcd() as served:
+        claim = claimed(served.cluster, None, "run", 3.0, 60.0, print)
+        cluster = claim.__enter__()
+        setting = Setting(
+            job, view, 0, "memory", {}, Durations(), "127.0.0.1", Faults(), tmp_path, bool, cluster=cluster
+        )
+        with pytest.raises(RuntimeError, match="unexpected") as caught:
+            Supervisor(setting, lambda *_: signal.pause() or 0, print).run()
+        assert not claim.__exit__(caught.type, caught.value, caught.tb)
+        assert EtcdStore(msgspec.structs.replace(cluster, scope="")).get(f"{cluster.scope}/open") == left

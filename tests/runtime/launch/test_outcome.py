@@ -18,7 +18,7 @@ from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Death, Verdict
 from recycle.control.membership.view import Member, View
 from recycle.job import Server
-from recycle.runtime.launch.process.outcome import end_with_run, was_kept
+from recycle.runtime.launch.process.outcome import end_with_run, goes_on, was_kept
 from recycle.runtime.net.endpoint import Endpoint
 
 MEMBERS = tuple(Member(Server(pipeline, stage), 0) for pipeline in range(2) for stage in range(2))
@@ -62,6 +62,14 @@ def test_a_run_whose_view_a_stranger_has_taken_away_goes_on():
 def test_a_process_ends_though_the_store_is_gone(status, expected):
     nobody = Endpoint("127.0.0.1", 1, "token")
     assert end_with_run(nobody, status, 0.01, lambda: False) == expected
+
+
+def test_of_a_run_whose_store_does_not_answer_nobody_says_that_it_is_over():
+    class Lost(Endpoint):
+        def board(self, _=0.0):
+            raise StoreLost("etcd does not answer")
+
+    assert goes_on(Lost("127.0.0.1", 1, "token"))
 
 
 @pytest.fixture

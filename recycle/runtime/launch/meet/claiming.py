@@ -16,6 +16,9 @@ from recycle.runtime.launch.meet.start import Start
 from recycle.runtime.launch.process.outcome import goes_on, ranks_at_end
 from recycle.runtime.net.endpoint import Endpoint
 
+OTHERS_GO_ON = "others go on with the run"
+"""A note of an error that ends no more than this process."""
+
 
 class LeftEarly(Exception):
     """Who has claimed a run ends, and others go on."""
@@ -68,9 +71,9 @@ def claimed(
         # Others go on, or may; the last of them deletes the keys.
         over = start is None
         raise
-    except Exception:
+    except Exception as error:
         # So they do without a process that comes back and is refused.
-        over = not claim.returned
+        over = not claim.returned and OTHERS_GO_ON not in getattr(error, "__notes__", ())
         raise
     except BaseException:
         # As they may where a signal ends this process at any moment.

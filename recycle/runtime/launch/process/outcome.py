@@ -49,14 +49,15 @@ def was_kept(board: Board) -> bool | None:
 
 
 def goes_on(endpoint: Endpoint) -> bool:
-    """Whether somebody trains, as far as anybody knows.
+    """Whether somebody trains, or nobody can say.
 
     Args:
         endpoint: of the run's store.
     """
-    with suppress(StoreLost):
+    try:
         return was_kept(endpoint.board()) is None
-    return False
+    except StoreLost:
+        return True
 
 
 def ranks_at_end(endpoint: Endpoint, servers: Sequence[Server]) -> Collection[int]:

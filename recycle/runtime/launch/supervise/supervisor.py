@@ -19,7 +19,7 @@ from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Description, Opening
 from recycle.control.membership.participant import Participant, first_rank, members_of
 from recycle.control.membership.view import Member
-from recycle.errors import EndedBySignal, RunFailed
+from recycle.errors import EndedAtOnce, EndedBySignal, RunFailed
 from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Kind
 from recycle.holding import sole_units, units_of, units_text
@@ -27,9 +27,17 @@ from recycle.job import Server
 from recycle.record.recording import InstantLine, IterationLine, ViewLine
 from recycle.record.reporting import Event
 from recycle.runtime.errors import RunError
+from recycle.runtime.launch.meet.claiming import OTHERS_GO_ON
 from recycle.runtime.launch.process.fork_server import ForkEvent, ForkServer
 from recycle.runtime.launch.process.messages import ErrorMessage, FailureMessage, ReportMessage
-from recycle.runtime.launch.process.outcome import before_run, is_over, live_elsewhere, ranks_at_end, was_kept
+from recycle.runtime.launch.process.outcome import (
+    before_run,
+    goes_on,
+    is_over,
+    live_elsewhere,
+    ranks_at_end,
+    was_kept,
+)
 from recycle.runtime.launch.process.report_channel import LAST, Received, ReportInbox
 from recycle.runtime.launch.process.restarts import Restarts, has_crashed
 from recycle.runtime.launch.process.signals import EndSignals, tell_to_leave
@@ -130,6 +138,12 @@ class Supervisor:
             if setting.meeting is not None:
                 setting.meeting.leave(0)
                 setting.meeting.dismiss(ranks_at_end(setting.endpoint(self._port, self._token), setting.servers))
+        except EndedAtOnce:
+            raise
+        except Exception as error:
+            if setting.cluster and self._board and goes_on(setting.endpoint(self._port, self._token)):
+                error.add_note(OTHERS_GO_ON)
+            raise
         finally:
             self._keeper.end(over=self._board is not None and is_over(self._board), trained=self._has_trained)
             self._fork_server.end()
