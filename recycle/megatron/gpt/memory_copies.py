@@ -1,6 +1,6 @@
 """Copies of a GPT's versions in the memory of keepers: how much they take, and who makes them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from recycle.control.board.joinfile import last_token
@@ -91,12 +91,13 @@ def writing_bytes(run: Run) -> int:
     return most + parity * piece_size(most, run.redundancy.needed)
 
 
-def take_slot(run: Run, meeting: Rendezvous | None) -> KeeperSetting | None:
+def take_slot(run: Run, meeting: Rendezvous | None, begin: Callable[[bool], None]) -> KeeperSetting | None:
     """In the first process of a run: how it keeps its state, and where; None where it does not.
 
     Args:
         run: what is trained.
         meeting: with the other processes; None where all are started here.
+        begin: see KeeperSetting.
     """
     if run.redundancy is None:
         # What is left of an earlier start has no use any more.
@@ -106,7 +107,7 @@ def take_slot(run: Run, meeting: Rendezvous | None) -> KeeperSetting | None:
     slot = KeeperSlot(last_token(run.folder), None if meeting is None else meeting.address, resumes=run.goes_on)
     if meeting is not None:
         meeting.keeper = slot.offer
-    return keeper_setting(run, slot)
+    return keeper_setting(run, slot)._replace(begin=begin)
 
 
 def describe_copies(run: Run, directory: KeeperDirectory) -> str:

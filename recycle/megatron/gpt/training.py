@@ -119,7 +119,8 @@ def train(
     give_up(run.checkpoints)
     set_earlier_aside(run)
     run.save()
-    note_settings(run, text.fingerprint)
+    if run.redundancy is None:
+        (run.folder / IN_MEMORY).unlink(missing_ok=True)
     planning = with_catalogue(Planning(make, mover), run)
     setting = Setting(
         job=run.plan.job,
@@ -134,7 +135,7 @@ def train(
         durable=lambda: bool(run.redundancy or checkpoints(run.checkpoints)),
         restarts=run.restarts,
         meeting=meeting,
-        keeping=take_slot(run, meeting),
+        keeping=take_slot(run, meeting, partial(begin_in_memory, run, text.fingerprint)),
         ranks=run.ranks,
         cluster=run.cluster,
     )
@@ -283,36 +284,42 @@ def require_fit(run: Run, fingerprint: str) -> None:
     sources = found or ([] if run.resume_from is None else candidates(run.resume_from))
     if sources and (manifest := _newest_manifest(sources)) is not None:
         require_same_settings(manifest[0], manifest[1].settings, run.settings | {"text": fingerprint})
-    token, kept = last_token(run.folder), _settings_in_memory(run)
-    if not token or not kept or (sources and not is_kept(token)):
+    token = last_token(run.folder)
+    if not token or (sources and not is_kept(token)):
         return
     if run.redundancy is not None:
-        what, asked = f"what {run.folder} has in memory", run.settings_in_memory(fingerprint)
-        # Copies are read whatever is kept from now on.
-        same = {"parity": kept["parity"]} if kept.get("parity") == NO_PARITY else {}
-        require_same_settings(what, kept, asked | same)
-    elif not sources:
+        _require_fit_in_memory(run, fingerprint)
+    elif not sources and _settings_in_memory(run):
         raise RunError(
             f"resume: there is no checkpoint in {run.checkpoints}, and what is in memory is not asked for; give "
             "--keep-in-memory as before"
         )
 
 
-def note_settings(run: Run, fingerprint: str) -> None:
+def _require_fit_in_memory(run: Run, fingerprint: str) -> None:
+    """The same of what is in memory; nothing is asked of what cannot be read."""
+    if kept := _settings_in_memory(run):
+        what, asked = f"what {run.folder} has in memory", run.settings_in_memory(fingerprint)
+        # Copies are read whatever is kept from now on.
+        same = {"parity": kept["parity"]} if kept.get("parity") == NO_PARITY else {}
+        require_same_settings(what, kept, asked | same)
+
+
+def begin_in_memory(run: Run, fingerprint: str, there: bool) -> None:
     """Write down what is needed to judge whether a later start can go on from what this one keeps in memory.
 
     Args:
         run: which.
         fingerprint: tells apart what is trained on.
+        there: whether any host has copies of an earlier start.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: it cannot be written, or those copies were made with other settings.
     """
-    path = run.folder / IN_MEMORY
-    if run.redundancy is None:
-        path.unlink(missing_ok=True)
-    else:
-        write_whole(path, msgspec.json.format(msgspec.json.encode(run.settings_in_memory(fingerprint))), private=True)
+    if there:
+        _require_fit_in_memory(run, fingerprint)
+    asked = msgspec.json.encode(run.settings_in_memory(fingerprint))
+    write_whole(run.folder / IN_MEMORY, msgspec.json.format(asked), private=True)
 
 
 def _newest_manifest(sources: Sequence[Path]) -> tuple[str, Manifest] | None:

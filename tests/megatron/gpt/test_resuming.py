@@ -1,5 +1,6 @@
 """Every pair of settings of two starts: the second one goes on from the first, or it is one line before it begins."""
 
+from functools import partial
 from itertools import permutations
 from typing import Any, NamedTuple
 
@@ -8,16 +9,21 @@ import pytest
 
 from harness.examples import QUICK, paper_job
 from recycle.control.board.joinfile import JOIN_FILE, JoinFile
+from recycle.control.membership.participant import participants_of
+from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.megatron.gpt import training
+from recycle.megatron.gpt.memory_copies import keeper_setting
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.run_settings import Run
-from recycle.megatron.gpt.training import note_settings, require_fit
+from recycle.megatron.gpt.training import begin_in_memory, require_fit
 from recycle.placement import parse_placement
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.runtime.checkpoint_folders import Manifest
 from recycle.runtime.errors import RunError
+from recycle.runtime.launch.meet.greetings import Hello, KeeperOffer
+from recycle.runtime.launch.meet.keepers import KeeperSlot
 from recycle.runtime.step.checkpoint import VERSION, complete
 from recycle.state.redundancy import Redundancy
 
@@ -95,7 +101,7 @@ def starts(tmp_path_factory):
         complete(run.checkpoints, manifest, partial=partial)
         kept = msgspec.structs.replace(run, folder=folder / "memory")
         kept.folder.mkdir()
-        note_settings(kept, TEXT)
+        begin_in_memory(kept, TEXT, there=False)
         JoinFile("127.0.0.1", 1, 2, "token", "", None).write(kept.folder / JOIN_FILE)
         found[name] = run, kept
     return found
@@ -143,7 +149,7 @@ def test_another_text_is_refused_wherever_the_state_is(starts):
 def test_copies_that_are_gone_ask_for_nothing_where_there_is_a_checkpoint(starts, tmp_path, monkeypatch):
     run = msgspec.structs.replace(starts["plain"][0], folder=tmp_path / "run")
     (tmp_path / "run").mkdir()
-    note_settings(run, TEXT)
+    begin_in_memory(run, TEXT, there=False)
     JoinFile("127.0.0.1", 1, 2, "token", "", None).write(run.folder / JOIN_FILE)
     recut = msgspec.structs.replace(
         starts["more stages"][0], folder=run.folder, resume=True, resume_from=starts["plain"][0].folder
@@ -152,6 +158,28 @@ def test_copies_that_are_gone_ask_for_nothing_where_there_is_a_checkpoint(starts
     monkeypatch.setattr(training, "is_kept", lambda token: token == "token")
     with pytest.raises(RunError, match=r"what .* has in memory: its stages is 2, and this run's is 4"):
         require_fit(recut, TEXT)
+
+
+def test_copies_on_other_hosts_than_the_first_are_of_the_same_settings(starts, tmp_path):
+    before, recut = (
+        msgspec.structs.replace(starts[name][0], folder=tmp_path, resume=True) for name in ("plain", "more stages")
+    )
+    hosts = [Hello(f"host{host}", "", f"10.0.0.{host}", {}, KeeperOffer(1, 1 << 40)) for host in range(2)]
+    has_copies = msgspec.structs.replace(hosts[1], keeper=KeeperOffer(1, 1 << 40, 7))
+
+    def begin(run, *hellos):
+        setting = keeper_setting(run, KeeperSlot("", None, resumes=True))
+        everybody = participants_of(View.of(run.plan).members, 1)
+        setting._replace(begin=partial(begin_in_memory, run, TEXT)).direct(everybody, hellos)
+
+    begin(before, *hosts)
+    # A start that is refused changes nothing for the next one.
+    for _ in range(2):
+        with pytest.raises(RunError, match=r"what .* has in memory: its stages is 2, and this run's is 4"):
+            begin(recut, hosts[0], has_copies)
+    begin(before, hosts[0], has_copies)
+    begin(recut, *hosts)
+    begin(recut, hosts[0], has_copies)
 
 
 def test_what_is_only_in_memory_has_to_be_asked_for(starts):

@@ -101,6 +101,8 @@ class KeeperSetting(NamedTuple):
         describe: says what it costs and survives.
         writing: the bytes that a keeper takes beside those while it writes a stage to disk.
         within: the folder in which it may do so; None where nobody asks for it.
+        begin: told, once all processes have come, whether any host has copies of an earlier start; raises RunError
+            where these do not fit the run.
     """
 
     redundancy: Redundancy
@@ -109,6 +111,7 @@ class KeeperSetting(NamedTuple):
     describe: Callable[[KeeperDirectory], str]
     writing: int = 0
     within: Path | None = None
+    begin: Callable[[bool], None] = lambda _: None
 
     def direct(self, everybody: Sequence[Participant], hellos: Sequence[Hello]) -> KeeperDirectory:
         """The directory of the run's keepers.
@@ -119,7 +122,7 @@ class KeeperSetting(NamedTuple):
 
         Raises:
             StateError: there are not so many hosts.
-            RunError: one of them has not got the memory.
+            RunError: one of them has not got the memory, or has copies that do not fit the run.
         """
         homes: list[KeeperHome] = []
         offers: list[Hello] = []
@@ -141,6 +144,7 @@ class KeeperSetting(NamedTuple):
                     f"{memory_text(hello.keeper.memory, 'B')} left; take a smaller model or hosts with more memory, or "
                     f"leave it off"
                 )
+        self.begin(any(each.keeper.epoch for each in hellos))
         return directory
 
     def limit(self, directory: KeeperDirectory, address: str) -> int:
