@@ -106,3 +106,31 @@ def test_a_stage_that_is_lost_around_a_rejected_iteration_comes_back_from_memory
     survived = train(dataset, *settings, iterations=16, script=script, told=told, watch=watch, patience=PATIENCE)
     assert set(re.findall(r"(W\d_\d) was killed by signal 9", survived.output)) == {"W0_0", "W1_0"}, when
     assert all_of(survived) == nearly_all(stock), when
+
+
+@pytest.fixture
+def left_in_memory(dataset, tmp_path):
+    """The settings of a job of eight iterations whose servers died when they had made five of them."""
+
+    def left(*settings):
+        kept = (*CALM, *settings, *ON, *KEPT, "--recycle-restarts", 0, "--recycle-record", tmp_path / "run")
+        (tmp_path / "5").touch()
+        held = {"script": "held_gpt.py", "told": {"HELD": str(tmp_path)}}
+        with pytest.raises(AssertionError, match="recycle: all servers are dead; the memory of hosts has the state"):
+            train(dataset, *kept, watch=kill([(rank, 5, 0) for rank in range(4)]), **held)
+        return (*kept, "--recycle-resume")
+
+    return left
+
+
+@pytest.mark.long
+def test_where_a_start_goes_on_from_memory_a_server_may_take_the_state_from_one_that_has_just_come(
+    dataset, left_in_memory, tmp_path
+):
+    """Its peer has it from a keeper already, when a server of the other stage ends their first view."""
+    marks = {"MARKS": str(tmp_path)}
+    resumed = train(dataset, *left_in_memory(), script="late_start_gpt.py", told=marks, patience=PATIENCE)
+    assert "W1_1 was killed by signal 9 (SIGKILL); training goes on with 3 servers" in resumed.output
+    found, stock = losses(resumed), nearly(train(dataset, *CALM))
+    assert found == {key: stock[key] for key in found}
+    assert ("trained", 8) in found

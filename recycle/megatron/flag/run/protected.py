@@ -152,7 +152,7 @@ class ProtectedExecution:
             progress.arrive(version, training.iteration())
 
         self._rejoin_state = rejoin_state = RejoinState(
-            steps.versions, steps.whole, training.code, arrive if self.arrives else None
+            steps.versions, steps.whole, training.code, lambda: self.arrives, arrive
         )
         seconds = max(60 * training.minutes, DURATIONS.hang)
         durations = msgspec.structs.replace(DURATIONS, answer=seconds, transfer=seconds, replacement=seconds)

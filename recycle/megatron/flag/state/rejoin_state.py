@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 
 from recycle.megatron.flag.world.progress import VERSIONS
+from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.join.handover import pack, unpack
 from recycle.runtime.keep.layout import FIRST, below
 from recycle.runtime.net.network import Network
@@ -43,12 +44,19 @@ class RejoinState:
         versions: of the stage.
         stage: model and optimizer.
         code: what the training code knows.
-        arrive: called with the version when a rank that comes back holds it; None on any other server.
+        arrives: whether this is a rank that comes back, which is in no view yet.
+        arrive: called with the version when such a rank holds it.
     """
 
     def __init__(
-        self, versions: Versioned, stage: TakenOver, code: TakenOver, arrive: Callable[[int], None] | None
+        self,
+        versions: Versioned,
+        stage: TakenOver,
+        code: TakenOver,
+        arrives: Callable[[], bool],
+        arrive: Callable[[int], None],
     ) -> None:
+        self._arrives = arrives
         self._arrive = arrive
         self._versions = versions
         self._parts = {STAGE: stage, CODE: code}
@@ -75,7 +83,7 @@ class RejoinState:
 
     def admits(self) -> bool:
         """Whether others can be let in just now, as far as it depends on this server."""
-        return self._arrive is not None or self._open is not None
+        return self._open is not None
 
     @property
     def newest(self) -> int:
@@ -115,16 +123,23 @@ class RejoinState:
         return versions.state()
 
     def adopt(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
-        """See Versioned; a server that has gone on with its training code takes over model and optimizer alone."""
-        arrives = self._arrive is not None
+        """See Versioned; a server that has gone on with its training code takes over model and optimizer alone.
+
+        Raises:
+            ConnectionLost: this server comes back, and that is not all that it needs.
+        """
         parts = {kind: below(kind, state) for kind in self._parts}
-        if REMEMBERED in state and arrives:
-            parts[CODE] = unpack(step, state[REMEMBERED])
-        for kind, part in self._parts.items():
-            if arrives or (kind == STAGE and parts[STAGE]):
-                part.adopt(step, parts[kind])
-        if self._arrive is None:
+        if not self._arrives():
+            if parts[STAGE]:
+                self._parts[STAGE].adopt(step, parts[STAGE])
             self._versions.adopt(step, state)
             return
+        if REMEMBERED in state:
+            parts[CODE] = unpack(step, state[REMEMBERED])
+        if not all(parts.values()):
+            raise ConnectionLost(f"a peer does not give all of version {step}")
+        for kind, part in self._parts.items():
+            part.adopt(step, parts[kind])
+        # Before it begins an iteration itself, others may need it as well.
+        self._remembered[step] = pack(step, parts[CODE], ROOM)
         self._arrive(step)
-        self._arrive = None
