@@ -134,3 +134,23 @@ def test_where_a_start_goes_on_from_memory_a_server_may_take_the_state_from_one_
     found, stock = losses(resumed), nearly(train(dataset, *CALM))
     assert found == {key: stock[key] for key in found}
     assert ("trained", 8) in found
+
+
+@pytest.mark.long
+def test_a_start_from_memory_that_trains_for_longer_is_like_one_from_a_checkpoint(dataset, left_in_memory, tmp_path):
+    falling = ("--lr-decay-style", "cosine", "--min-lr", 1e-4)
+    saved = ("--ckpt-format", "torch", "--load", tmp_path)
+    train(dataset, *CALM, *falling, *saved, "--save", tmp_path, "--save-interval", 4, "--exit-interval", 4)
+    stock = train(dataset, *CALM, *falling, *saved, "--override-opt_param-scheduler", iterations=12)
+    resumed = train(dataset, *left_in_memory(*falling), iterations=12)
+    found, expected = rates(resumed), rates(stock)
+    assert found == {number: expected[number] for number in found}
+    found, expected = losses(resumed), nearly(stock)
+    # What is printed in the second iteration of a start is the mean of its first two.
+    assert found == {key: expected[key] for key in found} | {("trained", 6): found["trained", 6]}
+    assert ("trained", 12) in found
+
+
+def rates(printed):
+    """The learning rates that a run has printed, by iteration."""
+    return dict(re.findall(r"iteration +(\d+)/.* learning rate: (\S+)", printed.output))

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy
 import pytest
 import torch
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.rerun_state_machine import get_rerun_state_machine
 
 from harness.group_counting_adam import GroupCountingAdam
@@ -19,22 +20,17 @@ from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.join.handover import describe_state, make_room
 
 
-class Scheduler:
-    """The learning rate is how many samples were trained on."""
+def scheduler(length=1000, **settings):
+    """Megatron's: the learning rate falls to 0 on so many samples."""
+    optimizer = SimpleNamespace(param_groups=[{}])
+    settings = {"use_checkpoint_opt_param_scheduler": False, **settings}
+    return OptimizerParamScheduler(
+        optimizer, 0.0, 1.0, 0.0, 0, length, "linear", 0.0, 0.0, length, "constant", **settings
+    )
 
-    def __init__(self):
-        self.num_steps, self.max_lr, self.rate = 0, 0.5, 0
 
-    def step(self, increment):
-        self.num_steps += increment
-        self.rate = self.num_steps
-
-    def state_dict(self):
-        return {"max_lr": self.max_lr, "lr_decay_style": "cosine", "num_steps": self.num_steps}
-
-    def load_state_dict(self, state):
-        self.max_lr = state["max_lr"]
-        self.step(state["num_steps"])
+def rate(scheduler):
+    return scheduler.optimizer.param_groups[0]["lr"]
 
 
 class Scaler:
@@ -63,7 +59,7 @@ def code(**counters):
     made = TrainingCode(
         arguments, ScriptData(0, lambda: arguments.consumed_train_samples), lambda _, samples: 100 * samples
     )
-    made.scheduler, made.optimizer = Scheduler(), SimpleNamespace()
+    made.scheduler, made.optimizer = scheduler(), SimpleNamespace()
     return made, arguments
 
 
@@ -103,7 +99,7 @@ def test_all_that_is_known_is_taken_over():
     assert own.num_floating_point_operations_so_far == 20_000
     assert reported()["load_balancing_loss"].tolist() == [0.0, 2.5]
     reported()["load_balancing_loss"].zero_()
-    assert (back.scheduler.num_steps, back.scheduler.rate) == (200, 200)
+    assert (back.scheduler.num_steps, rate(back.scheduler)) == (200, 0.8)
     seen = {}
     back.log(lambda losses, totals, **given: seen.update(totals, **given))(None, {}, is_first_iteration=True)
     assert seen == {"lm loss": torch.tensor([1.5]), "advanced iterations": 3, "is_first_iteration": False}
@@ -125,6 +121,21 @@ def test_the_first_iteration_of_a_run_is_the_first_for_a_server_that_makes_it_ag
     log(None, {}, is_first_iteration=True)
     log(None, {}, is_first_iteration=False)
     assert logged == [is_first, False]
+
+
+@pytest.mark.parametrize(("settings", "left"), [({}, 0.9), ({"use_checkpoint_opt_param_scheduler": True}, 0.8)])
+def test_a_start_that_is_to_train_for_longer_goes_on_by_its_own_schedule_unless_it_asks_for_that_of_the_state(
+    settings, left
+):
+    run_on_cpu()
+    peer, _ = code()
+    peer.begin()
+    peer.begin_iteration(0)
+    peer.scheduler.step(200)
+    back, _ = code()
+    back.scheduler = scheduler(2000, **settings)
+    back.adopt(25, come_over(25, peer.state(25)))
+    assert (back.scheduler.num_steps, rate(back.scheduler)) == (200, left)
 
 
 def test_sums_that_came_through_host_memory_go_on_where_the_losses_are(monkeypatch):

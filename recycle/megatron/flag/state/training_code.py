@@ -144,9 +144,12 @@ class TrainingCode:
         for name in COUNTERS:
             setattr(arguments, name, progress.counters[name])
         arguments.num_floating_point_operations_so_far = progress.operations
-        self.scheduler.num_steps = 0
-        self.scheduler.load_state_dict(progress.scheduler)
-        self.scheduler.step(0)
+        scheduler = self.scheduler
+        scheduler.num_steps = 0
+        # All servers have the same options; those of the start that left this in memory may have had another length.
+        scheduler.override_opt_param_scheduler = not scheduler.use_checkpoint_opt_param_scheduler
+        scheduler.load_state_dict(progress.scheduler)
+        scheduler.step(0)
         self._data.open_at(progress.bookmarks)
         totals = {name: each.to(own_device()) for name, each in below(TOTAL, state).items()}
         self._brought = {**progress.counts, **totals}
