@@ -9,8 +9,8 @@ not named; ``named`` kills in those of any format when the tracker names it.
 ``early`` kills when a sum of gradients has begun in a backward pass, and ``gathered`` when parameters have come in a
 forward pass, each of which is told in a line.
 With shards, ``share`` kills in a sum of gradients, ``count`` between the vote and the norm, ``step`` between the norm
-and the step, and ``spread`` before this rank gives what it has stepped to its peers. ``unsent`` kills
-when the step is over, and has nothing given before.
+and the step, and ``spread`` before this rank gives what it has stepped to its peers. ``unsent`` has
+nothing given, and kills a moment after peers may wait for it: in a forward pass, or where they look at all parameters.
 If TOGETHER names a folder, ranks die when all that have an accident have come to theirs.
 """
 
@@ -52,6 +52,8 @@ def is_due(point):
 
 
 WORKER = os.getpid()
+WAITED_FOR = 0.5
+"""Seconds."""
 
 
 def die():
@@ -146,21 +148,21 @@ def sending(start):
     return act
 
 
-def dying_unsent(step):
-    @wraps(step)
-    def act(*arguments, **keywords):
-        made = step(*arguments, **keywords)
-        if left.get("unsent", 0) == 0 and "unsent" in left:
+def dying_unsent(act):
+    @wraps(act)
+    def act_if_sent(*arguments, **keywords):
+        if left.get("unsent") == 0:
+            time.sleep(WAITED_FOR)
             die()
-        return made
+        return act(*arguments, **keywords)
 
-    return act
+    return act_if_sent
 
 
 Reruns.share = with_accidents(Reruns.share)
 optimizer.get_grad_norm_fp32 = dying_before(optimizer.get_grad_norm_fp32, lambda: "norm")
 schedules.forward_step = dying_before(
-    schedules.forward_step, lambda: "forward" if torch.is_grad_enabled() else "evaluation"
+    dying_unsent(schedules.forward_step), lambda: "forward" if torch.is_grad_enabled() else "evaluation"
 )
 MegatronStage.forward = noted(MegatronStage.forward)
 MegatronStage.backward = noted(MegatronStage.backward)
@@ -172,7 +174,7 @@ shards = sharded_optimizer.ShardedOptimizer
 shards._count = dying_before(shards._count, lambda: "count")
 shards._step_and_spread = dying_before(shards._step_and_spread, lambda: "step")
 ParameterGathers.start = sending(dying_before(ParameterGathers.start, lambda: "spread"))
-shards.step = dying_unsent(shards.step)
+shards.complete = dying_unsent(shards.complete)
 ParameterGathers._precede = dying_within(ParameterGathers._precede, "gathered", "parameters come in a forward pass")
 torch.save = dying_save(torch.save)
 torch.optim.AdamW.step = dying_before(torch.optim.AdamW.step, lambda: "adam")

@@ -14,6 +14,7 @@ from recycle.megatron.shared.delayed_weights import Delayed, DelayedModules, add
 from recycle.megatron.shared.weight_queue import Owed, add_weight_gradients, queued_weight_gradients
 from recycle.megatron.shared.world import Place
 from recycle.runtime.device import numbers
+from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.seeds import seed_of, seeded
 from recycle.runtime.execute.stage import Held, MicroBatch, TensorSpec
 
@@ -256,19 +257,25 @@ class MegatronStage:
         # What layers make of their parameters once for all micro-batches, they have to make anew after a step.
         first, self._seen = micro_batch.step != self._seen, micro_batch.step
         output: torch.Tensor
-        output, tokens = schedules.forward_step(
-            self._forward_step,
-            data,
-            self.model,
-            self.micro_batches,
-            source,
-            store,
-            self.config,
-            cp_group_size=self.config.context_parallel_size,
-            is_first_microbatch=first,
-            current_microbatch=micro_batch.number,
-            is_last_stage=self.output is None,
-        )
+        try:
+            output, tokens = schedules.forward_step(
+                self._forward_step,
+                data,
+                self.model,
+                self.micro_batches,
+                source,
+                store,
+                self.config,
+                cp_group_size=self.config.context_parallel_size,
+                is_first_microbatch=first,
+                current_microbatch=micro_batch.number,
+                is_last_stage=self.output is None,
+            )
+        except ViewBroken:
+            # Megatron does not, and the timer starts again with the next forward pass.
+            if self.config.timers is not None:
+                self.config.timers("forward-compute").stop()
+            raise
         if self.output is None:
             (self._results[micro_batch],) = store
             self.tokens += tokens

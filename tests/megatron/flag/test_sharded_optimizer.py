@@ -120,8 +120,8 @@ def test_killed_when_a_part_of_the_parameters_has_come_in_a_forward_pass(dataset
 @pytest.mark.parametrize(
     "looks",
     [
-        # The next forward pass, in training.
-        (),
+        # The next forward pass, in training, which Megatron times.
+        ("--timing-log-level", 2),
         pytest.param(("--eval-interval", 1, "--eval-iters", 1), marks=pytest.mark.long),
         pytest.param(("--save-interval", 1), marks=pytest.mark.long),
     ],
