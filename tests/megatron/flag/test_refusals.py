@@ -57,6 +57,7 @@ def test_what_does_not_is_named_with_what_to_change():
         ),
         ("--save-tokens-per-expert-interval 2", "save_tokens_per_expert_interval"),
         ("--save-activations-interval 2", "save_activations_interval"),
+        ("--skip-train", "skip_train"),
         ("--dsa-indexer-loss-coeff 0.1", "dsa_indexer_loss_coeff"),
         ("--adlr-autoresume", "adlr_autoresume"),
         ("--qk-clip", "qk_clip"),

@@ -137,6 +137,7 @@ RULES = (
     Rule(("muon_tp_mode",), ("blockwise",), Advice("others keep whole matrices in host memory", "use blockwise")),
     Rule(("te_precision_config_file",), (), Advice("how it rounds is not known here", "use --fp8-format")),
     _off("freeze_all_layers", Advice("a stage has no optimizer if nothing of it is trained")),
+    _off("skip_train", Advice("nothing is trained that could be protected", "use --pipeline-schedule stock")),
     _off("test_mode", Advice("it compares all ranks in each forward pass, and dead ones do not answer")),
     _off("use_layer_wise_distributed_optimizer", LAYER_WISE),
     Rule(("moe_expert_rank_capacity_factor",), (), Advice("where experts get more, Megatron runs its schedule again")),
