@@ -642,6 +642,38 @@ def test_a_signal_that_comes_before_there_is_a_worker_ends_the_rank(start, monke
     assert start(lambda _: time.sleep(300)).ended() == 128 + signal.SIGTERM
 
 
+def test_what_megatron_takes_for_the_end_is_not_for_the_next_worker_if_it_comes_between_two(start, monkeypatch):
+    seen, ready, begun = CONTEXT.SimpleQueue(), CONTEXT.Event(), [CONTEXT.Event(), CONTEXT.Event()]
+    run_agent, after_crash = protection_module.run_agent, RestartLoop.after_crash
+
+    def be_told(loop, member):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return after_crash(loop, member)
+
+    def run_slow_agent(member, body, connect, token, durations, began, *others):
+        def begin(worker):
+            begun[member.incarnation].wait()
+            began(worker)
+
+        return run_agent(member, body, connect, token, durations, begin, *others)
+
+    def work(given):
+        begun[given.life].set()
+        ready.wait()
+        if not given.life:
+            die()
+        time.sleep(0.2)
+        seen.put(given.life)
+
+    monkeypatch.setattr(RestartLoop, "after_crash", be_told)
+    monkeypatch.setattr(protection_module, "run_agent", run_slow_agent)
+    rank = start(work, restarts=1, asks=signal.SIGUSR1)
+    begun[0].wait()
+    rank.board.verdicts.propose(verdict(0))
+    ready.set()
+    wait_until(lambda: not seen.empty(), 60)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_second_signal_ends_a_rank_at_once(start, number):
     begun = CONTEXT.Event()

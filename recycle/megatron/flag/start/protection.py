@@ -183,6 +183,9 @@ class Protection(NamedTuple):
 
             connect, token = endpoint.connect_alone, endpoint.token
             access = endpoint.host_access(partial(set_title, "relay"))
+            while asks in unheard and not signals.number:
+                # It would end a worker in which Megatron does not listen yet.
+                unheard.remove(asks)
             status = run_agent(member, worker, connect, token, DURATIONS, begin, place, access)
             workers.clear()
             if status == REFUSED:
