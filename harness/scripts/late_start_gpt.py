@@ -1,7 +1,7 @@
-"""The same training script, in which a rank is late where the state is taken over, and another one dies there.
+"""The same training script, in which a rank is late where the state is taken over, and others die there.
 
-Rank 3 dies when rank 0 has the state with which their first view begins, and rank 1 is late for that view. MARKS is the
-folder in which they leave files.
+Ranks that DYING names die when rank 0 has the state with which their first view begins. Rank 1 is late for that view.
+MARKS is the folder in which they leave files, so that nobody does it twice.
 """
 
 import os
@@ -16,6 +16,7 @@ from recycle.megatron.flag.state.rejoin_state import RejoinState
 from recycle.runtime.recover.rebuilding import Groups
 
 RANK, MARKS = int(os.environ["RANK"]), Path(os.environ["MARKS"])
+DYING = [int(each) for each in os.environ["DYING"].split(",")]
 adopt, build = RejoinState.adopt, Groups.build
 
 
@@ -27,9 +28,11 @@ def marked_adopt(state: Any, *arguments: Any) -> None:
 
 @wraps(build)
 def late_build(groups: Any, view: Any, *arguments: Any) -> Any:
-    network = build(groups, view, *arguments)
-    while RANK in (1, 3) and len(view.members) == 4:
-        if RANK == 3 and (MARKS / "there-0").exists():
+    network, mark = build(groups, view, *arguments), MARKS / f"built-{RANK}"
+    is_first = not mark.exists()
+    mark.touch()
+    while is_first and RANK in (1, *DYING):
+        if RANK in DYING and (MARKS / "there-0").exists():
             os.kill(os.getpid(), signal.SIGKILL)
         groups._alarm_watch.check()
         time.sleep(0.01)

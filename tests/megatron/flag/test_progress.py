@@ -20,6 +20,7 @@ def test_each_version_leads_on_by_the_iteration_that_was_asked_for_there(first, 
             progress = IterationProgress(0, 0)
             progress.arrive(version, iteration)
             history.clear()
+        assert progress.is_asked == bool(history)
         progress.ask(iteration, micro_batches)
         assert progress.repeats == repeats
         history[version] = iteration, micro_batches

@@ -113,24 +113,33 @@ def left_in_memory(dataset, tmp_path):
     """The settings of a job of eight iterations whose servers died when they had made five of them."""
 
     def left(*settings):
-        kept = (*CALM, *settings, *ON, *KEPT, "--recycle-restarts", 0, "--recycle-record", tmp_path / "run")
+        kept = (*CALM, *settings, *ON, *KEPT, "--recycle-record", tmp_path / "run")
         (tmp_path / "5").touch()
         held = {"script": "held_gpt.py", "told": {"HELD": str(tmp_path)}}
         with pytest.raises(AssertionError, match="recycle: all servers are dead; the memory of hosts has the state"):
-            train(dataset, *kept, watch=kill([(rank, 5, 0) for rank in range(4)]), **held)
+            train(dataset, *kept, "--recycle-restarts", 0, watch=kill([(rank, 5, 0) for rank in range(4)]), **held)
         return (*kept, "--recycle-resume")
 
     return left
 
 
 @pytest.mark.long
-def test_where_a_start_goes_on_from_memory_a_server_may_take_the_state_from_one_that_has_just_come(
-    dataset, left_in_memory, tmp_path
+@pytest.mark.parametrize(
+    "dying",
+    [
+        # The late one takes the state from its peer, which has it from a keeper.
+        pytest.param("3", id="a server"),
+        # The one that is back first goes through the same calls as those that have begun with it.
+        pytest.param("2,3", id="a stage"),
+    ],
+)
+def test_where_a_start_goes_on_from_memory_servers_may_die_before_all_have_the_state(
+    dataset, left_in_memory, tmp_path, dying
 ):
-    """Its peer has it from a keeper already, when a server of the other stage ends their first view."""
-    marks = {"MARKS": str(tmp_path)}
-    resumed = train(dataset, *left_in_memory(), script="late_start_gpt.py", told=marks, patience=PATIENCE)
-    assert "W1_1 was killed by signal 9 (SIGKILL); training goes on with 3 servers" in resumed.output
+    told = {"MARKS": str(tmp_path), "DYING": dying}
+    resumed = train(dataset, *left_in_memory(), script="late_start_gpt.py", told=told, patience=PATIENCE)
+    assert re.search(r"W1_1 was killed by signal 9 \(SIGKILL\); training goes on with 3 servers", resumed.output)
+    assert resumed.output.count("was killed") == len(dying.split(","))
     found, stock = losses(resumed), nearly(train(dataset, *CALM))
     assert found == {key: stock[key] for key in found}
     assert ("trained", 8) in found

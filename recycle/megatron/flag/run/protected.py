@@ -129,6 +129,8 @@ class ProtectedExecution:
         self._losses = LossTable(server, self.job, self.same_parameters.layers, training.means)
         self._leaving = False
         self._handed_over = False
+        # Whether the training code of no server in the view has asked for an iteration yet.
+        self._all_begin = False
         self._rejoin_state: RejoinState | None = None
         self._stages: Sequence[MegatronStage] = ()
         self._steps: Steps | None = None
@@ -205,6 +207,8 @@ class ProtectedExecution:
         training.ending.listen(self._survivor.tell_to_leave)
         self._survivor.begin()
         self._go_on()
+        if self._all_begin and not self._handed_over:
+            self._hand_over()
         if not self._protection.life:
             if self._rank.is_first and self.server == self.network.view.servers[0]:
                 plan, count = training.plan, plural(len(self.network.view.servers), "server")
@@ -385,7 +389,10 @@ class ProtectedExecution:
         self._roles.connect(network.view)
         self._training.ending.connect(network)
         # Nobody goes on before all have the version that they need.
-        meet(network)
+        asked = torch.tensor([int(self.progress.is_asked)])
+        network.all.maximum(asked)
+        network.ranks.maximum(asked)
+        self._all_begin = not asked
         self._network = network
 
     # What is asked around the schedule.

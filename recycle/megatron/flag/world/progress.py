@@ -46,6 +46,11 @@ class IterationProgress:
         self._last = version, iteration
         self._asked.clear()
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether the training code has asked for an iteration here."""
+        return bool(self._asked)
+
     def ask(self, iteration: int, micro_batches: int) -> None:
         """The training code asks for an iteration, which leads to the next version."""
         asked = Asked(iteration, micro_batches)
