@@ -12,7 +12,7 @@ import pytest
 from harness.examples import paper_job
 from harness.processes import is_running, send_signal
 from harness.started import wait_until
-from recycle.control.board.board import Board
+from recycle.control.board.board import Board, JoinBoard
 from recycle.control.board.heartbeat_board import Beat
 from recycle.control.board.joinfile import JOIN_FILE, JoinFile
 from recycle.control.host.agent import DONE, FENCED
@@ -149,14 +149,19 @@ def test_a_store_that_is_lost_again_as_soon_as_it_is_back_comes_back_again(launc
     assert "no server reached the end of the run" in str(launched.end())
 
 
-def test_no_number_of_a_life_is_given_again_after_a_loss_of_the_store(tmp_path):
+def test_no_number_of_a_life_is_given_again_after_a_loss_of_the_store(tmp_path, monkeypatch):
+    def keep_count(joining, member):
+        counts(joining, member)
+        kept.append(member)
+
+    counts, kept = JoinBoard.keep_count, []
+    monkeypatch.setattr(JoinBoard, "keep_count", keep_count)
     launched, server = Launched(tmp_path, restarts=1), OURS[0].server
     for life in range(2):
         launched.kill(Member(server, life))
-    supervisor, lost = launched._supervisor, launched._supervisor._store_pid
-    send_signal(lost, signal.SIGKILL)
-    wait_until(lambda: supervisor._store_pid != lost and supervisor._store_due is None)
-    assert supervisor._connect().joining.new_incarnation(server) > 1
+    send_signal(launched._supervisor._store_pid, signal.SIGKILL)
+    wait_until(lambda: Member(server, 1) in kept)
+    assert launched._supervisor._connect().joining.new_incarnation(server) > 1
     launched.kill(OURS[1])
     assert launched.end() is not None
 
