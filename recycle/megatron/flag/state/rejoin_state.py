@@ -136,8 +136,8 @@ class RejoinState:
             return
         if REMEMBERED in state:
             parts[CODE] = unpack(step, state[REMEMBERED])
-        if not all(parts.values()):
-            raise ConnectionLost(f"a peer does not give all of version {step}")
+        if missing := " and ".join(kind for kind in parts if not parts[kind]):
+            raise ConnectionLost(f"a peer sends a state that cannot be read: {missing}")
         for kind, part in self._parts.items():
             part.adopt(step, parts[kind])
         # Before it begins an iteration itself, others may need it as well.
