@@ -106,6 +106,7 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
         Row("Adam (default)", "--optimizer adam"),
         Row("SGD", "--optimizer sgd"),
         Row("Muon", "--optimizer muon"),
+        Row("adaptive Muon", "--optimizer adaptive_muon"),
         Row("Lion", "--optimizer lion"),
         Row("distributed optimizer", "--use-distributed-optimizer"),
         Row("sums of gradients in the last backward pass", "--overlap-grad-reduce"),

@@ -133,7 +133,11 @@ RULES = (
         (),
         Advice("a plan is for the batch of --global-batch-size, which Megatron takes no more beside it", "give that"),
     ),
-    Rule(("optimizer",), ("adam", "sgd", "muon", "adaptive_muon", "lion"), LAYER_WISE),
+    Rule(
+        ("optimizer",),
+        ("adam", "sgd", "muon", "adaptive_muon", "lion"),
+        LAYER_WISE._replace(remedy="use adam, sgd, muon, adaptive_muon or lion"),
+    ),
     Rule(("muon_tp_mode",), ("blockwise",), Advice("others keep whole matrices in host memory", "use blockwise")),
     Rule(("te_precision_config_file",), (), Advice("how it rounds is not known here", "use --fp8-format")),
     _off("freeze_all_layers", Advice("a stage has no optimizer if nothing of it is trained")),
