@@ -3,6 +3,7 @@
 import resource
 from collections.abc import Collection
 from contextlib import suppress
+from itertools import product
 
 from harness.processes import family, processes, title
 from harness.sockets import listening
@@ -14,9 +15,16 @@ FEW = 1024
 STORE = "recycle: store"
 
 
+AGENT = "agent"
+"""Of a name that an agent holds: it listens there and takes no connection."""
+
+
 def names_of(token: str) -> dict[bytes, str]:
-    """Of what listens within a host for a run of a token, what it is."""
-    return {next(HostDoor(token, each).names()): each for each in ("keeper", "signs")}
+    """Of what listens within a host for a small run of a token, what it is."""
+    lives = product(range(3), range(2), range(3))
+    agents = {f"agent of W{pipeline}_{stage}#{life}": AGENT for pipeline, stage, life in lives}
+    purposes = {each: each for each in ("keeper", "signs")} | agents
+    return {next(HostDoor(token, each).names()): kind for each, kind in purposes.items()}
 
 
 def everybody(first: int, token: str) -> set[int]:
