@@ -281,6 +281,28 @@ and EP 8, a server is 64 ranks on 8 hosts. With 1, it is 8 ranks ([more sizes](c
 | the distributed optimizer, copies in memory | nothing more | neither excludes FP8 or experts. \
 `--recycle-stagger` and `--recycle-exact` do |
 
+### Packed sequences, fine-tuning, inference
+
+All micro-batches of a job have one shape: `--micro-batch-size` x `--seq-length`. Stages exchange tensors of this shape.
+
+| you want | with ReCycle | tried |
+| --- | --- | --- |
+| pretraining on documents that Megatron's `GPTDataset` joins to samples of `--seq-length` | runs | killed |
+| `--reset-position-ids`, `--reset-attention-mask`, `--eod-mask-loss` | run as in stock, by the code | no |
+| sequence packing, supervised fine-tuning: `--sft` | accepted. Megatron pads each sample to `--seq-length`, and its \
+packed attention is Transformer Engine's | never run with packed data. A test with kills gave the option to a job with \
+ordinary data |
+| sequences of variable length | pad them to `--seq-length`. Transfers of other lengths (`variable_seq_lengths`), \
+`--hybrid-context-parallel` and sequence packing of reinforcement learning are refused | |
+| losses of micro-batches with different numbers of tokens | run, with `--calculate-per-token-loss` too | killed |
+| fine-tuning from a checkpoint: `--finetune`, `--pretrained-checkpoint` | runs as in stock, by the code, if the \
+script calls `pretrain` | no |
+| LoRA, frozen layers | not refused | no |
+| inference, evaluation alone (`--skip-train`) | no: ReCycle protects training | |
+
+A plan takes all micro-batches of a stage to be equally long. If packed ones are not, iterations may take longer than
+planned.
+
 ### Process, and a server that fills a host
 
 For example, Megatron refuses `--use-tp-pp-dp-mapping` with
@@ -576,9 +598,10 @@ def make_page() -> str:
         left_out(),
         "\n## Every option by its name\n\n",
         "*runs*: a row above says with what. *left out*: [why](#megatron-options-that-are-left-out); the job runs\n"
-        "without it. *refused*: [why](#megatron-settings-that-are-refused). An option that is not here runs as\n"
-        "in stock Megatron, or the doctor names it. So flash attention (`--attention-backend`), grouped-query\n"
-        "attention, `--recompute-granularity selective`, `--cross-entropy-loss-fusion` and `--profile` run.\n"
+        "without it. *refused*: [why](#megatron-settings-that-are-refused). Ask the doctor about an option that\n"
+        "is not here: unless it names the option, it runs as in stock Megatron. So flash\n"
+        "attention (`--attention-backend`), grouped-query attention, `--recompute-granularity selective`,\n"
+        "`--cross-entropy-loss-fusion` and `--profile` run.\n"
         "Options that tune Megatron's schedule, or its transfers between stages (p2p), have no effect:\n"
         "`--microbatch-group-size-per-virtual-pipeline-stage`,\n"
         "`--no-overlap-p2p-communication`, `--overlap-p2p-communication-warmup-flush`.\n\n",
