@@ -72,18 +72,17 @@ class GlooBackend:
         rank: this one.
         names: what people call the ranks of the group.
         directory: where gloo finds their addresses.
-        listener: where partners connect to this process.
 
     Attributes:
         names: see above.
         directory: see above.
-        listener: see above.
+        listener: where partners connect to this process.
     """
 
-    def __init__(self, backend: Any, rank: int, names: Sequence[str], directory: Directory, listener: Listener) -> None:
+    def __init__(self, backend: Any, rank: int, names: Sequence[str], directory: Directory) -> None:
         self.names = names
         self.directory = directory
-        self.listener = listener
+        self.listener = Listener()
         self._rank = rank
         # In a list, which is emptied at the end: so the last reference is where it is emptied.
         self._held = [backend]

@@ -20,7 +20,7 @@ from torch.distributed import DistError, Store, Work
 
 from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.net.gloo.backend import GlooBackend
-from recycle.runtime.net.gloo.sockets import Address, Connections, open_connections
+from recycle.runtime.net.gloo.sockets import Address, Connections, Sockets
 from recycle.runtime.net.gloo.tags import GREETINGS
 from recycle.runtime.plain_words import losing, lost
 
@@ -106,9 +106,12 @@ def _connect(store: Store, groups: Sequence[LazyGroup], patience: timedelta, che
         for group, each in waiting:
             _greet(group.backend.recv, each, GREETINGS[1], group.backend.names[each])
     finally:
-        found = open_connections()
+        found = Sockets.look()
         for group, own, theirs in ends:
-            group.backend.has(Connections(each for each in found if each.here == own or each.there in theirs))
+            mine = (each for each in found.connections if each.here == own or each.there in theirs)
+            group.backend.has(Connections(mine))
+            if own in found.listening:
+                group.backend.listener.is_at(*found.listening[own])
 
 
 def _tell(store: Store, groups: Sequence[LazyGroup]) -> None:

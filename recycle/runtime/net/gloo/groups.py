@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch.distributed import AllreduceOptions, ProcessGroupGloo, ReduceOp, Stor
 from recycle.control.membership.open_files import why_none_opens
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.gloo.backend import Directory, GlooBackend
-from recycle.runtime.net.gloo.listeners import Listener, make_device
+from recycle.runtime.net.gloo.listeners import make_device
 from recycle.runtime.net.network import Group, NetworkOptions, ReductionKind
 from recycle.runtime.plain_words import losing, lost
 from recycle.threads import needing_threads
@@ -70,9 +71,10 @@ def make_backend(rank: int, names: Sequence[str], options: NetworkOptions) -> Gl
     """
     directory = Directory()
     # Gloo waits five times as long for a connection.
-    device, listener = _make_device(options, lazy_init=True)
-    backend = _make(directory, rank, len(names), device, options, options.rebuild_timeout / 5)
-    return GlooBackend(backend, rank, names, directory, listener)
+    backend = _make(
+        directory, rank, len(names), _make_device(options, lazy_init=True), options, options.rebuild_timeout / 5
+    )
+    return GlooBackend(backend, rank, names, directory)
 
 
 def make_connected_backend(store: Store, rank: int, size: int, options: NetworkOptions) -> Any:
@@ -87,16 +89,16 @@ def make_connected_backend(store: Store, rank: int, size: int, options: NetworkO
     Raises:
         RuntimeError: one of them did not come, in torch's words.
     """
-    device, listener = _make_device(options)
+    device, listener = make_device(partial(_make_device, options))
     with listener.open():
         return _make(store, rank, size, device, options, options.rebuild_timeout)
 
 
 @needing_threads(1)
-def _make_device(options: NetworkOptions, **how: bool) -> tuple[Any, Listener]:
+def _make_device(options: NetworkOptions, **how: bool) -> Any:
     gloo: Any = ProcessGroupGloo  # the stubs leave most of it out
     try:
-        return make_device(gloo.create_device, hostname=options.address, **how)
+        return gloo.create_device(hostname=options.address, **how)
     except RuntimeError as error:
         # In gloo's words, the address would be to blame. What this host lacks for now is no fault of the user's.
         why = why_none_opens()

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any
 
 from recycle.control.membership.vanished import looked_at
-from recycle.runtime.net.gloo.sockets import inode_of, listening_sockets
+from recycle.runtime.net.gloo.sockets import Sockets, inode_of
 
 _ATTACH_FILTER, _DETACH_FILTER = 26, 27
 """Options of a socket that Python does not name. A filter is a small program, and takes no privilege."""
@@ -26,18 +26,21 @@ _FILTER = struct.pack("@HP", 1, ctypes.addressof(_DROP))
 
 
 class Listener:
-    """A socket at which gloo listens. It is open at first.
+    """A socket at which gloo listens. It is open at first, and stays so until it is found."""
 
-    Args:
-        number: its file descriptor.
-        inode: of the socket. It tells whether the number is another socket's by now.
-    """
-
-    def __init__(self, number: int, inode: int) -> None:
-        self._number = number
-        self._inode = inode
+    def __init__(self) -> None:
+        self._socket: tuple[int, int] | None = None
         self._users = 0
         self._lock = Lock()
+
+    def is_at(self, number: int, inode: int) -> None:
+        """It is found.
+
+        Args:
+            number: its file descriptor.
+            inode: of the socket. It tells whether the number is another socket's by now.
+        """
+        self._socket = number, inode
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -61,13 +64,9 @@ class Listener:
     def _set(self, option: int) -> None:
         # A socket without a filter has none to take away, and some sandboxes have no filters: then it stays open.
         with suppress(OSError):
-            if inode_of(self._number) == self._inode:
-                with looked_at(self._number) as found:
+            if self._socket is not None and inode_of(self._socket[0]) == self._socket[1]:
+                with looked_at(self._socket[0]) as found:
                     found.setsockopt(socket.SOL_SOCKET, option, _FILTER)
-
-
-_UNKNOWN = -1, -1
-"""A listener that stays open."""
 
 
 def make_device(make: Callable[..., Any], **where: Any) -> tuple[Any, Listener]:
@@ -79,7 +78,9 @@ def make_device(make: Callable[..., Any], **where: Any) -> tuple[Any, Listener]:
         make: of gloo's.
         where: its arguments.
     """
-    before = listening_sockets()
-    device = make(**where)
-    found = [(number, inode) for inode, number in listening_sockets().items() if inode not in before]
-    return device, Listener(*(found[0] if len(found) == 1 else _UNKNOWN))
+    before = {*Sockets.look().listening.values()}
+    device, listener = make(**where), Listener()
+    found = {*Sockets.look().listening.values()} - before
+    if len(found) == 1:
+        listener.is_at(*found.pop())
+    return device, listener

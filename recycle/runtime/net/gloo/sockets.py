@@ -123,28 +123,40 @@ class Connections:
             any(map(call, steps))
 
 
+class Sockets(NamedTuple):
+    """The TCP sockets of this process.
+
+    Attributes:
+        connections: those that have another end.
+        listening: where it listens: the file descriptor and the inode of each, by its address.
+    """
+
+    connections: list[Connection]
+    listening: dict[Address, tuple[int, int]]
+
+    @classmethod
+    def look(cls) -> "Sockets":
+        """As they are now."""
+        found = cls([], {})
+        for number, inode in own_sockets():
+            peer, here = _ask(_LIBRARY.getpeername, number), _ask(_LIBRARY.getsockname, number)
+            if not here or _FAMILY.unpack_from(here)[0] not in _HOSTS:
+                continue
+            address = Address.read(here)
+            option, expected = (socket.SO_TYPE, _STREAM) if peer else (socket.SO_ACCEPTCONN, _LISTENS)
+            # Else it was closed meanwhile, and the number is another one's.
+            if _ask(_LIBRARY.getsockopt, number, socket.SOL_SOCKET, option) != expected or inode_of(number) != inode:
+                continue
+            if peer:
+                found.connections.append(Connection(number, peer, inode, address, Address.read(peer)))
+            else:
+                found.listening[address] = number, inode
+        return found
+
+
 def open_connections() -> list[Connection]:
     """The TCP connections of this process."""
-    found = []
-    for number, inode in own_sockets():
-        # One that listens has no peer.
-        peer = _ask(_LIBRARY.getpeername, number)
-        if peer and _FAMILY.unpack_from(peer)[0] in _HOSTS:
-            kind = _ask(_LIBRARY.getsockopt, number, socket.SOL_SOCKET, socket.SO_TYPE)
-            here = _ask(_LIBRARY.getsockname, number)
-            # Else it was closed meanwhile, and the number is another one's.
-            if here and kind == _STREAM and inode_of(number) == inode:
-                found.append(Connection(number, peer, inode, Address.read(here), Address.read(peer)))
-    return found
-
-
-def listening_sockets() -> dict[int, int]:
-    """The sockets at which this process listens: the file descriptor of each, by its inode."""
-    return {
-        inode: number
-        for number, inode in own_sockets()
-        if _ask(_LIBRARY.getsockopt, number, socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == _LISTENS
-    }
+    return Sockets.look().connections
 
 
 def unanswered() -> set[str]:
