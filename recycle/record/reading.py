@@ -265,7 +265,7 @@ class _Parts:
         )
 
     def _since(self, server: Server, line: InstantLine) -> InstantLine:
-        """Who is dead when a run begins, or goes on, has not worked in vain: it is so since its last work."""
+        """A server that is dead when a run begins, or goes on, has not worked in vain: it died after its last work."""
         ends = (span.end for span in self._spans if span.server == server and span.end <= line.time)
         return msgspec.structs.replace(line, time=max(ends, default=line.time))
 

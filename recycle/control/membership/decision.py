@@ -215,7 +215,8 @@ def _empty(job: Job, holders: Iterable[Member]) -> tuple[int, ...]:
 def _as_held(job: Job, layout: Layout | None, holders: Mapping[Member, Report]) -> Layout | None:
     """The layout in which servers have the chunks that they hold, as they do of one that has died on its return.
 
-    Who holds nothing yet keeps its place. It is the same layout where a pipeline would lack a chunk, or have one twice.
+    A server that holds nothing yet keeps its place. It is the same layout if a pipeline would lack a chunk, or have one
+    twice.
     """
     held = {member.server: report.chunks for member, report in holders.items() if report.chunks}
     if not held:

@@ -126,8 +126,7 @@ class LinkWatch:
         meant = {members[each] for each in names if each in members}
         with self._lock:
             # Where the network is slow, or the other host busy, its kernel still answers.
-            places = {each.member: there.address for each, there in self._whereabouts(board).items()}
-            silent = {each for each in meant if each in places and not self._answers(places[each], SUSPECT)}
+            silent = {each for each in meant if self._host_answers(board, each) is False}
             self._blamed |= silent
             self._note(board, silent)
             self._show(board)
@@ -160,8 +159,12 @@ class LinkWatch:
 
     def _may_pass(self, board: Board, other: Member, seconds: float) -> bool:
         """Whether what is under way to another member may get there soon."""
+        return seconds < LATEST and self._host_answers(board, other) is True
+
+    def _host_answers(self, board: Board, member: Member) -> bool | None:
+        """Whether the host of a member answers at once; None if nothing tells where it is."""
         places = {each.member: there.address for each, there in self._whereabouts(board).items()}
-        return seconds < LATEST and other in places and self._answers(places[other], SUSPECT)
+        return self._answers(places[member], SUSPECT) if member in places else None
 
     def _show(self, board: Board) -> None:
         """Tell the user which two hosts it is."""

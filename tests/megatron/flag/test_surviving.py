@@ -332,7 +332,7 @@ def test_a_death_is_repeated_to_the_bit_from_the_checkpoint_before_it(dataset, t
 
 
 def test_a_catalogue_that_is_made_anew_during_a_run_is_none_of_its_own(dataset, stock, tmp_path):
-    """Who comes back leads by the plans with which it was started."""
+    """A server that comes back leads by the plans with which it was started."""
     path, other, slow = tmp_path / "plans.zip", tmp_path / "other.zip", tmp_path / "slow"
     for target, mode in ((path, Mode(optimizer="global")), (other, Mode("fused", "global"))):
         job = paper_job(pipelines=2, stages=2, micro_batches=4)

@@ -247,8 +247,8 @@ class NcclLibrary:
     def abort(self, communicators: Sequence[NcclCommunicator]) -> None:
         """Give up communicators on this side, all at once; can be repeated, by any thread.
 
-        Who waits is let go at once, and whoever gives up waits for the end of that. What does not end in time is left
-        alone.
+        A waiting thread is let go at once, and the one that gives up waits for the end of that. What does not end in
+        time is left alone.
         """
         with self._marking:
             for each in communicators:
