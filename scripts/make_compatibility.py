@@ -205,6 +205,12 @@ NOTES = {
 }
 """What becomes of options that depend on the default of another one, or have several values."""
 
+PLAINER = {
+    "what experts report is not taken back with a step; leave it out": "the losses that the routers of experts report "
+    "cannot be undone with a step; leave out `--recycle-stagger` and `--recycle-exact`"
+}
+"""Reasons that stand beside the row here, where the doctor's line has the setting itself."""
+
 AS_IN_STOCK = ("--attention-backend", "--cross-entropy-loss-fusion")
 """Options that are looked for, and of which nothing else is to be said."""
 
@@ -230,10 +236,10 @@ own: `--transformer-impl local --no-gradient-accumulation-fusion`. Other release
   a failure costs more throughput.
 - **death**: *yes*: the job survives the death of any process. On two hosts with `--use-tp-pp-dp-mapping`, it also
   survives the loss of one (the first one [with etcd](store.md#a-store-that-outlives-any-host)).
-- **death**: *process*: the job survives the death of any process. It survives the loss of a host too, unless that host
-  holds all servers of a stage. If a server fills one host or more, no host holds two servers, so the job survives:
-  for example TP x CP = 8 on hosts of 8 GPUs. See the doctor's line `survives`
-  ([other sizes](#process-and-a-server-that-fills-a-host)).
+- **death**: *process; host?*: the job survives the death of any process. Whether it survives the loss of a host
+  depends on the job's sizes: it does, unless that host holds all servers of a stage. If a server fills one host or
+  more, no host holds two servers, so the job survives: for example TP x CP = 8 on hosts of 8 GPUs. See the doctor's
+  line `survives` ([other sizes](#is-the-loss-of-a-host-survived)).
 - **dist. opt.**, **fp16**, **memory**, **stagger**, **exact**: whether the setting also runs with
   `--use-distributed-optimizer`, `--fp16`, `--recycle-keep-in-memory`, `--recycle-stagger` and `--recycle-exact`. A
   number is the reason why not, listed below.
@@ -263,10 +269,20 @@ In the first row, a few weight gradients are still computed with the input gradi
 and of embeddings.
 
 While all servers live, layers compute their weight gradients as in stock Megatron. As soon as a plan splits the
-backward pass, they leave them for W. No GPU has run this. On CPUs, it was tried with plain torch in the place of
-Transformer Engine's kernels.
+backward pass, layers put off their weight gradients to a later instruction, W. No GPU has run this. On CPUs, it was
+tried with plain torch in the place of Transformer Engine's kernels.
 
-### FP8, experts and grouped GEMM
+### Experts and expert parallelism
+
+Mixtures of experts (MoE) were tested on CPUs with kills: 4 experts with EP 1 and EP 2, and EP 2 with TP 2 and expert
+TP 2 ([rows](#mixtures-of-experts)). Larger sizes and GPUs never ran.
+
+- **With EP, give `--expert-tensor-parallel-size 1`.** The default is TP: with TP 8 and EP 8, a
+  server is 64 ranks on 8 hosts. With 1, it is 8 ranks.
+- **Your own sizes:** [a rule](cluster.md#servers-of-several-ranks) says how many ranks a server has, and how many
+  pipelines are left. [64 experts, step by step](examples.md#a-worked-example-64-experts-ep-8-tp-1-pp-4).
+
+### FP8 and grouped GEMM
 
 None of this has run, because Transformer Engine needs CUDA. By the code, such a job is accepted with:
 
@@ -274,10 +290,8 @@ None of this has run, because Transformer Engine needs CUDA. By the code, such a
 | --- | --- | --- |
 | FP8 | `--fp8-format hybrid --fp8-recipe blockwise`, or `tensorwise`, or `mxfp8` | Megatron's default recipe, \
 `delayed`, is refused, and so is `--fp8-param-gather` |
-| grouped GEMM | `--moe-grouped-gemm`, and not `--no-gradient-accumulation-fusion` | without fused gradient \
-accumulation, the backward pass is *fused*, and a failure costs more |
-| experts that are divided (EP) | `--expert-tensor-parallel-size 1` | the default is the tensor parallelism: with TP 8 \
-and EP 8, a server is 64 ranks on 8 hosts. With 1, it is 8 ranks ([more sizes](cluster.md#servers-of-several-ranks)) |
+| grouped GEMM | `--moe-grouped-gemm`, and not `--no-gradient-accumulation-fusion` | Transformer Engine's experts \
+split their backward pass only with fused gradient accumulation. Without it, a failure costs more |
 | the distributed optimizer, copies in memory | nothing more | neither excludes FP8 or experts. \
 `--recycle-stagger` and `--recycle-exact` do |
 
@@ -303,12 +317,12 @@ script calls `pretrain` | no |
 A plan takes all micro-batches of a stage to be equally long. If packed ones are not, iterations may take longer than
 planned.
 
-### Process, and a server that fills a host
+### Is the loss of a host survived?
 
 For example, Megatron refuses `--use-tp-pp-dp-mapping` with
-[most sizes of context parallelism](cluster.md#ranks-and-hosts). Rows of such settings have *process* under *death*.
-Without that option, Megatron numbers ranks by stage and then pipeline. So one host may have all servers of a stage.
-Whether it does depends on the job:
+[most sizes of context parallelism](cluster.md#ranks-and-hosts). Rows of such settings have *process; host?* under
+*death*. Without that option, Megatron numbers ranks by stage and then pipeline. So one host may have all servers of
+a stage. Whether it does depends on the job:
 
 | servers | the loss of a host |
 | --- | --- |
@@ -439,7 +453,7 @@ def row_of(row: Row, reasons: Reasons, in_kills: set[str]) -> list[str]:
     return [
         f"{row.name} <code>{shown.replace('|', '&#124;')}</code>" if shown else row.name,
         "fused" if diagnosis.fused else "split",
-        "yes" if diagnosis.survives_host else "process" if diagnosis.survives_process else "no",
+        "yes" if diagnosis.survives_host else "process; host?" if diagnosis.survives_process else "no",
         *cells,
         tried,
     ]
@@ -459,8 +473,10 @@ def accepted() -> Iterator[str]:
         yield table(
             ["setting", "backward", "death", *BESIDE, "tried"], [row_of(row, reasons, in_kills) for row in rows]
         )
-    yield "\n### Why not\n\n"
-    yield from (f"{number}. {text[0].upper()}{text[1:]}.\n" for number, text in reasons)
+    yield "\n### Why not\n\n*It* is the row's setting. Or leave out the option of the column.\n\n"
+    for number, text in reasons:
+        said = PLAINER.get(text, text)
+        yield f"{number}. {said[0].upper()}{said[1:]}.\n"
 
 
 def option(name: str) -> str:
