@@ -58,7 +58,7 @@ from recycle.control.membership.messages import Death, Verdict
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member, View
 from recycle.control.store.etcd_store import LOOK_FOR_BELLS, EtcdStore
-from recycle.control.store.relay_requests import door_of
+from recycle.control.store.relay import door_of
 from recycle.control.store.relayed_store import RelayedStore
 from recycle.control.store.store import Store
 from recycle.control.store.tcp_store import TorchStore, listen, serve

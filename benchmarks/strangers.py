@@ -48,6 +48,7 @@ from harness.processes import PROCESSES, UNSEEN, family, send_signal, title
 from harness.sockets import Listening, listening
 from harness.started import Started, wait_until
 from recycle.control.board.joinfile import JoinFile
+from recycle.control.membership.addresses import address_for_others
 from recycle.record.recording import Line, RecoveryLine
 from recycle.runtime.checkpoint_folders import DIGESTS
 
@@ -152,7 +153,8 @@ class Strikes:
         self._count = count
         for step in range(EVERY, ITERATIONS, EVERY):
             (folder / str(step)).touch()
-        self.run = begin(folder, "--iterations", str(ITERATIONS), "--restarts", "1")
+        # Within one machine alone, no other user reaches the store.
+        self.run = begin(folder, "--iterations", str(ITERATIONS), "--restarts", "1", "--address", _own_address())
         ends.callback(self.run.kill)
         self.run.wait_for(f"iteration {STRUCK}/", PATIENCE)
         door = JoinFile.read(folder / "run" / "join.json")
@@ -214,6 +216,12 @@ class Strikes:
         self._vandal.process.send_signal(signal.SIGUSR1)
         self._vandal.wait_for("pause 0")
         self._kill("W1_0")
+
+
+def _own_address() -> str:
+    """Of this machine, where others might reach it."""
+    address = address_for_others()
+    return address or sys.exit("this machine has no address but its own loopback: give it another one")
 
 
 def strike(seed: int, count: int, expected: Mapping[str, Mapping[str, str]]) -> tuple[Struck, str]:

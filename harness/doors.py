@@ -23,7 +23,7 @@ def names_of(token: str) -> dict[bytes, str]:
     """Of what listens within a host for a small run of a token, what it is."""
     lives = product(range(3), range(2), range(3))
     agents = {f"agent of W{pipeline}_{stage}#{life}": AGENT for pipeline, stage, life in lives}
-    purposes = {each: each for each in ("keeper", "signs")} | agents
+    purposes = {each: each for each in ("keeper", "signs", "store", "launcher")} | agents
     return {next(HostDoor(token, each).names()): kind for each, kind in purposes.items()}
 
 
@@ -40,9 +40,9 @@ def everybody(first: int, token: str) -> set[int]:
 def allow_few(processes: Collection[int]) -> None:
     """Let processes have so few files open that a stranger could use them up.
 
-    Not a store, which is torch's: there, connections that say nothing count up to the limit of the system.
+    Not a store of torch's: there, connections that say nothing count up to the limit of the system.
     """
     for each in processes:
         with suppress(ProcessLookupError):
-            if title(each) != STORE:
+            if title(each) != STORE or not any(isinstance(door.address, tuple) for door in listening([each])):
                 resource.prlimit(each, resource.RLIMIT_NOFILE, (FEW, FEW))

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import torch
 
-from recycle.control.store.relayed_store import RelayConnection
+from recycle.control.store.host_store import HostConnection
 from recycle.control.store.tcp_store import TorchStore
 from recycle.megatron.flag.run.protected import ProtectedExecution
 from recycle.runtime.net.gloo.groups import GlooGroup, GlooReduction
@@ -85,7 +85,7 @@ def count_iteration(self: ProtectedExecution, iteration: int) -> Sequence[Any]:
 
 for store, names in (
     (TorchStore, ("set", "get", "compare_set", "add", "append", "entries")),
-    (RelayConnection, ["ask"]),
+    (HostConnection, ["ask"]),
 ):
     for name in names:
         setattr(store, name, requests(getattr(store, name)))

@@ -10,11 +10,12 @@ from harness.etcd import etcd, missing
 from harness.memory_store import MemoryStore
 from harness.relays import relays
 from harness.started import wait_until
-from harness.stores import store_apart
+from harness.stores import local_store, store_apart
 from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_store import EtcdStore
-from recycle.control.store.relay_requests import door_of
+from recycle.control.store.local_store import LocalStore, door_of_store
+from recycle.control.store.relay import door_of
 from recycle.control.store.relayed_store import RelayedStore
 from recycle.control.store.store import Store
 from recycle.control.store.tcp_store import TorchStore, listen, serve
@@ -34,7 +35,7 @@ def keys(cluster: EtcdCluster) -> EtcdCluster:
     return msgspec.structs.replace(cluster, run=uuid.uuid4().hex)
 
 
-@pytest.fixture(params=["memory", "torch", "etcd", "relayed"])
+@pytest.fixture(params=["memory", "local", "torch", "etcd", "relayed"])
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     if request.param == "memory":
         yield MemoryStore()
@@ -47,6 +48,10 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
         door = door_of(keys.run, "")
         with relays({door: lambda: EtcdStore(keys)}):
             yield RelayedStore(door, lambda: EtcdStore(keys))
+        return
+    if request.param == "local":
+        with local_store(door := door_of_store(uuid.uuid4().hex)):
+            yield LocalStore(door)
         return
     server = serve(listen())
     yield TorchStore(LOOPBACK, server.port)

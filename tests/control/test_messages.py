@@ -120,7 +120,7 @@ READ_BY_THREADS = (
     "control.membership.messages",
     "control.host.direct_heartbeats",
     "control.host.signs",
-    "control.store.relay_requests",
+    "control.store.host_requests",
     "state.channel",
 )
 

@@ -17,8 +17,8 @@ from harness.memory_store import MemoryStore
 from harness.relays import relays
 from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.errors import ControlError, StoreLost
-from recycle.control.store.relay import Relay
-from recycle.control.store.relay_requests import Request, door_of
+from recycle.control.store.host_requests import Request
+from recycle.control.store.relay import Relay, door_of
 from recycle.control.store.relayed_store import RelayedStore
 
 MEMBERS = 8

@@ -368,7 +368,7 @@ class Scenario:
                 reporter.tell(InstantLine("fault", time_ns / 1000, str(member.server), str(fault)))
 
             mine = self.faults.of_worker(member.server, member.incarnation)
-            ports = (door.endpoint.port, door.watch[1])
+            ports = door.ports
 
             def make(failed: Sequence[Server]) -> Plan:
                 trainee.meet("make")

@@ -31,8 +31,8 @@ class JoinFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         host: where the launcher is, and the store that it serves.
-        port: of that store.
-        watch: the port at which the launcher listens on the same host.
+        port: of that store; 0 if it is reached on that host alone.
+        watch: the port at which the launcher listens on the same host; 0 likewise.
         token: the run's secret.
         prefix: of the run's keys, in a store that is not its alone.
         cluster: where the store is in etcd, and how that lets one in; None where the run serves its own.

@@ -106,6 +106,19 @@ class HostDoor(NamedTuple):
             return listener
         raise OSError(errno.EADDRINUSE, "strangers hold all its names on this host")
 
+    def hold(self, patience: float) -> socket.socket:
+        """Listen at it, within so many seconds: another process of this user may be about to end.
+
+        Raises:
+            OSError: another one listens, or there is no name left, or no descriptor.
+        """
+        deadline = time.monotonic() + patience
+        while (listener := self.claim()) is None:
+            if time.monotonic() > deadline:
+                raise OSError(errno.EADDRINUSE, "another process of this run listens there")
+            time.sleep(REST)
+        return listener
+
     def connect(self, patience: float = 0.0, without: bytes = b"") -> socket.socket:
         """A connection to who listens.
 

@@ -5,17 +5,15 @@ whoever listens to a bell. So all that holds of the store holds of it through th
 """
 
 import asyncio
-import socket
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-import msgspec
-
-from recycle.control.membership.doors import HostDoor, is_own
+from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.errors import ControlError, StoreLost
-from recycle.control.store.relay_requests import HEAD, LARGEST, Answer, Request, Result
+from recycle.control.store.host_requests import Answer, Request, Result
+from recycle.control.store.host_server import Caller, HostServer, message_of
 from recycle.control.store.store import Store
 
 LOOK = 0.2
@@ -38,10 +36,10 @@ class _Asked(NamedTuple):
     """A request, and who is told what comes of it."""
 
     request: Request
-    caller: "_Caller"
+    caller: Caller
 
 
-class Relay:
+class Relay(HostServer):
     """The relay of a host.
 
     Args:
@@ -49,6 +47,7 @@ class Relay:
     """
 
     def __init__(self, connect: Callable[[], Store]) -> None:
+        super().__init__()
         self._connect = connect
         self._asker = ThreadPoolExecutor(1)
         self._waiters = ThreadPoolExecutor(MOST)
@@ -56,57 +55,19 @@ class Relay:
         self._idle: list[Store] = []
         self._asked: list[_Asked] = []
         self._asking: asyncio.Task[None] | None = None
-        # Who waits for what, and until when.
-        self._waits: dict[Hashable, dict[_Caller, asyncio.TimerHandle]] = {}
         self._waiting: set[asyncio.Task[None]] = set()
-        self._callers: set[_Caller] = set()
-        self._is_over = False
 
-    async def serve(self, listener: socket.socket) -> None:
-        """Answer whoever runs as the same user as this process.
-
-        Args:
-            listener: where they come to.
-        """
-        loop = asyncio.get_running_loop()
-        server = await loop.create_unix_server(lambda: _Caller(self), sock=listener)
-        try:
-            await loop.create_future()
-        finally:
-            # asyncio drops what it has accepted, unclosed, if that has not begun when its server is closed.
-            loop.remove_reader(listener)
-            await asyncio.sleep(0)
-            server.close()
-            self._is_over = True
-            for each in self._callers:
-                each.leave()
-
-    def meet(self, caller: "_Caller") -> None:
-        """A member has connected, perhaps just before the end and noticed after it."""
-        self._callers.add(caller)
-        if self._is_over:
-            caller.leave()
-
-    def take(self, request: Request, caller: "_Caller") -> None:
-        """Answer a request, sooner or later.
-
-        Args:
-            request: which.
-            caller: who is answered.
-        """
+    def take(self, request: Request, caller: Caller) -> None:
+        """See HostServer."""
         if request.timeout is not None:
-            self._await(request, caller, request.timeout)
+            if self._begin_wait(request, caller, request.timeout):
+                task = asyncio.create_task(self._keep_waiting(request.subject))
+                self._waiting.add(task)
+                task.add_done_callback(self._waiting.discard)
             return
         self._asked.append(_Asked(request, caller))
         if self._asking is None:
             self._asking = asyncio.create_task(self._ask())
-
-    def lose(self, caller: "_Caller") -> None:
-        """Somebody has left, and waits for nothing any more."""
-        self._callers.discard(caller)
-        for callers in self._waits.values():
-            if (timer := callers.pop(caller, None)) is not None:
-                timer.cancel()
 
     async def _ask(self) -> None:
         """Ask what there is to be asked; what comes meanwhile is asked together after it."""
@@ -121,7 +82,7 @@ class Relay:
                 # Whatever it is, those that ask go on without the relay, and it is there for their next request.
                 self._store, answers = None, [_lost(error)] * len(asked)
             for each, answer in zip(asked, answers, strict=True):
-                each.caller.answer(_message(answer))
+                each.caller.answer(message_of(answer))
         self._asking = None
 
     def _carry_out(self, requests: Sequence[Request]) -> list[Answer]:
@@ -140,30 +101,14 @@ class Relay:
             # One of them cannot be carried out.
             return [answer for each in requests for answer in self._carry_out([each])]
 
-    def _await(self, request: Request, caller: "_Caller", timeout: float) -> None:
-        subject = request.subject
-        if subject not in self._waits:
-            self._waits[subject] = {}
-            task = asyncio.create_task(self._keep_waiting(request))
-            self._waiting.add(task)
-            task.add_done_callback(self._waiting.discard)
-        callers = self._waits[subject]
-        callers[caller] = asyncio.get_running_loop().call_later(timeout, _give_up, callers, caller)
-
-    async def _keep_waiting(self, request: Request) -> None:
+    async def _keep_waiting(self, subject: Request) -> None:
         """Wait for as long as somebody does."""
-        loop, callers = asyncio.get_running_loop(), self._waits[request.subject]
-        answer: Answer | None = None
+        loop, answer = asyncio.get_running_loop(), None
         try:
-            while answer is None and callers:
-                answer = await loop.run_in_executor(self._waiters, self._wait, request)
+            while answer is None and self._waits[subject]:
+                answer = await loop.run_in_executor(self._waiters, self._wait, subject)
         finally:
-            # Who waits from here on has to ask anew.
-            del self._waits[request.subject]
-        message = _message(answer or Answer())
-        for caller, timer in callers.items():
-            timer.cancel()
-            caller.answer(message)
+            self._end_wait(subject, answer or Answer())
 
     def _wait(self, request: Request) -> Answer | None:
         try:
@@ -177,85 +122,8 @@ class Relay:
             return Answer(refusal=str(error))
 
 
-class _Caller(asyncio.Protocol):
-    """One member's connection; its requests are answered one after the other.
-
-    Args:
-        relay: that is asked.
-    """
-
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
-        self._transport: asyncio.Transport | None = None
-        self._decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
-        self._heard = bytearray()
-        self._is_asking = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See Protocol."""
-        self._transport = cast("asyncio.Transport", transport)
-        self._relay.meet(self)
-        if not is_own(transport.get_extra_info("socket")):
-            self.leave()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See Protocol."""
-        self._transport = None
-        self._relay.lose(self)
-
-    def data_received(self, data: bytes) -> None:
-        """See Protocol."""
-        self._heard += data
-        self._read()
-
-    def answer(self, message: bytes) -> None:
-        """Answer what was asked, if anybody is there.
-
-        Args:
-            message: the answer.
-        """
-        self._is_asking = False
-        if self._transport is not None:
-            self._transport.write(message)
-            self._read()
-
-    def leave(self) -> None:
-        """Close the connection."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _read(self) -> None:
-        end = HEAD + int.from_bytes(self._heard[:HEAD])
-        if self._is_asking or self._transport is None or self._transport.is_closing() or len(self._heard) < HEAD:
-            return
-        if end > HEAD + LARGEST:
-            self.leave()
-        elif len(self._heard) >= end:
-            message = bytes(self._heard[HEAD:end])
-            del self._heard[:end]
-            try:
-                request = self._decoder.decode(message)
-            except msgspec.DecodeError:
-                self.leave()  # it is none of ours
-                return
-            self._is_asking = True
-            self._relay.take(request, self)
-
-
 def _lost(error: Exception) -> Answer:
     return Answer(lost=str(error) or repr(error))
-
-
-def _message(answer: Answer) -> bytes:
-    message = msgspec.msgpack.encode(answer)
-    return len(message).to_bytes(HEAD) + message
-
-
-def _give_up(callers: "dict[_Caller, asyncio.TimerHandle]", caller: _Caller) -> None:
-    """Somebody's time is over."""
-    with suppress(KeyError):
-        del callers[caller]
-        caller.answer(_message(Answer()))
 
 
 def _carry_out(store: Store, requests: Sequence[Request]) -> list[Answer]:
@@ -306,3 +174,13 @@ async def run_relay(door: HostDoor, connect: Callable[[], Store]) -> None:
         if listener is None:
             await asyncio.sleep(LOOK)
     await Relay(connect).serve(listener)
+
+
+def door_of(token: str, prefix: str) -> HostDoor:
+    """Where the relay of a host listens.
+
+    Args:
+        token: the run's.
+        prefix: of the keys that it serves.
+    """
+    return HostDoor(token, f"relay/{prefix}")

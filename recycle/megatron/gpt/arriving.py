@@ -28,6 +28,7 @@ from recycle.runtime.launch.meet.restart_loop import RestartLoop, serve_again
 from recycle.runtime.launch.meet.start import address_towards
 from recycle.runtime.launch.process.all_ranks import serve_all_ranks
 from recycle.runtime.launch.process.outcome import before_run, end_with_run
+from recycle.runtime.launch.process.report_channel import launcher_at
 from recycle.runtime.launch.process.restarts import Restarts
 from recycle.runtime.launch.process.signals import EndSignals, tell_to_leave
 from recycle.runtime.launch.supervise.setting import RunAccess
@@ -148,7 +149,7 @@ def join_run(run: Run, server: Server | None, planning: Planning, address: str |
     del board
     if run.redundancy is not None:
         settle(keeper_setting(run, KeeperSlot(door.token, host, resumes=True)), endpoint, server, alive)
-    access = RunAccess(endpoint, (door.host, door.watch))
+    access = RunAccess(endpoint, launcher_at(door.host, door.watch, door.token))
     status = serve_all_ranks(
         run.ranks,
         lambda rank, began: serve_member(run, text, planning, Faults(), member, access._replace(rank=rank), began),

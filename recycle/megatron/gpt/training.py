@@ -241,7 +241,7 @@ def _work(run: Run, text: ByteText, planning: Planning, faults: Faults, member: 
                 fired.write(fault, time_ns)
                 reporter.tell(InstantLine("fault", time_ns / 1000, str(member.server), str(fault)))
 
-            hooks.append(Injector(mine, tell, lambda: trained.gradients, (*door.endpoint.ports, door.watch[1])))
+            hooks.append(Injector(mine, tell, lambda: trained.gradients, door.ports))
         copies = make_keeper_copies(run, trained, member.server, door.rank, door.endpoint, reporter)
         hooks += [copies] if copies is not None else []
         survivor = Survivor(

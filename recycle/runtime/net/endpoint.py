@@ -10,8 +10,8 @@ from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.membership.doors import HostDoor
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_store import EtcdStore
-from recycle.control.store.relay import run_relay
-from recycle.control.store.relay_requests import door_of
+from recycle.control.store.local_store import LocalStore, door_of_store
+from recycle.control.store.relay import door_of, run_relay
 from recycle.control.store.relayed_store import RelayedStore
 from recycle.control.store.store import Store
 from recycle.control.store.tcp_store import TorchStore
@@ -22,7 +22,7 @@ class Endpoint(NamedTuple):
 
     Attributes:
         host: of the store, where the run serves its own.
-        port: of that store.
+        port: of that store; 0 if it is on this machine, at a socket that no other one reaches.
         token: the run's.
         address: of this machine, where other servers reach it.
         prefix: of the run's keys, in a store that is not its alone.
@@ -38,8 +38,9 @@ class Endpoint(NamedTuple):
 
     @property
     def ports(self) -> frozenset[int]:
-        """Of the store, on whichever machines."""
-        return frozenset([self.port] if self.cluster is None else [port for _, port in self.cluster.members])
+        """Of the store, on whichever machines; none if it has none."""
+        used = [self.port] if self.cluster is None else [port for _, port in self.cluster.members]
+        return frozenset(each for each in used if each)
 
     def connect(self, patience: float = 30.0) -> Store:
         """A connection to the store; to etcd, through this host's relay while there is one.
@@ -52,6 +53,8 @@ class Endpoint(NamedTuple):
         """
         if self.cluster is not None:
             return RelayedStore(self._door(), self._opener(self.cluster))
+        if not self.port:
+            return LocalStore(door_of_store(self.token))
         return TorchStore(self.host, self.port, patience, self.prefix)
 
     def board(self, patience: float = 30.0) -> Board:

@@ -18,11 +18,16 @@ from typing import Literal
 import msgspec
 
 from recycle.control.host.children import fork_below, ignore_signals
+from recycle.control.membership.doors import HostDoor
+from recycle.control.store.local_store import serve_store
 from recycle.control.store.tcp_store import listen, serve
 from recycle.errors import RunFailed, UserError
 from recycle.runtime.launch.process.detached import fork_keeper
 from recycle.runtime.launch.process.title import set_title
 from recycle.state import keeper
+
+MOMENT = 5.0
+"""Seconds in which a store that was killed leaves its socket."""
 
 
 class ForkRequest(msgspec.Struct, frozen=True):
@@ -31,7 +36,7 @@ class ForkRequest(msgspec.Struct, frozen=True):
     Attributes:
         kind: which of them.
         name: what the process is called in events.
-        port: of the store.
+        port: of the store; 0 if it has none.
         token: the run's, for a keeper.
         limit: the most bytes that a keeper may hold.
         within: the folder in which it may write.
@@ -52,7 +57,7 @@ class ForkEvent(msgspec.Struct, frozen=True):
         kind: what happened; of a keeper it is not told that it has ended, for another one is started then.
         name: ``store``, ``keeper``, or a member.
         pid: of the process; 0 for a keeper.
-        port: where the store listens.
+        port: where the store listens; 0 if that is a socket of this host.
         status: of a process that has ended, as ``waitstatus_to_exitcode`` gives it.
         reason: why one could not be started.
     """
@@ -69,7 +74,7 @@ class ForkServer:
     """The launcher's side of it.
 
     Args:
-        host: where the store binds to.
+        place: the address that the store binds to, or its door on this host.
         start: what an agent's process does with a member's name and the store's port; gives its exit status.
         door: where other hosts reach this host's keeper, if they do.
         own: the descriptors at which this process listens, and nothing that is forked from here.
@@ -77,7 +82,7 @@ class ForkServer:
 
     def __init__(
         self,
-        host: str,
+        place: str | HostDoor,
         start: Callable[[str, int], int],
         door: socket.socket | None = None,
         own: Sequence[int] = (),
@@ -92,7 +97,7 @@ class ForkServer:
                 os.close(each)
             ignore_signals()
             set_title("fork server")
-            _Host(host, start, theirs, door).run()
+            _Host(place, start, theirs, door).run()
 
         self._channel = ours
         self.pid = fork_below(serve_forks)
@@ -159,6 +164,8 @@ def serve_until_killed(listener: socket.socket) -> int:
     """
     ignore_signals()
     set_title("store")
+    if listener.family == socket.AF_UNIX:
+        serve_store(listener)
     served = serve(listener)
     signal.pause()
     del served
@@ -169,9 +176,9 @@ class _Host:
     """The fork server's own side."""
 
     def __init__(
-        self, host: str, start: Callable[[str, int], int], channel: Connection, door: socket.socket | None
+        self, place: str | HostDoor, start: Callable[[str, int], int], channel: Connection, door: socket.socket | None
     ) -> None:
-        self._host = host
+        self._place = place
         self._start = start
         self._door = door
         self._channel = channel
@@ -201,8 +208,7 @@ class _Host:
             fork_keeper(doors, request.token, request.limit, None if request.within is None else Path(request.within))
             self._tell(ForkEvent("started", request.name))
             return
-        listener = listen(self._host, request.port) if request.kind == "store" else None
-        port = request.port if listener is None else listener.getsockname()[1]
+        listener, port = self._listen(request.port) if request.kind == "store" else (None, request.port)
 
         def work() -> int:
             self._channel.close()
@@ -224,6 +230,13 @@ class _Host:
             os.waitpid(pid, 0)
             raise
         self._tell(ForkEvent("started", request.name, pid, port))
+
+    def _listen(self, port: int) -> tuple[socket.socket, int]:
+        """Where the store is reached."""
+        if isinstance(self._place, HostDoor):
+            return self._place.hold(MOMENT), 0
+        listener = listen(self._place, port)
+        return listener, listener.getsockname()[1]
 
     def _bury(self, handle: int) -> None:
         name, pid = self._children.pop(handle)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from recycle.control.host.channel import SealedChannel
 from recycle.control.membership.addresses import listen_at, place
-from recycle.control.membership.doors import Door, Guest, knock
+from recycle.control.membership.doors import Address, Door, Guest, HostDoor, knock
 from recycle.control.membership.errors import ChannelLost, ControlError
 from recycle.control.membership.vanished import VANISHED
 from recycle.record.processes import clock_name
@@ -37,6 +37,9 @@ STOPPED = 60.0
 
 MICROSECONDS = 1e6
 
+MOMENT = 5.0
+"""Seconds in which a launcher that was killed leaves its socket."""
+
 LAST = 2.0
 """Seconds that the last messages of a run may take to be read. They wait to be, where the launcher was stopped."""
 
@@ -53,28 +56,41 @@ class Received(NamedTuple):
     message: Message
 
 
+def launcher_at(host: str, port: int, token: str) -> Address:
+    """Where a run's launcher listens.
+
+    Args:
+        host: its address.
+        port: at which it does; 0 if all of the run is on this machine, and no other one reaches it.
+        token: the run's.
+    """
+    return (host, port) if port else HostDoor(token, PURPOSE)
+
+
 class ReportInbox:
     """Takes the messages of all processes.
 
     Args:
-        host: the address to bind to.
+        host: the address to bind to; None if all processes are on this machine.
         token: the run's.
 
     Attributes:
         address: where processes reach it.
+        port: of that address; see ``launcher_at``.
 
     Raises:
-        ControlError: the address cannot be used.
+        ControlError: the address cannot be used, or another process listens for this run.
     """
 
-    def __init__(self, host: str, token: str) -> None:
+    def __init__(self, host: str | None, token: str) -> None:
         try:
-            self._socket = listen_at(host, 0)
+            self._socket = HostDoor(token, PURPOSE).hold(MOMENT) if host is None else listen_at(host, 0)
         except OSError as error:
-            raise ControlError(
-                f"address {host} cannot be used: {error.strerror}; give an address of this machine"
-            ) from error
-        self.address: tuple[str, int] = self._socket.getsockname()[:2]
+            where = "the launcher's socket" if host is None else f"address {host}"
+            remedy = "end the other one" if host is None else "give an address of this machine"
+            raise ControlError(f"{where} cannot be used: {error.strerror}; {remedy}") from error
+        self.port: int = 0 if host is None else self._socket.getsockname()[1]
+        self.address = launcher_at(host or "", self.port, token)
         self._token = token
         self._is_closed = False
         self._received: queue.SimpleQueue[Received] = queue.SimpleQueue()
@@ -165,7 +181,7 @@ class LauncherConnection:
 
     def __init__(
         self,
-        address: tuple[str, int],
+        address: Address,
         token: str,
         name: str,
         pid: int,
@@ -179,16 +195,18 @@ class LauncherConnection:
         self._channel: SealedChannel | None = None
         try:
             guest = knock(address, token, PURPOSE, ANSWER, STOPPED)
-            # A host that has vanished takes nothing and says nothing; training must not wait for it.
-            guest.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(VANISHED * 1000))
+            if not isinstance(address, HostDoor):
+                # A host that has vanished takes nothing and says nothing; training must not wait for it.
+                guest.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(VANISHED * 1000))
             self._channel = SealedChannel(guest, token, "member", "launcher")
             self.ahead, self.clock = _introduce(self._channel, HelloMessage(name, pid))
         except (OSError, ChannelLost) as error:
             if not required:
                 self._leave()
                 return
+            where = "on this machine" if isinstance(address, HostDoor) else f"at {place(*address)}"
             raise ControlError(
-                f"the launcher at {place(*address)} does not let this process in ({error}); take the address "
+                f"the launcher {where} does not let this process in ({error}); take the address "
                 "and the token from the folder of a run that is going on"
             ) from error
 

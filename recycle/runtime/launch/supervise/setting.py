@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from recycle.control.membership.addresses import LOOPBACK
+from recycle.control.membership.doors import Address, HostDoor
 from recycle.control.membership.durations import Durations
 from recycle.control.membership.participant import Participant, participants_of
 from recycle.control.membership.view import SOLE, ServerRank, View
@@ -29,8 +31,13 @@ class RunAccess(NamedTuple):
     """
 
     endpoint: Endpoint
-    watch: tuple[str, int]
+    watch: Address
     rank: ServerRank = SOLE
+
+    @property
+    def ports(self) -> frozenset[int]:
+        """Of connections that are the run's own, to the store and to the launcher."""
+        return self.endpoint.ports | (frozenset() if isinstance(self.watch, HostDoor) else {self.watch[1]})
 
 
 class Setting(NamedTuple):
@@ -69,6 +76,11 @@ class Setting(NamedTuple):
     keeping: KeeperSetting | None = None
     ranks: int = 1
     cluster: EtcdCluster | None = None
+
+    @property
+    def address(self) -> str | None:
+        """Where processes of other hosts reach this one; None if the launcher starts all, on this machine."""
+        return None if self.meeting is None and self.host == LOOPBACK else self.host
 
     @property
     def everybody(self) -> tuple[Participant, ...]:

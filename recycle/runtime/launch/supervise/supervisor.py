@@ -15,10 +15,12 @@ import msgspec
 from recycle.control.board.board import Board
 from recycle.control.board.joinfile import JOIN_FILE, JoinFile, new_token
 from recycle.control.host.agent import DONE, FENCED
+from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Description, Opening
 from recycle.control.membership.participant import Participant, first_rank, members_of
 from recycle.control.membership.view import Member
+from recycle.control.store.local_store import door_of_store
 from recycle.errors import EndedAtOnce, EndedBySignal, RunFailed
 from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Kind
@@ -72,15 +74,17 @@ class Supervisor:
         self._watch = watch
         keeping = setting.keeping
         self._token = (keeping.slot.token if keeping is not None else "") or new_token()
-        self._inbox = ReportInbox(setting.host, self._token)
+        self._inbox = ReportInbox(setting.address, self._token)
 
         def start(name: str, port: int) -> int:
             member, rank = Participant.parse(name, setting.ranks)
             return serve(member, RunAccess(setting.endpoint(port, self._token), self._inbox.address, rank))
 
-        host = setting.host if setting.meeting is None else setting.meeting.start.host
+        place: str | HostDoor = setting.address or door_of_store(self._token)
+        if setting.meeting is not None:
+            place = setting.meeting.start.host
         door = None if keeping is None else keeping.slot.listener
-        self._fork_server = ForkServer(host, start, door, [self._inbox.fileno()])
+        self._fork_server = ForkServer(place, start, door, [self._inbox.fileno()])
         self._keeper = HostKeeper(self._token, self._fork_server)
         self._inbox.open()
         self._news = News(setting.folder, f"{setting.job.name}, the launcher", watch)
@@ -194,15 +198,15 @@ class Supervisor:
             self._news.tell(InstantLine("memory", now(), None, text))
         self._open_board()
         # A store that takes the place of a lost one is found at the same address.
-        endpoint, watch = self._setting.endpoint(self._port, self._token), self._inbox.address[1]
-        where = self._setting.host, endpoint.port, watch, self._token, endpoint.prefix, self._setting.cluster
+        endpoint = self._setting.endpoint(self._port, self._token)
+        where = self._setting.host, endpoint.port, self._inbox.port, self._token, endpoint.prefix, self._setting.cluster
         JoinFile(*where).write(self._setting.folder / JOIN_FILE)
         if meeting is not None:
             kept = (directory := self._keeper.directory) is not None and directory.survived > 0
             held = [units_of(self._setting.job, each) for each in self._setting.servers]
             for text in risks(meeting.hosts, held, self._setting.ranks, etcd=meeting.cluster is not None, kept=kept):
                 self._news.remark(text)
-            meeting.admit(self._token, self._inbox.address)
+            meeting.admit(self._token, (self._setting.host, self._inbox.port))
 
     def _await_store(self) -> str:
         """Until there is a store, or none; says why there is none."""

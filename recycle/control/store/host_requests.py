@@ -1,19 +1,18 @@
-"""What the members of a host ask of its relay, and what it answers."""
+"""What the members of a host ask of a store through a process of that host, and what it answers."""
 
-from collections.abc import Hashable
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, Protocol, Self
 
 import msgspec
 
-from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.messages import read_early
-from recycle.control.store.store import Entries, Store
+from recycle.control.store.store import Entries
 
 Text = Annotated[str, msgspec.Meta(max_length=1000)]
 Values = list[bytes | None]
 Result = None | bool | int | bytes | Values | Entries
 Method = Literal[
-    "set_many", "append", "get_many", "entries", "compare_set", "delete", "clone", "wait", "hear", "wait_entry"
+    "set_many", "append", "get_many", "entries", "compare_set", "delete", "clone", "wait", "hear", "wait_entry", "keys"
 ]
 
 HEAD = 4
@@ -22,11 +21,25 @@ HEAD = 4
 LARGEST = 1 << 26
 
 
+class Asked(Protocol):
+    """What requests are carried out on: a store, or what one holds."""
+
+    def set_many(self, values: Mapping[str, bytes]) -> None:
+        """See Store."""
+
+    def get_many(self, keys: Sequence[str]) -> Values:
+        """See Store."""
+
+    def clone(self) -> object:
+        """See Store."""
+
+
 class Request(msgspec.Struct, frozen=True):
     """A call of one of Store's methods.
 
     Attributes:
-        method: which; ``clone`` asks whether there is a store in which this run may still decide.
+        method: which; ``clone`` asks whether there is a store in which this run may still decide, and ``keys`` for all
+            that there are.
         keys: or the log that it is called for.
         values: to be stored.
         number: after which entries are read.
@@ -40,11 +53,11 @@ class Request(msgspec.Struct, frozen=True):
     timeout: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
     @property
-    def subject(self) -> Hashable:
+    def subject(self) -> Self:
         """What is waited for; whoever waits for the same has it at the same time."""
-        return self.method, self.keys, self.number
+        return msgspec.structs.replace(self, timeout=None)
 
-    def ask(self, store: Store, seconds: float | None) -> Result:
+    def ask(self, store: Asked, seconds: float | None) -> Result:
         """Carry it out.
 
         Args:
@@ -79,13 +92,3 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 read_early(Request, Answer)
-
-
-def door_of(token: str, prefix: str) -> HostDoor:
-    """Where the relay of a host listens.
-
-    Args:
-        token: the run's.
-        prefix: of the keys that it serves.
-    """
-    return HostDoor(token, f"relay/{prefix}")

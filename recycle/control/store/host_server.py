@@ -1,0 +1,156 @@
+"""The process of a host that its members ask: whoever runs as the same user, each over a connection of its own."""
+
+import asyncio
+import socket
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import cast
+
+import msgspec
+
+from recycle.control.membership.doors import is_own
+from recycle.control.store.host_requests import HEAD, LARGEST, Answer, Request
+
+
+class HostServer(ABC):
+    """Takes requests, and has some wait for what others ask."""
+
+    def __init__(self) -> None:
+        # Who waits for what, and until when.
+        self._waits: dict[Request, dict[Caller, asyncio.TimerHandle]] = {}
+        self._callers: set[Caller] = set()
+        self._is_over = False
+
+    @abstractmethod
+    def take(self, request: Request, caller: "Caller") -> None:
+        """Answer a request, sooner or later.
+
+        Args:
+            request: which.
+            caller: who is answered.
+        """
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Answer whoever runs as the same user as this process.
+
+        Args:
+            listener: where they come to.
+        """
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(lambda: Caller(self), sock=listener)
+        try:
+            await loop.create_future()
+        finally:
+            # asyncio drops what it has accepted, unclosed, if that has not begun when its server is closed.
+            loop.remove_reader(listener)
+            await asyncio.sleep(0)
+            server.close()
+            self._is_over = True
+            for each in self._callers:
+                each.leave()
+
+    def meet(self, caller: "Caller") -> None:
+        """A member has connected, perhaps just before the end and noticed after it."""
+        self._callers.add(caller)
+        if self._is_over:
+            caller.leave()
+
+    def lose(self, caller: "Caller") -> None:
+        """Somebody has left, and waits for nothing any more."""
+        self._callers.discard(caller)
+        for callers in self._waits.values():
+            if (timer := callers.pop(caller, None)) is not None:
+                timer.cancel()
+
+    def _begin_wait(self, request: Request, caller: "Caller", timeout: float) -> bool:
+        """Answer somebody when its wait ends or its time is over; says whether nobody waited for the same."""
+        subject = request.subject
+        is_new = subject not in self._waits
+        callers = self._waits.setdefault(subject, {})
+        callers[caller] = asyncio.get_running_loop().call_later(timeout, _give_up, callers, caller)
+        return is_new
+
+    def _end_wait(self, subject: Request, answer: Answer) -> None:
+        """Answer all that wait for something; who waits for it from here on has to ask anew."""
+        message = message_of(answer)
+        for caller, timer in self._waits.pop(subject).items():
+            timer.cancel()
+            caller.answer(message)
+
+
+class Caller(asyncio.Protocol):
+    """One member's connection; its requests are answered one after the other.
+
+    Args:
+        server: that is asked.
+    """
+
+    def __init__(self, server: HostServer) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+        self._heard = bytearray()
+        self._is_asking = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See Protocol."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._server.meet(self)
+        if not is_own(transport.get_extra_info("socket")):
+            self.leave()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See Protocol."""
+        self._transport = None
+        self._server.lose(self)
+
+    def data_received(self, data: bytes) -> None:
+        """See Protocol."""
+        self._heard += data
+        self._read()
+
+    def answer(self, message: bytes) -> None:
+        """Answer what was asked, if anybody is there.
+
+        Args:
+            message: the answer.
+        """
+        self._is_asking = False
+        if self._transport is not None:
+            self._transport.write(message)
+            self._read()
+
+    def leave(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _read(self) -> None:
+        end = HEAD + int.from_bytes(self._heard[:HEAD])
+        if self._is_asking or self._transport is None or self._transport.is_closing() or len(self._heard) < HEAD:
+            return
+        if end > HEAD + LARGEST:
+            self.leave()
+        elif len(self._heard) >= end:
+            message = bytes(self._heard[HEAD:end])
+            del self._heard[:end]
+            try:
+                request = self._decoder.decode(message)
+            except msgspec.DecodeError:
+                self.leave()  # it is none of ours
+                return
+            self._is_asking = True
+            self._server.take(request, self)
+
+
+def message_of(answer: Answer) -> bytes:
+    """What is sent for an answer."""
+    message = msgspec.msgpack.encode(answer)
+    return len(message).to_bytes(HEAD) + message
+
+
+def _give_up(callers: dict[Caller, asyncio.TimerHandle], caller: Caller) -> None:
+    """Somebody's time is over."""
+    with suppress(KeyError):
+        del callers[caller]
+        caller.answer(message_of(Answer()))

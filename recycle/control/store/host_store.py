@@ -1,0 +1,143 @@
+"""A store as the members of a host ask for it: through a process of that host."""
+
+import socket
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import cast
+from weakref import finalize
+
+import msgspec
+
+from recycle.control.membership.doors import HostDoor
+from recycle.control.membership.errors import ControlError, StoreLost
+from recycle.control.store.closing import close_with
+from recycle.control.store.host_requests import HEAD, Answer, Request, Result, Values
+from recycle.control.store.store import Entries, Store
+
+AGAIN = 1.0
+"""Seconds until a process that was not there is looked for again."""
+
+
+class HostStore(Store):
+    """Makes one request of each of Store's methods."""
+
+    @abstractmethod
+    def _ask(self, request: Request) -> Result:
+        """Ask for something.
+
+        Raises:
+            StoreLost: there is no store.
+            ControlError: it refuses that.
+        """
+
+    def set_many(self, values: Mapping[str, bytes]) -> None:
+        """See Store."""
+        self._ask(Request("set_many", tuple(values), tuple(values.values())))
+
+    def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """See Store."""
+        return cast("Values", self._ask(Request("get_many", tuple(keys))))
+
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        """See Store."""
+        return cast("bytes", self._ask(Request("compare_set", (key,), (expected, desired))))
+
+    def wait(self, key: str, timeout: float) -> bytes | None:
+        """See Store."""
+        return cast("bytes | None", self._ask(Request("wait", (key,), timeout=timeout)))
+
+    def hear(self, key: str, timeout: float) -> bytes | None:
+        """See Store."""
+        return cast("bytes | None", self._ask(Request("hear", (key,), timeout=timeout)))
+
+    def append(self, log: str, *entries: bytes) -> None:
+        """See Store."""
+        self._ask(Request("append", (log,), entries))
+
+    def entries(self, log: str, after: int) -> Entries:
+        """See Store."""
+        return cast("Entries", self._ask(Request("entries", (log,), number=after)))
+
+    def wait_entry(self, log: str, after: int, timeout: float) -> bool:
+        """See Store."""
+        return bool(self._ask(Request("wait_entry", (log,), number=after, timeout=timeout)))
+
+    def delete(self, key: str) -> None:
+        """See Store."""
+        self._ask(Request("delete", (key,)))
+
+
+class HostConnection:
+    """Asks a process of this host, as long as there is one.
+
+    Args:
+        door: where it listens.
+        patience: seconds without an answer after which that process is stopped, and not what it asks itself.
+    """
+
+    def __init__(self, door: HostDoor, patience: float) -> None:
+        self._door = door
+        self._patience = patience
+        self._socket: socket.socket | None = None
+        self._hang_up: finalize[[], HostConnection] | None = None
+        self._looked = float("-inf")
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(Answer)
+
+    def ask(self, request: Request) -> Answer | None:
+        """Ask it.
+
+        Args:
+            request: what.
+
+        Returns:
+            The answer; None if there is no such process, or none that answers.
+        """
+        if self._socket is None and time.monotonic() - self._looked < AGAIN:
+            return None
+        try:
+            if self._socket is None:
+                self._socket = self._door.connect(self._patience)
+                self._hang_up = close_with(self, self._socket.close)
+            self._socket.settimeout((request.timeout or 0.0) + self._patience)
+            message = self._encoder.encode(request)
+            self._socket.sendall(len(message).to_bytes(HEAD) + message)
+            return self._decoder.decode(self._receive(self._socket))
+        except OSError:
+            self.close()
+            self._looked = time.monotonic()
+            return None
+
+    def close(self) -> None:
+        """Ask it no more, until somebody does."""
+        if self._hang_up is not None:
+            with suppress(OSError):
+                self._hang_up()
+            self._socket = self._hang_up = None
+
+    def _receive(self, sender: socket.socket) -> bytes:
+        """The answer, of which mostly all comes at once; nothing comes behind it."""
+        received, size = bytearray(), HEAD
+        while len(received) < size:
+            part = sender.recv(1 << 16)
+            if not part:
+                raise ConnectionError("the process has ended")
+            received += part
+            size = HEAD + int.from_bytes(received[:HEAD])
+        return bytes(received[HEAD:])
+
+
+def result_of(answer: Answer) -> Result:
+    """What was answered.
+
+    Raises:
+        StoreLost: there is no store.
+        ControlError: it refuses what was asked.
+    """
+    if answer.lost:
+        raise StoreLost(answer.lost)
+    if answer.refusal:
+        raise ControlError(answer.refusal)
+    return answer.result
