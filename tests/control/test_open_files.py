@@ -9,10 +9,12 @@ import pytest
 
 from harness.hosts import hosts, leave_few_ports, missing, no_port_free
 from harness.local import launch
+from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.open_files import allow_most, why_none_opens
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_store import EtcdStore
+from recycle.control.store.local_store import LocalStore
 from recycle.control.store.tcp_store import TorchStore
 
 
@@ -24,7 +26,11 @@ def etcd_store(port):
     return EtcdStore(EtcdCluster.parse(f"etcd://127.0.0.1:{port}/run"), patience=0.1).get("key")
 
 
-@pytest.mark.parametrize("connect", [torch_store, etcd_store])
+def local_store(_port):
+    return LocalStore(HostDoor("token", "store"))
+
+
+@pytest.mark.parametrize("connect", [torch_store, etcd_store, local_store])
 def test_a_store_that_is_not_reached_because_nothing_more_opens_is_not_blamed(connect):
     def body(member):
         "host".encode("idna")  # of a module that Python reads at the first name

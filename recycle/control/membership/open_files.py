@@ -30,6 +30,12 @@ def why_none_opens() -> str:
     return ""
 
 
+def why_not_reached() -> str:
+    """What is said of something to which this process cannot connect."""
+    refusal = why_none_opens()
+    return f"cannot be reached: {refusal}" if refusal else "does not answer"
+
+
 def _ports() -> str:
     """What to do about that, where the system says which ports it gives."""
     with suppress(OSError):

@@ -73,7 +73,7 @@ class HostServer(ABC):
     def _end_wait(self, subject: Request, answer: Answer) -> None:
         """Answer all that wait for something; who waits for it from here on has to ask anew."""
         message = message_of(answer)
-        for caller, timer in self._waits.pop(subject).items():
+        for caller, timer in self._waits.pop(subject, {}).items():
             timer.cancel()
             caller.answer(message)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.errors import StoreLost
-from recycle.control.membership.open_files import why_none_opens
+from recycle.control.membership.open_files import why_not_reached
 from recycle.control.store.host_requests import Answer, Request, Result, Values
 from recycle.control.store.host_server import Caller, HostServer, message_of
 from recycle.control.store.host_store import HostConnection, HostStore, result_of
@@ -67,9 +67,8 @@ class LocalStore(HostStore):
     def _ask(self, request: Request) -> Result:
         answer = None if self._connection is None else self._connection.ask(request)
         if answer is None:
-            self._connection, refusal = None, why_none_opens()
-            why = f"cannot be reached: {refusal}" if refusal else "does not answer"
-            raise StoreLost(f"the store of this run, on this machine, {why}")
+            self._connection = None
+            raise StoreLost(f"the store at a socket of this machine {why_not_reached()}")
         return result_of(answer)
 
 
@@ -95,10 +94,10 @@ class _Server(HostServer):
             self._end_waits()
 
     def _end_waits(self) -> None:
-        """Answer all whose wait is over because something was stored."""
-        for each in [*self._waits]:
+        """Answer all whose wait is over because something was stored, and forget what nobody waits for any more."""
+        for each, callers in [*self._waits.items()]:
             answer = Answer(each.ask(self._contents, 0.0))
-            if answer not in _NOTHING:
+            if answer not in _NOTHING or not callers:
                 self._end_wait(each, answer)
 
 
@@ -134,7 +133,8 @@ class _Contents:
 
     def entries(self, log: str, after: int) -> Entries:
         stored = self._logs.get(log, [])
-        return Entries([*enumerate(stored[after:], after + 1)], len(stored), len(stored))
+        last = max(after, len(stored))
+        return Entries([*enumerate(stored[after:], after + 1)], last, last)
 
     def wait_entry(self, log: str, after: int, _: float) -> bool:
         return len(self._logs.get(log, [])) > after

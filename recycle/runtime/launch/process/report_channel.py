@@ -204,9 +204,9 @@ class LauncherConnection:
             if not required:
                 self._leave()
                 return
-            where = "on this machine" if isinstance(address, HostDoor) else f"at {place(*address)}"
+            where = "a socket of this machine" if isinstance(address, HostDoor) else place(*address)
             raise ControlError(
-                f"the launcher {where} does not let this process in ({error}); take the address "
+                f"the launcher at {where} does not let this process in ({error}); take the address "
                 "and the token from the folder of a run that is going on"
             ) from error
 
