@@ -35,6 +35,10 @@ TRIES = 3
 REST = 0.1
 """Seconds until a connection is accepted that could not be."""
 
+CALM = 0.005
+"""Seconds for which nobody is let in after another user of the host was turned away: one that comes again and again
+must not take the processor."""
+
 BACKLOG = 1024
 
 _AT_ONCE = 64
@@ -205,6 +209,39 @@ def is_own(connection: socket.socket) -> bool:
     return int(_CREDENTIALS.unpack(credentials)[1]) == os.geteuid()
 
 
+def accept(listener: socket.socket) -> tuple[list[socket.socket], float]:
+    """Take the connections that wait, and close unheard those of other users of this host.
+
+    Args:
+        listener: where they wait; it does not block.
+
+    Returns:
+        Those that are left, and for how many seconds no other should be taken.
+
+    Raises:
+        OSError: it listens no more.
+    """
+    found: list[socket.socket] = []
+    rest = 0.0
+    for _ in range(_AT_ONCE):
+        try:
+            connection, _ = listener.accept()
+        except BlockingIOError:
+            break
+        except ConnectionAbortedError:
+            continue
+        except OSError as error:
+            if error.errno in _CLOSED:
+                raise
+            return found, REST
+        if is_own(connection):
+            found.append(connection)
+        else:
+            connection.close()
+            rest = CALM
+    return found, rest
+
+
 def knock(address: Address, token: str, purpose: str, reach: float, patience: float) -> Guest:
     """Connect to a door, and prove to each other that both have the token.
 
@@ -325,27 +362,20 @@ class Door:
         self._selector.close()
 
     def _let_in(self, listener: socket.socket) -> None:
-        for _ in range(_AT_ONCE):
-            try:
-                connection, _ = listener.accept()
-            except BlockingIOError:
-                return
-            except ConnectionAbortedError:
-                continue
-            except OSError as error:
-                if error.errno in _CLOSED:
-                    self._selector.unregister(listener)
-                else:
-                    # Who has proved nothing must not keep out who can.
-                    self._drop_oldest()
-                    time.sleep(REST)
-                return
-            self._greet(connection)
+        try:
+            found, rest = accept(listener)
+        except OSError:
+            self._selector.unregister(listener)
+            return
+        for each in found:
+            self._greet(each)
+        if rest == REST:
+            # Who has proved nothing must not keep out who can.
+            self._drop_oldest()
+        if rest:
+            time.sleep(rest)
 
     def _greet(self, connection: socket.socket) -> None:
-        if not is_own(connection):
-            connection.close()
-            return
         knock = _Knock()
         try:
             connection.setblocking(False)

@@ -4,11 +4,12 @@ import asyncio
 import socket
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from functools import partial
 from typing import cast
 
 import msgspec
 
-from recycle.control.membership.doors import is_own
+from recycle.control.membership.doors import accept
 from recycle.control.store.host_requests import HEAD, LARGEST, Answer, Request
 
 
@@ -19,7 +20,6 @@ class HostServer(ABC):
         # Who waits for what, and until when.
         self._waits: dict[Request, dict[Caller, asyncio.TimerHandle]] = {}
         self._callers: set[Caller] = set()
-        self._is_over = False
 
     @abstractmethod
     def take(self, request: Request, caller: "Caller") -> None:
@@ -36,24 +36,31 @@ class HostServer(ABC):
         Args:
             listener: where they come to.
         """
-        loop = asyncio.get_running_loop()
-        server = await loop.create_unix_server(lambda: Caller(self), sock=listener)
+        loop, somebody_waits = asyncio.get_running_loop(), asyncio.Event()
+        listener.setblocking(False)
+        beginning: set[asyncio.Task[object]] = set()
         try:
-            await loop.create_future()
+            while True:
+                loop.add_reader(listener, somebody_waits.set)
+                await somebody_waits.wait()
+                loop.remove_reader(listener)
+                somebody_waits.clear()
+                found, rest = accept(listener)
+                for each in found:
+                    task = loop.create_task(loop.connect_accepted_socket(partial(Caller, self), each))
+                    beginning.add(task)
+                    task.add_done_callback(beginning.discard)
+                await asyncio.sleep(rest)
         finally:
-            # asyncio drops what it has accepted, unclosed, if that has not begun when its server is closed.
             loop.remove_reader(listener)
-            await asyncio.sleep(0)
-            server.close()
-            self._is_over = True
-            for each in self._callers:
-                each.leave()
+            listener.close()
+            await asyncio.gather(*beginning, return_exceptions=True)
+            for caller in self._callers:
+                caller.leave()
 
     def meet(self, caller: "Caller") -> None:
-        """A member has connected, perhaps just before the end and noticed after it."""
+        """A member has connected."""
         self._callers.add(caller)
-        if self._is_over:
-            caller.leave()
 
     def lose(self, caller: "Caller") -> None:
         """Somebody has left, and waits for nothing any more."""
@@ -96,8 +103,6 @@ class Caller(asyncio.Protocol):
         """See Protocol."""
         self._transport = cast("asyncio.Transport", transport)
         self._server.meet(self)
-        if not is_own(transport.get_extra_info("socket")):
-            self.leave()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See Protocol."""
