@@ -205,12 +205,6 @@ NOTES = {
 }
 """What becomes of options that depend on the default of another one, or have several values."""
 
-PLAINER = {
-    "what experts report is not taken back with a step; leave it out": "the losses that the routers of experts report "
-    "cannot be undone with a step; leave out `--recycle-stagger` and `--recycle-exact`"
-}
-"""Reasons that stand beside the row here, where the doctor's line has the setting itself."""
-
 AS_IN_STOCK = ("--attention-backend", "--cross-entropy-loss-fusion")
 """Options that are looked for, and of which nothing else is to be said."""
 
@@ -475,8 +469,7 @@ def accepted() -> Iterator[str]:
         )
     yield "\n### Why not\n\n*It* is the row's setting. Or leave out the option of the column.\n\n"
     for number, text in reasons:
-        said = PLAINER.get(text, text)
-        yield f"{number}. {said[0].upper()}{said[1:]}.\n"
+        yield f"{number}. {text[0].upper()}{text[1:]}.\n"
 
 
 def option(name: str) -> str:

@@ -329,7 +329,7 @@ NOT_OWN = (
         (1,),
         Advice("the virtual stages of a server are stepped as one", VIRTUAL_OUT),
     ),
-    Rule(("num_experts",), (), Advice("what experts report is not taken back with a step")),
+    Rule(("num_experts",), (), Advice("the losses that the routers of experts report cannot be undone with a step")),
     Rule(("context_parallel_size",), (1,), Advice("each rank sums a part of a sequence")),
     Rule(("fp8",), (), Advice("layers cache rounded weights, which an undone step leaves stale", "train with --bf16")),
     _off("fp16", Advice("whether a step is skipped is known only after stages have gone on", "use --bf16")),
