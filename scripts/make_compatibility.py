@@ -237,10 +237,10 @@ own: `--transformer-impl local --no-gradient-accumulation-fusion`. Other release
 - **dist. opt.**, **fp16**, **memory**, **stagger**, **exact**: whether the setting also runs with
   `--use-distributed-optimizer`, `--fp16`, `--recycle-keep-in-memory`, `--recycle-stagger` and `--recycle-exact`. A
   number is the reason why not, listed below.
-- **tried**: *killed*: a CPU test kills servers of a job with this setting; the options of the row's other columns were
-  mostly off in it. Losses stay the same, up to rounding. For the distributed optimizer, kills were also tested
-  with virtual stages, and with tensor and sequence parallelism, but never with all of these at once. *never run*: the
-  code was only read. *no*: it is accepted, and in no such test.
+- **tried**: *killed*: a CPU test kills servers of a job with this setting. That test mostly ran without the options of
+  the other columns (distributed optimizer, fp16 and so on). Losses stay the same, up to rounding. For the distributed
+  optimizer, kills were also tested with virtual stages, and with tensor and sequence parallelism, but never with all of
+  these at once. *never run*: the code was only read. *no*: it is accepted, and in no such test.
 
 On GPUs, {tried}. Sums over NCCL ran there without Megatron. Nothing else of these tables
 has run on a GPU ([what ran where](gpu.md)).
@@ -362,6 +362,31 @@ ReCycle refuses it, because it reads the number of micro-batches from the option
 before Megatron rounds.
 """
 
+USUAL = """\
+What a usual large GPU job may have:
+
+| you use | with ReCycle |
+| --- | --- |
+| FSDP: `--use-megatron-fsdp`, `--use-torch-fsdp2` | refused |
+| CUDA graphs: `--cuda-graph-impl`, `--enable-cuda-graph`, `--external-cuda-graph` | refused |
+| overlap inside a layer: `--tp-comm-overlap` | refused |
+| overlap of gradients and parameters: `--overlap-grad-reduce`, `--overlap-param-gather` | [runs](#optimizer) |
+| `--overlap-param-gather-with-optimizer-step`, `--overlap-moe-expert-parallel-comm`, `--delay-wgrad-compute` \
+| [left out](#megatron-options-that-are-left-out) |
+| fp16 with the distributed optimizer | refused: use `--bf16` |
+| FP8 | [accepted with three recipes](#fp8-and-grouped-gemm), refused with the default one; never run |
+| experts (MoE) | [run](#experts-and-expert-parallelism). Refused: `--moe-router-enable-expert-bias` and \
+`--moe-expert-rank-capacity-factor` |
+| multi-token prediction: `--mtp-num-layers` | refused |
+| a lighter optimizer: `--use-precision-aware-optimizer`, `--optimizer-cpu-offload` | refused with the distributed \
+optimizer |
+| NVRx: `--inprocess-restart`, `--enable-ft-package`, `--non-persistent-ckpt-type local` | refused |
+| `--async-save` | [left out](#megatron-options-that-are-left-out) |
+
+All settings that are refused:
+
+"""
+
 TAIL = """\
 ## `recycle train`: what goes together
 
@@ -467,7 +492,8 @@ def accepted() -> Iterator[str]:
         yield table(
             ["setting", "backward", "death", *BESIDE, "tried"], [row_of(row, reasons, in_kills) for row in rows]
         )
-    yield "\n### Why not\n\n*It* is the row's setting. Or leave out the option of the column.\n\n"
+    yield "\n### Why not\n\nIn this list, *it* is the setting of the row. "
+    yield "Instead, you can leave out the option of the column.\n\n"
     for number, text in reasons:
         yield f"{number}. {text[0].upper()}{text[1:]}.\n"
 
@@ -598,6 +624,7 @@ def make_page() -> str:
         *accepted(),
         "\n## Megatron: settings that are refused\n\n",
         "Each is refused before training starts, in one line that names setting and remedy.\n\n",
+        USUAL,
         table(["setting", "accepted", "why", "what to do"], refused()),
         f"\n`{FROM_CHECKPOINT}` is another case. The doctor refuses it, because the number of stages is not on the\n"
         "command line. A job that starts with it runs, but is not protected: its first line says that the death of a\n"
