@@ -123,8 +123,8 @@ def _resident(process: int) -> int:
 
 
 def files(folder: Path) -> Mapping[str, Mapping[str, str]]:
-    """What the last checkpoint of a run holds."""
-    last = max((folder / "run" / "checkpoints").glob("step-*"))
+    """What the last checkpoint of a run holds; nothing if there is none."""
+    last = max((folder / "run" / "checkpoints").glob("step-*"), default=folder)
     return {str(each.parent.relative_to(last)): data_digests(each.parent) for each in last.glob(f"**/{DIGESTS}")}
 
 

@@ -12,6 +12,9 @@ from recycle.runtime.execute import notices
 from recycle.runtime.execute.notices import Notices
 from recycle.runtime.recover.survivor import Survivor
 
+MISSING = 90.0
+"""Seconds for which a server is waited for that is missing."""
+
 Waits = Callable[[Survivor], bool]
 """Says of a server, between two iterations, whether it still has to wait there."""
 
@@ -47,7 +50,8 @@ class Held:
     def __init__(self, folder: Path, step: Callable[[Survivor], int] = lambda survivor: survivor.step) -> None:
         self._folder = folder
         self._step = step
-        self._returns = ForReturn()
+        # It may have been given up.
+        self._returns = AtMost(MISSING, ForReturn())
 
     def __call__(self, survivor: Survivor) -> bool:
         return (self._folder / str(self._step(survivor))).exists() or self._returns(survivor)

@@ -60,7 +60,7 @@ def test_the_command_brings_a_server_back(tmp_path, reference, text, monkeypatch
         (2, 6, ["W1_0"]),
     ]
     assert joiners[0].ended() == 0, joiners[0].output
-    with pytest.raises(ControlError, match=r"join.json: .*no run is going on here"):
+    with pytest.raises(ControlError, match=r"join.json: .*no run of this user is going on here"):
         join_run(run.run, None, Planning(Trained.make))
 
 
@@ -98,6 +98,6 @@ def test_who_does_not_belong_is_refused(tmp_path, text, monkeypatch):
     assert "dropout is '0.2', and that of the run is '0.1'" in model
     assert "recycle is '0.0', and that of the run is" in version
     assert re.search(r": catalogue is '\w+', and that of the run is 'not given'", catalogue)
-    assert "the store at a socket of this machine does not answer; no run is going on here" in token
+    assert "the store at a socket of this machine does not answer; no run of this user is going on here" in token
     assert run.error == ""
     assert [each.epoch for each in run.views] == [0]

@@ -119,7 +119,7 @@ class HostDoor(NamedTuple):
         deadline = time.monotonic() + patience
         while (listener := self.claim()) is None:
             if time.monotonic() > deadline:
-                raise OSError(errno.EADDRINUSE, "another process of this run listens there")
+                raise OSError(errno.EADDRINUSE, "another process of this run listens there: end it")
             time.sleep(REST)
         return listener
 
@@ -133,18 +133,22 @@ class HostDoor(NamedTuple):
         Raises:
             OSError: no process of this user listens, or there is no descriptor.
         """
-        busy = []
-        for name in self.names():
-            try:
-                if name != without and (found := self._try(name, 0.0)) is not None:
-                    return found
-            except BlockingIOError:
-                busy.append(name)
-        for name in busy if patience else ():
-            with suppress(BlockingIOError):
-                if (found := self._try(name, patience / len(busy))) is not None:
-                    return found
-        raise ConnectionRefusedError(errno.ECONNREFUSED, "no process of this user listens")
+        deadline = time.monotonic() + patience
+        while True:
+            busy = []
+            for name in self.names():
+                try:
+                    if name != without and (found := self._try(name, 0.0)) is not None:
+                        return found
+                except BlockingIOError:
+                    busy.append(name)
+            if not busy or time.monotonic() >= deadline:
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "no process of this user listens")
+            # One whose queue is full may be a stranger's, while this user's process comes at another one.
+            for name in busy:
+                with suppress(BlockingIOError):
+                    if (found := self._try(name, min(REST, patience) / len(busy))) is not None:
+                        return found
 
     def _try(self, name: bytes, patience: float) -> socket.socket | None:
         connection = socket.socket(socket.AF_UNIX, self.kind)

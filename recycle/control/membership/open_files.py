@@ -14,14 +14,21 @@ def allow_most() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def why_none_opens() -> str:
-    """Why this process can open nothing more; empty where it can."""
+def why_no_file_opens() -> str:
+    """Why this process can open no more files and sockets without a port; empty if it can."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         remedy = f": this process may have {limit}; raise ulimit -Hn" if error.errno == errno.EMFILE else ""
         return f"{error.strerror}{remedy}"
+    return ""
+
+
+def why_none_opens() -> str:
+    """Why this process can open nothing more; empty where it can."""
+    if refusal := why_no_file_opens():
+        return refusal
     try:
         with socket.socket() as tried:
             tried.bind(("", 0))
@@ -30,9 +37,8 @@ def why_none_opens() -> str:
     return ""
 
 
-def why_not_reached() -> str:
-    """What is said of something to which this process cannot connect."""
-    refusal = why_none_opens()
+def not_reached(refusal: str) -> str:
+    """What is said of something that is not reached, if this process can open nothing more, or else."""
     return f"cannot be reached: {refusal}" if refusal else "does not answer"
 
 

@@ -39,18 +39,20 @@ class HostServer(ABC):
         loop, somebody_waits = asyncio.get_running_loop(), asyncio.Event()
         listener.setblocking(False)
         beginning: set[asyncio.Task[object]] = set()
+        loop.add_reader(listener, somebody_waits.set)
         try:
             while True:
-                loop.add_reader(listener, somebody_waits.set)
                 await somebody_waits.wait()
-                loop.remove_reader(listener)
                 somebody_waits.clear()
                 found, rest = accept(listener)
                 for each in found:
                     task = loop.create_task(loop.connect_accepted_socket(partial(Caller, self), each))
                     beginning.add(task)
                     task.add_done_callback(beginning.discard)
-                await asyncio.sleep(rest)
+                if rest:
+                    loop.remove_reader(listener)
+                    await asyncio.sleep(rest)
+                    loop.add_reader(listener, somebody_waits.set)
         finally:
             loop.remove_reader(listener)
             listener.close()

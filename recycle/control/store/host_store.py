@@ -3,9 +3,11 @@
 import socket
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import cast
+from functools import partial
+from math import ceil
+from typing import TypeVar, cast
 from weakref import finalize
 
 import msgspec
@@ -18,6 +20,14 @@ from recycle.control.store.store import Entries, Store
 
 AGAIN = 1.0
 """Seconds until a process that was not there is looked for again."""
+
+KNOCK = 5.0
+"""Seconds that it may take to get in among many others."""
+
+SLICE = 1.0
+"""Seconds of waiting that are counted at once."""
+
+_T = TypeVar("_T")
 
 
 class HostStore(Store):
@@ -75,11 +85,14 @@ class HostConnection:
     Args:
         door: where it listens.
         patience: seconds without an answer after which that process is stopped, and not what it asks itself.
+
+    Attributes:
+        patience: as above.
     """
 
     def __init__(self, door: HostDoor, patience: float) -> None:
         self._door = door
-        self._patience = patience
+        self.patience = patience
         self._socket: socket.socket | None = None
         self._hang_up: finalize[[], HostConnection] | None = None
         self._looked = float("-inf")
@@ -99,16 +112,21 @@ class HostConnection:
             return None
         try:
             if self._socket is None:
-                self._socket = self._door.connect(self._patience)
+                self._socket = self._door.connect(min(self.patience, KNOCK))
+                self._socket.settimeout(SLICE)
                 self._hang_up = close_with(self, self._socket.close)
-            self._socket.settimeout((request.timeout or 0.0) + self._patience)
             message = self._encoder.encode(request)
-            self._socket.sendall(len(message).to_bytes(HEAD) + message)
-            return self._decoder.decode(self._receive(self._socket))
+            patience = _Patience((request.timeout or 0.0) + self.patience)
+            _send(self._socket, len(message).to_bytes(HEAD) + message, patience)
+            return self._decoder.decode(_receive(self._socket, patience))
         except OSError:
             self.close()
             self._looked = time.monotonic()
             return None
+        except BaseException:
+            # What is answered to this request must not be taken for the answer to the next one.
+            self.close()
+            raise
 
     def close(self) -> None:
         """Ask it no more, until somebody does."""
@@ -117,16 +135,40 @@ class HostConnection:
                 self._hang_up()
             self._socket = self._hang_up = None
 
-    def _receive(self, sender: socket.socket) -> bytes:
-        """The answer, of which mostly all comes at once; nothing comes behind it."""
-        received, size = bytearray(), HEAD
-        while len(received) < size:
-            part = sender.recv(1 << 16)
-            if not part:
-                raise ConnectionError("the process has ended")
-            received += part
-            size = HEAD + int.from_bytes(received[:HEAD])
-        return bytes(received[HEAD:])
+
+class _Patience:
+    """So many seconds. A pause of the whole run counts for one: both ends go on at the same moment after it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._slices = ceil(seconds / SLICE)
+
+    def keep(self, act: Callable[[], _T]) -> _T:
+        """Try something that gives up after a slice."""
+        while True:
+            try:
+                return act()
+            except TimeoutError:
+                self._slices -= 1
+                if self._slices <= 0:
+                    raise
+
+
+def _send(receiver: socket.socket, message: bytes, patience: _Patience) -> None:
+    left = memoryview(message)
+    while left:
+        left = left[patience.keep(partial(receiver.send, left)) :]
+
+
+def _receive(sender: socket.socket, patience: _Patience) -> bytes:
+    """An answer, of which mostly all comes at once; nothing comes behind it."""
+    received, size = bytearray(), HEAD
+    while len(received) < size:
+        part = patience.keep(partial(sender.recv, 1 << 16))
+        if not part:
+            raise ConnectionError("the process has ended")
+        received += part
+        size = HEAD + int.from_bytes(received[:HEAD])
+    return bytes(received[HEAD:])
 
 
 def result_of(answer: Answer) -> Result:

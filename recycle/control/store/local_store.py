@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.errors import StoreLost
-from recycle.control.membership.open_files import why_not_reached
+from recycle.control.membership.open_files import not_reached, why_no_file_opens
 from recycle.control.store.host_requests import Answer, Request, Result, Values
 from recycle.control.store.host_server import Caller, HostServer, message_of
 from recycle.control.store.host_store import HostConnection, HostStore, result_of
@@ -42,15 +42,18 @@ class LocalStore(HostStore):
 
     Args:
         door: where it listens.
+        patience: seconds that its process may be stopped when somebody comes.
 
     Raises:
         StoreLost: there is none.
     """
 
-    def __init__(self, door: HostDoor) -> None:
+    def __init__(self, door: HostDoor, patience: float = STOPPED) -> None:
         self._door = door
-        self._connection: HostConnection | None = HostConnection(door, STOPPED)
+        connection = HostConnection(door, patience)
+        self._connection: HostConnection | None = connection
         self._ask(Request("clone"))
+        connection.patience = STOPPED
 
     def delete_all(self, outlived: Callable[[str], bool]) -> None:
         """See Store."""
@@ -68,7 +71,7 @@ class LocalStore(HostStore):
         answer = None if self._connection is None else self._connection.ask(request)
         if answer is None:
             self._connection = None
-            raise StoreLost(f"the store at a socket of this machine {why_not_reached()}")
+            raise StoreLost(f"the store at a socket of this machine {not_reached(why_no_file_opens())}")
         return result_of(answer)
 
 

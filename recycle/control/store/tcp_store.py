@@ -14,7 +14,7 @@ from torch.distributed import Store as Meeting
 
 from recycle.control.membership.addresses import LOOPBACK, listen_by_name, place, reach
 from recycle.control.membership.errors import ControlError, StoreLost
-from recycle.control.membership.open_files import why_not_reached
+from recycle.control.membership.open_files import not_reached, why_none_opens
 from recycle.control.membership.vanished import end_all_with_host
 from recycle.control.store import counted_log
 from recycle.control.store.store import Entries, Store
@@ -206,4 +206,4 @@ class TorchStore(Store):
         try:
             yield
         except (DistError, OSError) as error:
-            raise StoreLost(f"the store at {place(*self._address)} {why_not_reached()}") from error
+            raise StoreLost(f"the store at {place(*self._address)} {not_reached(why_none_opens())}") from error

@@ -131,7 +131,8 @@ def join_run(run: Run, server: Server | None, planning: Planning, address: str |
         board = endpoint.board(3.0)
         description, verdict = board.description(), board.verdicts.last()
     except StoreLost as error:
-        raise ControlError(f"{path}: {error}; no run is going on here") from error
+        whose = "" if door.port or door.cluster else " of this user"
+        raise ControlError(f"{path}: {error}; no run{whose} is going on here") from error
     if description is None:
         raise ControlError(f"{path}: the store there is of no run; take the folder of a run that is going on")
     if verdict is None:

@@ -18,7 +18,6 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch.distributed import PrefixStore
 
 from recycle.control.board.board import Board
 from recycle.control.membership.durations import Durations
@@ -110,9 +109,8 @@ class Meeting(NamedTuple):
 
     def _pair(self, store: Store, first: bool, check: Callable[[], None]) -> PrivateLink:
         rebuild = timedelta(seconds=self.durations.rebuild)
-        meeting = MeetingStore(store, self.endpoint.token)
-        meeting.set_timeout(rebuild)
-        place = PrefixStore(self._place, meeting)
+        place = MeetingStore(store, self.endpoint.token, f"{self._place}/")
+        place.set_timeout(rebuild)
         transfer = timedelta(seconds=self.durations.transfer)
         options = NetworkOptions(transfer, rebuild, self.endpoint.address)
         return connect_pair(place, first, options, check)

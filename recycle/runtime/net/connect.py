@@ -3,12 +3,13 @@
 from collections.abc import Callable, Collection
 
 import torch
-from torch.distributed import PrefixStore, Store
+from torch.distributed import Store
 
 from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.runtime.net.gloo.links import GlooPrivateLink
 from recycle.runtime.net.gloo.network import GlooNetwork
+from recycle.runtime.net.meeting_store import within
 from recycle.runtime.net.nccl.communicators import Communicators
 from recycle.runtime.net.nccl.library import NcclLibrary
 from recycle.runtime.net.nccl.network import OrderedNetwork, TwofoldNetwork, plane_of
@@ -58,7 +59,7 @@ def connect(
     if options.transport == "staged":
         return StagedNetwork(network)
     library = NcclLibrary(torch.device("cuda", torch.cuda.current_device()), options.rebuild_timeout, look)
-    made = Communicators(library, PrefixStore("nccl", store), options, look, plane_of(view, rank))
+    made = Communicators(library, within("nccl", store), options, look, plane_of(view, rank))
     return TwofoldNetwork(network, OrderedNetwork(made, view, server, rank, others))
 
 

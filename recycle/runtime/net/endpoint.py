@@ -54,7 +54,7 @@ class Endpoint(NamedTuple):
         if self.cluster is not None:
             return RelayedStore(self._door(), self._opener(self.cluster))
         if not self.port:
-            return LocalStore(door_of_store(self.token))
+            return LocalStore(door_of_store(self.token), patience)
         return TorchStore(self.host, self.port, patience, self.prefix)
 
     def board(self, patience: float = 30.0) -> Board:

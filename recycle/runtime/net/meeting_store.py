@@ -3,7 +3,7 @@
 import threading
 from datetime import timedelta
 
-from torch.distributed import DistStoreError
+from torch.distributed import DistStoreError, PrefixStore
 from torch.distributed import Store as Meeting
 
 from recycle.control.store.sealed_values import SealedValues
@@ -16,23 +16,34 @@ class MeetingStore(Meeting):
     Args:
         store: a connection, which has to be kept as long as groups connect over it; it is in use whenever this is.
         token: the run's. What was stored without it is not there.
+        prefix: of all keys.
+        lock: held while the connection is in use; None if no other object uses it.
     """
 
-    def __init__(self, store: Store, token: str) -> None:
+    def __init__(self, store: Store, token: str, prefix: str = "", lock: "threading.Lock | None" = None) -> None:
         super().__init__()
         self._store = SealedValues(store, token)
+        self._token = token
+        self._prefix = prefix
         # Torch may ask from any thread.
-        self._lock = threading.Lock()
+        self._lock = lock or threading.Lock()
+
+    def within(self, prefix: str) -> "MeetingStore":
+        """The part of it whose keys begin in a certain way, as of torch's PrefixStore, over the same connection."""
+        made = MeetingStore(self._store.plain, self._token, f"{self._prefix}{prefix}/", self._lock)
+        made.set_timeout(self.timeout)  # type: ignore[attr-defined]  # the stubs lack it
+        return made
 
     def set(self, key: str, value: str | bytes) -> None:
         """Store a value."""
         with self._lock:
-            self._store.write(key, _bytes(value))
+            self._store.write(self._prefix + key, _bytes(value))
 
     def multi_set(self, keys: list[str], values: list[str | bytes]) -> None:
         """The same for some keys, in few requests."""
         with self._lock:
-            self._store.write_all({key: _bytes(value) for key, value in zip(keys, values, strict=True)})
+            said = zip(keys, values, strict=True)
+            self._store.write_all({self._prefix + key: _bytes(value) for key, value in said})
 
     def get(self, key: str) -> bytes:
         """The value, as soon as there is one.
@@ -48,22 +59,23 @@ class MeetingStore(Meeting):
         Raises:
             DistStoreError: they are not within the time-out.
         """
-        while True:
-            with self._lock:
-                found = self._store.get_all(keys)
-            if found is not None:
-                return found
+        while (found := self.look(keys)) is None:
             self.wait(keys)
+        return found
+
+    def look(self, keys: list[str]) -> list[bytes] | None:
+        """The values if all are there, and None if not, without a wait."""
+        with self._lock:
+            return self._store.get_all([self._prefix + key for key in keys])
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Store a value if what is there is as expected; gives what is there then."""
         with self._lock:
-            return self._store.compare_set(key, _bytes(expected), _bytes(desired))
+            return self._store.compare_set(self._prefix + key, _bytes(expected), _bytes(desired))
 
     def check(self, keys: list[str]) -> bool:
         """Whether all keys are there."""
-        with self._lock:
-            return self._store.get_all(keys) is not None
+        return self.look(keys) is not None
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys are there.
@@ -74,9 +86,25 @@ class MeetingStore(Meeting):
         limit: timedelta = timeout or self.timeout  # type: ignore[attr-defined]  # the stubs lack it
         for key in keys:
             with self._lock:
-                there = self._store.wait(key, limit.total_seconds())
+                there = self._store.wait(self._prefix + key, limit.total_seconds())
             if there is None:
                 raise DistStoreError(f"nobody has set {key} within {limit}")
+
+
+def within(prefix: str, store: Meeting) -> Meeting:
+    """The part of a store whose keys begin in a certain way."""
+    return store.within(prefix) if isinstance(store, MeetingStore) else PrefixStore(prefix, store)
+
+
+def look(store: Meeting, keys: list[str]) -> list[bytes] | None:
+    """The values if all are there, and None if not.
+
+    Whoever asks a store of torch's whether a key is there, and for its value then, waits for minutes if a stranger
+    deletes it in between.
+    """
+    if isinstance(store, MeetingStore):
+        return store.look(keys)
+    return [bytes(each) for each in store.multi_get(keys)] if store.check(keys) else None
 
 
 def _bytes(value: str | bytes) -> bytes:

@@ -8,7 +8,6 @@ from datetime import timedelta
 from functools import partial
 
 import torch
-from torch.distributed import PrefixStore
 
 from recycle.control.membership.view import Member, ServerRank, View
 from recycle.job import Server
@@ -54,10 +53,9 @@ def meet_own_ranks(member: Member, rank: ServerRank, endpoint: Endpoint) -> Rank
         ConnectionLost: one of them has not come.
     """
     # Torch keeps nothing of it that Python has.
-    meeting = MeetingStore(endpoint.connect(), endpoint.token)
+    store = MeetingStore(endpoint.connect(), endpoint.token, f"back/{member}/")
     options = NetworkOptions(PATIENCE, PATIENCE, endpoint.address)
     ranks = RankCollectives(rank)
-    store = PrefixStore(f"back/{member}", meeting)
     ranks.connect(connect(store, View(0, (member,)), member.server, options, rank))
     return ranks
 

@@ -37,6 +37,9 @@ STOPPED = 60.0
 
 MICROSECONDS = 1e6
 
+ROOM = 1 << 22
+"""Bytes that may wait for a launcher of this machine that is stopped, if the system allows so many."""
+
 MOMENT = 5.0
 """Seconds in which a launcher that was killed leaves its socket."""
 
@@ -86,9 +89,11 @@ class ReportInbox:
         try:
             self._socket = HostDoor(token, PURPOSE).hold(MOMENT) if host is None else listen_at(host, 0)
         except OSError as error:
-            where = "the launcher's socket" if host is None else f"address {host}"
-            remedy = "end the other one" if host is None else "give an address of this machine"
-            raise ControlError(f"{where} cannot be used: {error.strerror}; {remedy}") from error
+            if host is None:
+                raise ControlError(f"the launcher cannot listen on this machine: {error.strerror}") from error
+            raise ControlError(
+                f"address {host} cannot be used: {error.strerror}; give an address of this machine"
+            ) from error
         self.port: int = 0 if host is None else self._socket.getsockname()[1]
         self.address = launcher_at(host or "", self.port, token)
         self._token = token
@@ -200,6 +205,10 @@ class LauncherConnection:
                 guest.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(VANISHED * 1000))
             self._channel = SealedChannel(guest, token, "member", "launcher")
             self.ahead, self.clock = _introduce(self._channel, HelloMessage(name, pid))
+            if isinstance(address, HostDoor):
+                # Nor must it wait for a launcher that is stopped.
+                guest.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
+                self._channel.be_patient(VANISHED)
         except (OSError, ChannelLost) as error:
             if not required:
                 self._leave()

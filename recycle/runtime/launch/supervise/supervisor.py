@@ -189,9 +189,8 @@ class Supervisor:
                 meeting.start.listen().close()
             self._fork_server.serve_store(0 if meeting is None else meeting.start.port)
             if why := self._await_store():
-                raise RunError(
-                    f"the store did not start on {self._setting.host}: {why}; give an address of this machine"
-                )
+                remedy = "; give an address of this machine" if self._setting.address else ""
+                raise RunError(f"the store did not start on {self._setting.host}: {why}{remedy}")
         if meeting is not None:
             meeting.receive()
         for text in self._keeper.open(self._setting):
@@ -319,7 +318,14 @@ class Supervisor:
             self._elsewhere_watch.look(board, verdict.view, others, self._setting.ranks)
             return board.end.is_reached(verdict.view) or all(board.failures.death(each) for each in others)
         except StoreLost:
-            return not self._going
+            return not (self._renew_board() or self._going)
+
+    def _renew_board(self) -> bool:
+        """Where the store was stopped, and lives, it is found again; says whether it is."""
+        with suppress(StoreLost):
+            self._board = self._setting.endpoint(self._port, self._token).board(self._setting.durations.silence)
+            return True
+        return False
 
     def _pass_on(self) -> bool:
         """From a signal's handler: tell the workers at once, as the next look may be most of an iteration away."""

@@ -22,10 +22,14 @@ from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.net.gloo.backend import GlooBackend
 from recycle.runtime.net.gloo.sockets import Address, Connections, Sockets
 from recycle.runtime.net.gloo.tags import GREETINGS
+from recycle.runtime.net.meeting_store import look
 from recycle.runtime.plain_words import losing, lost
 
 PAUSES = 0.002, 0.05
 """Seconds between two looks at the store: the first pause, and the longest; each is twice the one before."""
+
+AGAIN = 1.0
+"""Seconds of waiting after which a rank says again what it has said: a stranger may have taken it away."""
 
 
 class LazyGroup(NamedTuple):
@@ -88,8 +92,8 @@ def _connect(store: Store, groups: Sequence[LazyGroup], patience: timedelta, che
     waiting: list[tuple[LazyGroup, int]] = []
     reached: list[str] = []
     try:
-        _tell(store, groups)
-        _learn(store, groups, patience, check)
+        said = _tell(store, groups)
+        _learn(store, groups, said, patience, check)
         for group in groups:
             directory, rank, names = group.backend.directory, group.rank, group.backend.names
             own, *addresses = [Address.of(directory.address(each)) for each in (rank, *group.addresses.values())]
@@ -100,9 +104,9 @@ def _connect(store: Store, groups: Sequence[LazyGroup], patience: timedelta, che
                     reached.append(group.reached(rank, each))
                 else:
                     waiting.append((group, each))
-        _write(store, dict.fromkeys(reached, b""))
+        said |= _write(store, dict.fromkeys(reached, b""))
         keys = {group.reached(each, group.rank): group.backend.names[each] for group, each in waiting}
-        _wait(store, keys, patience, check)
+        _await(store, keys, said, patience, check)
         for group, each in waiting:
             _greet(group.backend.recv, each, GREETINGS[1], group.backend.names[each])
     finally:
@@ -114,24 +118,33 @@ def _connect(store: Store, groups: Sequence[LazyGroup], patience: timedelta, che
                 group.backend.listener.is_at(*found.listening[own])
 
 
-def _tell(store: Store, groups: Sequence[LazyGroup]) -> None:
+def _tell(store: Store, groups: Sequence[LazyGroup]) -> dict[str, bytes]:
     """Say where this rank listens."""
     own = {each.name: each.backend.directory.address(each.rank) for each in groups}
-    _write(store, {each.address(each.rank, partner): own[each.name] for each in groups for partner in each.partners})
+    return _write(
+        store, {each.address(each.rank, partner): own[each.name] for each in groups for partner in each.partners}
+    )
 
 
-def _learn(store: Store, groups: Sequence[LazyGroup], patience: timedelta, check: Callable[[], None]) -> None:
+def _learn(
+    store: Store,
+    groups: Sequence[LazyGroup],
+    said: Mapping[str, bytes],
+    patience: timedelta,
+    check: Callable[[], None],
+) -> None:
     """Have gloo know where the partners listen."""
     keys = {key: (group, each) for group in groups for key, each in group.addresses.items()}
-    _wait(store, {key: group.backend.names[each] for key, (group, each) in keys.items()}, patience, check)
-    addresses = store.multi_get(list(keys)) if keys else []
+    names = {key: group.backend.names[each] for key, (group, each) in keys.items()}
+    addresses = _await(store, names, said, patience, check)
     for (group, each), address in zip(keys.values(), addresses, strict=True):
-        group.backend.directory.learn(each, bytes(address))
+        group.backend.directory.learn(each, address)
 
 
-def _write(store: Store, values: Mapping[str, bytes]) -> None:
+def _write(store: Store, values: dict[str, bytes]) -> dict[str, bytes]:
     if values:
         store.multi_set(list(values), list(values.values()))  # type: ignore[attr-defined]  # the stubs lack it
+    return values
 
 
 def _greet(start: Callable[[list[torch.Tensor], int, int], Work], partner: int, tag: int, name: str) -> None:
@@ -140,17 +153,42 @@ def _greet(start: Callable[[list[torch.Tensor], int, int], Work], partner: int, 
         start([torch.zeros(1)], partner, tag)
 
 
-def _wait(store: Store, keys: Mapping[str, str], patience: timedelta, check: Callable[[], None]) -> None:
-    """Wait until there are some keys, each set by the member that is named with it."""
+def _await(
+    store: Store,
+    keys: Mapping[str, str],
+    said: Mapping[str, bytes],
+    patience: timedelta,
+    check: Callable[[], None],
+) -> list[bytes]:
+    """Wait for the values of some keys, each set by the member that is named with it.
+
+    Args:
+        store: where they are.
+        keys: which, with the members' names.
+        said: what this rank has said there itself.
+        patience: how long to wait.
+        check: raises when they will not come.
+
+    Raises:
+        ConnectionLost: a member has not come.
+    """
+    again = time.monotonic() + AGAIN
     end = time.monotonic() + patience.total_seconds()
     pause, longest = PAUSES
+    found: list[bytes] | None = []
     # A wait of the store's that expires looks up the names of both its ends, which takes seconds if no answer comes.
-    while keys and not store.check(list(keys)):
+    while keys and not (found := look(store, list(keys))):
         check()
         if time.monotonic() > end:
             # Looks at a store that is far away take their time, and the last ones may have come meanwhile.
             if missing := [name for key, name in keys.items() if not store.check([key])]:
                 raise ConnectionLost(f"{' and '.join(missing)} did not come to connect")
-            return
+            continue
+        if time.monotonic() > again:
+            again += AGAIN
+            for key, value in said.items():
+                store.compare_set(key, b"", value)  # type: ignore[arg-type]  # the stubs say str
         time.sleep(pause)
         pause = min(2 * pause, longest)
+    assert found is not None, "it has looked until they were there"
+    return found

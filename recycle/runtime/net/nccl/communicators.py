@@ -5,9 +5,10 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 
 import torch
-from torch.distributed import PrefixStore, Store
+from torch.distributed import Store
 
 from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.net.meeting_store import within
 from recycle.runtime.net.nccl.bindings import Call, Kind
 from recycle.runtime.net.nccl.library import DeviceMark, NcclCommunicator, NcclLibrary
 from recycle.runtime.net.network import Group, Link, NetworkOptions, ReductionKind
@@ -144,7 +145,7 @@ class Communicators:
         """
         try:
             with losing():
-                self._joined.append(self._library.join(PrefixStore(name, self._store), rank, size))
+                self._joined.append(self._library.join(within(name, self._store), rank, size))
         except Exception:
             # What was made before waits for others, who may never come.
             self.abort()

@@ -12,6 +12,7 @@ import torch
 from torch.distributed import Store
 
 from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.net.meeting_store import look
 from recycle.runtime.net.nccl.bindings import Call, Functions, Handle, Nccl
 from recycle.runtime.plain_words import losing
 from recycle.threads import start_thread
@@ -224,8 +225,14 @@ class NcclLibrary:
             name = functions.unique_id()
             store.set(NAME, name.hex())
         else:
-            self._settle(lambda: store.check([NAME]))
-            name = bytes.fromhex(store.get(NAME).decode())
+            found: list[bytes] = []
+
+            def is_there() -> bool:
+                found.extend(look(store, [NAME]) or [])
+                return bool(found)
+
+            self._settle(is_there)
+            name = bytes.fromhex(found[0].decode())
         with _on(self.device):
             handle = functions.join(name, rank, size)
         return NcclCommunicator(functions, handle, self._make_lane(self.device), self._settle)

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
@@ -14,16 +15,19 @@ import torch
 from torch.distributed import HashStore
 
 from harness.local import launch
+from harness.memory_store import MemoryStore
 from recycle.control.membership.addresses import LOOPBACK
 from recycle.control.membership.view import View
 from recycle.control.store.tcp_store import TorchStore, listen, serve
 from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost, Interrupted
 from recycle.runtime.net.connect import connect, connect_pair
+from recycle.runtime.net.gloo import connecting
 from recycle.runtime.net.gloo.backend import neighbours
-from recycle.runtime.net.gloo.connecting import _wait
+from recycle.runtime.net.gloo.connecting import _await
 from recycle.runtime.net.gloo.groups import make_backend
 from recycle.runtime.net.gloo.sockets import Address
+from recycle.runtime.net.meeting_store import MeetingStore
 from recycle.runtime.net.network import DEFAULTS, NetworkOptions
 
 FOR_EVER = timedelta(seconds=200)
@@ -147,12 +151,48 @@ class Far:
 @pytest.mark.parametrize("late", [[], ["b"], ["a", "b"]])
 def test_who_does_not_come_in_time_is_named_and_nobody_else(late):
     store = Far(HashStore(), reversed(["a", *late]))
-    wait = partial(_wait, store, {"a": "W0_0", "b": "W1_0"}, timedelta(0), lambda: None)
+    wait = partial(_await, store, {"a": "W0_0", "b": "W1_0"}, {}, timedelta(0), lambda: None)
     if late == ["b"]:
-        wait()
+        assert wait() == [b"", b""]
     else:
         with pytest.raises(ConnectionLost, match=r"^W1_0 did not come to connect$"):
             wait()
+
+
+def test_what_a_stranger_takes_away_while_a_rank_waits_is_said_again(monkeypatch):
+    monkeypatch.setattr(connecting, "AGAIN", 0.01)
+    plain = MemoryStore()
+    own, other = MeetingStore(plain, "token"), MeetingStore(plain.clone(), "token")
+    said = {"own": b"address", "reached": b""}
+    own.multi_set([*said], [*said.values()])
+
+    def lose_and_come():
+        for _ in range(5):
+            for key in said:
+                plain.delete(key)
+            plain.set("own", b"a stranger's")
+            assert other.multi_get([*said]) == [*said.values()]
+        other.set("other", b"its address")
+
+    with ThreadPoolExecutor(1) as pool:
+        stranger = pool.submit(lose_and_come)
+        assert _await(own, {"other": "W1_0"}, said, timedelta(seconds=120), lambda: None) == [b"its address"]
+        stranger.result()
+
+
+def test_a_key_that_is_taken_away_between_two_looks_holds_up_nobody():
+    class Fleeting(MemoryStore):
+        def get_all(self, keys):
+            found = super().get_all(keys)
+            self.delete("b")
+            return found
+
+    store = MeetingStore(Fleeting(), "token")
+    store.multi_set(["a", "b"], [b"1", b"2"])
+    keys = {"a": "W0_0", "b": "W1_0"}
+    assert _await(store, keys, {}, timedelta(0), lambda: None) == [b"1", b"2"]
+    with pytest.raises(ConnectionLost, match=r"^W1_0 did not come to connect$"):
+        _await(store, keys, {}, timedelta(0), lambda: None)
 
 
 def test_a_store_that_is_lost_meanwhile_is_a_lost_connection():
