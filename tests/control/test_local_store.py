@@ -1,8 +1,10 @@
 """The store of a run on one machine: it has the store's contract (test_store.py), and no other user gets to it."""
 
+import multiprocessing
 import os
 import signal
 import socket
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,11 +21,13 @@ from harness.stores import local_store
 from harness.strangers import as_stranger, needs_root
 from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.errors import ControlError, StoreLost
+from recycle.control.store import host_store
 from recycle.control.store import local_store as module
 from recycle.control.store.host_requests import Request
 from recycle.control.store.local_store import LocalStore, door_of_store
 from tests.control.test_store import each_request
 
+FORK = multiprocessing.get_context("fork")
 Eventually = Callable[[Callable[[], bool]], None]
 
 
@@ -91,6 +95,54 @@ def test_a_store_that_is_stopped_for_long_is_lost_and_one_that_goes_on_has_what_
     assert LocalStore(door).get("a") == b"1"
 
 
+def test_a_pause_of_the_whole_run_loses_no_store(
+    door: HostDoor, lose: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_store, "SLICE", 0.1)
+    monkeypatch.setattr(module, "STOPPED", 2.0)
+    LocalStore(door).set("a", b"1")
+    (store,) = holders(door) - {os.getpid()}
+    asks, found = FORK.Event(), FORK.Queue()
+
+    def ask() -> None:
+        connection = LocalStore(door)
+        asks.set()
+        while not asks.is_set() or connection.wait("b", 0.0) is None:
+            pass
+        found.put(connection.get("a"))
+
+    member = FORK.Process(target=ask)
+    member.start()
+    asks.wait()
+    LocalStore(door).set("b", b"")
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        # Who asks first: it finds that its time was over before the store can answer.
+        for process in (member.pid, store):
+            assert process is not None
+            os.kill(process, number)
+        time.sleep(3.0 if number == signal.SIGSTOP else 0.0)
+    assert found.get(timeout=120) == b"1"
+    member.join()
+
+
+def test_an_answer_that_was_not_read_is_not_taken_for_the_next_one(
+    door: HostDoor, lose: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_: object) -> bytes:
+        raise Interrupted
+
+    store = LocalStore(door)
+    store.set_many({"a": b"1", "b": b"2"})
+    with monkeypatch.context() as patch:
+        patch.setattr(host_store, "_receive", interrupt)
+        with pytest.raises(Interrupted):
+            store.get("a")
+    assert store.get("b") == b"2"
+
+
 def test_there_is_one_store_of_a_run(door: HostDoor, lose: Callable[[], None]) -> None:
     with pytest.raises(OSError, match="another process of this run listens there"):
         door.hold(0.0)
@@ -133,7 +185,7 @@ def test_who_leaves_in_a_wait_or_waits_in_vain_is_forgotten(door: HostDoor, lose
 
 @needs_root
 def test_no_other_user_is_heard_however_many_connections_it_makes_nor_takes_the_stores_place(
-    door: HostDoor, lose: Callable[[], None]
+    door: HostDoor, lose: Callable[[], None], eventually: Eventually
 ) -> None:
     held: list[socket.socket] = []
     request = module.message_of(Request("set_many", ("a",), (b"forged",)))  # type: ignore[arg-type]
@@ -152,17 +204,20 @@ def test_no_other_user_is_heard_however_many_connections_it_makes_nor_takes_the_
         store.set("b", b"1")
 
     def take_place() -> None:
-        other = socket.socket(socket.AF_UNIX)
+        other, full = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
         other.bind(next(door.names()))
-        other.listen()
-        held.append(other)
+        other.listen(0)
+        full.connect(next(door.names()))
+        held.extend([other, full])
 
     lose()
-    with as_stranger(take_place):
+    with as_stranger(take_place), ThreadPoolExecutor(1) as pool:
         with pytest.raises(StoreLost):
-            LocalStore(door)
+            LocalStore(door, 0.1)
+        waiting = pool.submit(LocalStore, door)
+        eventually(waiting.running)
         with local_store(door):
-            LocalStore(door).set("a", b"mine")
+            waiting.result().set("a", b"mine")
             assert LocalStore(door).get("a") == b"mine"
 
 

@@ -3,7 +3,9 @@
 import multiprocessing
 import os
 import pickle
+import secrets
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -15,8 +17,9 @@ from recycle.control.host.channel import SealedChannel
 from recycle.control.membership.addresses import listen_at
 from recycle.control.membership.doors import Door, knock
 from recycle.control.membership.errors import ChannelLost, ControlError
+from recycle.runtime.launch.process import report_channel
 from recycle.runtime.launch.process.messages import FailureMessage, HelloMessage, ReportMessage, WelcomeMessage
-from recycle.runtime.launch.process.report_channel import PURPOSE, LauncherConnection, ReportInbox
+from recycle.runtime.launch.process.report_channel import PURPOSE, LauncherConnection, ReportInbox, launcher_at
 
 
 @pytest.fixture
@@ -68,6 +71,46 @@ def test_who_goes_on_is_not_waited_for_at_the_end(inbox):
     send(STILL_THERE)
     assert next_report(inbox).message == STILL_THERE
     assert list(inbox.take_rest(0.1)) == []
+
+
+@pytest.fixture
+def here():
+    """Where all processes are on this machine."""
+    inbox = ReportInbox(None, secrets.token_hex(8))
+    yield inbox
+    inbox.close()
+
+
+def test_on_one_machine_it_is_told_the_same_without_a_port(here):
+    here.open()
+    assert here.port == 0
+    send = LauncherConnection(launcher_at("127.0.0.1", 0, here.address.token), here.address.token, "W0_0#0", 1)
+    send(STILL_THERE)
+    assert next_report(here).message == STILL_THERE
+    with pytest.raises(ControlError, match="the launcher cannot listen on this machine: another process of this run"):
+        ReportInbox(None, here.address.token)
+
+
+def test_nobody_waits_for_a_launcher_that_is_stopped(here, monkeypatch):
+    monkeypatch.setattr(report_channel, "VANISHED", 0.2)
+    lost = threading.Event()
+
+    def let_one_in_and_stop():
+        with closing(Door([here._socket], here.address.token, PURPOSE)) as door:
+            while not (guests := [*door.admit(1.0)]):
+                pass
+        with closing(SealedChannel(guests[0], here.address.token, "launcher", "member")) as channel:
+            channel.receive(HelloMessage)
+            channel.send(WelcomeMessage("", 0.0))
+            assert lost.wait(120)
+
+    with ThreadPoolExecutor(1) as pool:
+        launcher = pool.submit(let_one_in_and_stop)
+        send = LauncherConnection(here.address, here.address.token, "W0_0#0", 1, lost.set)
+        while not lost.is_set():
+            send(ReportMessage(bytes(10_000)))
+        launcher.result()
+    send(STILL_THERE)
 
 
 def test_without_the_token_nobody_is_let_in(inbox):

@@ -21,6 +21,7 @@ from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Verdict
 from recycle.control.membership.participant import Participant
 from recycle.control.membership.view import Member, View
+from recycle.control.store import local_store
 from recycle.errors import EndedBySignal, RunFailed
 from recycle.faults.menu import Fault, Faults, Kind
 from recycle.job import Server
@@ -164,6 +165,22 @@ def test_no_number_of_a_life_is_given_again_after_a_loss_of_the_store(tmp_path, 
     assert launched._supervisor._connect().joining.new_incarnation(server) > 1
     launched.kill(OURS[1])
     assert launched.end() is not None
+
+
+def test_a_store_that_was_stopped_for_a_while_is_found_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(local_store, "STOPPED", 0.1)
+    launched = Launched(tmp_path)
+    launched.replace()
+    store = launched._supervisor._store_pid
+    send_signal(store, signal.SIGSTOP)
+    launched.kill_all()
+    threading.Timer(2.5, send_signal, (store, signal.SIGCONT)).start()
+    # Those who go on are elsewhere.
+    assert launched.is_going_after(4)
+    with suppress(StoreLost):
+        for each in THEIRS:
+            launched.board.end.reach(View(1, THEIRS), each)
+    assert launched.end() is None
 
 
 def test_servers_from_elsewhere_that_fall_silent_do_not_keep_the_launcher_waiting(launched):

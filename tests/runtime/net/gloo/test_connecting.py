@@ -147,6 +147,9 @@ class Far:
             self._store.set(self._meanwhile.pop(), "")
         return found
 
+    def multi_get(self, keys):
+        return self._store.multi_get(keys)
+
 
 @pytest.mark.parametrize("late", [[], ["b"], ["a", "b"]])
 def test_who_does_not_come_in_time_is_named_and_nobody_else(late):
