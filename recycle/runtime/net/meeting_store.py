@@ -29,7 +29,10 @@ class MeetingStore(Meeting):
         self._lock = lock or threading.Lock()
 
     def within(self, prefix: str) -> "MeetingStore":
-        """The part of it whose keys begin in a certain way, as of torch's PrefixStore, over the same connection."""
+        """The part of it whose keys begin in a certain way, over the same connection.
+
+        A group of torch's that asks it later does not keep it alive; a PrefixStore of torch's keeps what it is over.
+        """
         made = MeetingStore(self._store.plain, self._token, f"{self._prefix}{prefix}/", self._lock)
         made.set_timeout(self.timeout)  # type: ignore[attr-defined]  # the stubs lack it
         return made

@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import Store, Work
+from torch.distributed import PrefixStore, Store, Work
 
 from recycle.control.membership.participant import Participant
 from recycle.runtime.device import host_copy, room_in_host_memory
 from recycle.runtime.net.gloo.groups import make_connected_backend, wait_in_slices
-from recycle.runtime.net.meeting_store import within
 from recycle.runtime.net.nccl.groups import make_device_backend
 from recycle.runtime.net.network import NetworkOptions
 from recycle.runtime.net.process_groups import METHODS, finished, tensors_of
@@ -152,7 +151,7 @@ class OwnRanks:
             if kind == "nccl":
                 make = partial(make_device_backend, settings=group.settings)
             place = numbers.index(self._participant.rank.number)
-            self._backends[kind, numbers] = make(within(name, self._store()), place, len(numbers), self._options)
+            self._backends[kind, numbers] = make(PrefixStore(name, self._store()), place, len(numbers), self._options)
         return self._backends[kind, numbers]
 
     def _through_host(self, name: str, arguments: Sequence[Any], finish: list[Callable[[], None]]) -> list[Any]:
