@@ -73,7 +73,7 @@ RULES = (
     _off("moe_router_enable_expert_bias", BALANCE),
     Rule(("moe_input_jitter_eps", "moe_router_force_biased"), (), DRAWN),
     Rule(("moe_router_force_load_balancing", "fim_data"), (False,), DRAWN),
-    _off("qk_clip", Advice("the greatest logit of an iteration that a death ends may be of data that never came")),
+    _off("qk_clip", Advice("if a death ends an iteration, its greatest logit may come from data that never arrived")),
     _off("overlap_moe_expert_parallel_comm", Advice("a plan orders micro-batches itself", "turn it off")),
     Rule(("non_persistent_ckpt_type",), ("global",), Advice(OWN_PART, "use global")),
     Rule(("save_wgrads_interval", "save_dgrads_interval"), (), Advice(OWN_PART)),
@@ -81,7 +81,7 @@ RULES = (
     Rule(
         ("phase_transition_iterations",),
         (),
-        Advice("data is counted anew from each phase, and that of other pipelines from the first"),
+        Advice("each phase counts its samples anew, and for other pipelines they are counted from the first phase"),
     ),
     _off("enable_ft_package", Advice("its monitor ends ranks that wait for a recovery")),
     _off(
@@ -93,7 +93,10 @@ RULES = (
     Rule(
         ("mtp_num_layers",),
         (0,),
-        Advice("losses of multi-token prediction are not counted", "leave it out, and what a pattern has behind a /"),
+        Advice(
+            "losses of multi-token prediction are not counted",
+            "leave it out, and what --hybrid-layer-pattern has behind a /",
+        ),
     ),
     _off("adlr_autoresume", Advice(OWN_PART, "leave it out; SIGTERM to all ranks writes a checkpoint")),
     Rule(
@@ -131,7 +134,10 @@ RULES = (
     Rule(
         ("step_batch_size_schedule",),
         (),
-        Advice("a plan is for the batch of --global-batch-size, which Megatron takes no more beside it", "give that"),
+        Advice(
+            "a plan is for one batch size, and Megatron takes no --global-batch-size beside this option",
+            "give --global-batch-size instead",
+        ),
     ),
     Rule(
         ("optimizer",),
@@ -201,7 +207,7 @@ OVER_NCCL = (
         ("timing_log_level",),
         (0, 1),
         Advice(
-            "its timers wait for all that a GPU is at, in the middle of a schedule, and some of that waits for others",
+            "in the middle of a schedule, its timers wait for all work of the GPU, and some of that waits for others",
             "use --timing-log-level 1",
         ),
     ),
