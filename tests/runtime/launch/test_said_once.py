@@ -2,6 +2,7 @@
 
 import secrets
 
+from harness.local import launch
 from harness.ports import free_port
 from recycle.control.store.tcp_store import listen, serve
 from recycle.runtime.launch.process.said_once import is_first_to_say
@@ -18,5 +19,10 @@ def test_without_a_store_once_on_the_machine(monkeypatch):
     monkeypatch.setattr("recycle.runtime.launch.process.said_once.PATIENCE", 0.1)
     run = secrets.token_hex(4)
     endpoint = Endpoint("127.0.0.1", free_port(), run)
-    assert [is_first_to_say(endpoint, text) for text in ("a text", "a text", "another")] == [True, False, True]
-    assert is_first_to_say(endpoint._replace(token=secrets.token_hex(4)), "a text")
+
+    def body(_):
+        assert [is_first_to_say(endpoint, text) for text in ("a text", "a text", "another")] == [True, False, True]
+        assert is_first_to_say(endpoint._replace(token=secrets.token_hex(4)), "a text")
+
+    # What says it holds a socket until it ends.
+    launch(1, body)
