@@ -23,7 +23,7 @@ from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.store import host_store
 from recycle.control.store import local_store as module
-from recycle.control.store.host_requests import Request
+from recycle.control.store.host_requests import Request, framed
 from recycle.control.store.local_store import LocalStore, door_of_store
 from tests.control.test_store import each_request
 
@@ -175,7 +175,7 @@ def test_who_leaves_in_a_wait_or_waits_in_vain_is_forgotten(door: HostDoor, lose
     store = LocalStore(door)
     for _ in range(3):
         gone = door.connect()
-        message = module.message_of(Request("wait", ("a",), timeout=600.0))  # type: ignore[arg-type]
+        message = framed(Request("wait", ("a",), timeout=600.0))
         gone.sendall(message)
         gone.close()
     assert store.wait("a", 0.01) is None
@@ -188,7 +188,7 @@ def test_no_other_user_is_heard_however_many_connections_it_makes_nor_takes_the_
     door: HostDoor, lose: Callable[[], None], eventually: Eventually
 ) -> None:
     held: list[socket.socket] = []
-    request = module.message_of(Request("set_many", ("a",), (b"forged",)))  # type: ignore[arg-type]
+    request = framed(Request("set_many", ("a",), (b"forged",)))
 
     def attack() -> None:
         for _ in range(2000):

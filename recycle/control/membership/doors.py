@@ -36,8 +36,11 @@ REST = 0.1
 """Seconds until a connection is accepted that could not be."""
 
 CALM = 0.005
-"""Seconds for which nobody is let in after another user of the host was turned away: one that comes again and again
-must not take the processor."""
+"""Seconds for which nobody is let in after another user of the host was turned away: a process that connects again and
+again must not take the processor."""
+
+LEAVES = 5.0
+"""Seconds in which a process that was killed leaves its door."""
 
 BACKLOG = 1024
 
@@ -110,7 +113,7 @@ class HostDoor(NamedTuple):
             return listener
         raise OSError(errno.EADDRINUSE, "strangers hold all its names on this host")
 
-    def hold(self, patience: float) -> socket.socket:
+    def hold(self, patience: float = LEAVES) -> socket.socket:
         """Listen at it, within so many seconds: another process of this user may be about to end.
 
         Raises:

@@ -21,7 +21,7 @@ HEAD = 4
 LARGEST = 1 << 26
 
 
-class Asked(Protocol):
+class Askable(Protocol):
     """What requests are carried out on: a store, or what one holds."""
 
     def set_many(self, values: Mapping[str, bytes]) -> None:
@@ -57,7 +57,7 @@ class Request(msgspec.Struct, frozen=True):
         """What is waited for; whoever waits for the same has it at the same time."""
         return msgspec.structs.replace(self, timeout=None)
 
-    def ask(self, store: Asked, seconds: float | None) -> Result:
+    def ask(self, store: Askable, seconds: float | None) -> Result:
         """Carry it out.
 
         Args:
@@ -89,6 +89,12 @@ class Answer(msgspec.Struct, frozen=True):
     result: Result = None
     lost: str = ""
     refusal: str = ""
+
+
+def framed(message: Request | Answer) -> bytes:
+    """What is sent for a message: its length, and itself."""
+    encoded = msgspec.msgpack.encode(message)
+    return len(encoded).to_bytes(HEAD) + encoded
 
 
 read_early(Request, Answer)

@@ -1,4 +1,4 @@
-"""The process of a host that its members ask: whoever runs as the same user, each over a connection of its own."""
+"""A server for the processes of one host and one user, each over a connection of its own."""
 
 import asyncio
 import socket
@@ -10,14 +10,14 @@ from typing import cast
 import msgspec
 
 from recycle.control.membership.doors import accept
-from recycle.control.store.host_requests import HEAD, LARGEST, Answer, Request
+from recycle.control.store.host_requests import HEAD, LARGEST, Answer, Request, framed
 
 
 class HostServer(ABC):
     """Takes requests, and has some wait for what others ask."""
 
     def __init__(self) -> None:
-        # Who waits for what, and until when.
+        # By what is waited for: the connections that wait, and the timers that end their waits.
         self._waits: dict[Request, dict[Caller, asyncio.TimerHandle]] = {}
         self._callers: set[Caller] = set()
 
@@ -27,11 +27,11 @@ class HostServer(ABC):
 
         Args:
             request: which.
-            caller: who is answered.
+            caller: the connection that it came over.
         """
 
     async def serve(self, listener: socket.socket) -> None:
-        """Answer whoever runs as the same user as this process.
+        """Answer the processes that run as the same user as this one.
 
         Args:
             listener: where they come to.
@@ -65,14 +65,14 @@ class HostServer(ABC):
         self._callers.add(caller)
 
     def lose(self, caller: "Caller") -> None:
-        """Somebody has left, and waits for nothing any more."""
+        """A connection is closed, and waits for nothing any more."""
         self._callers.discard(caller)
         for callers in self._waits.values():
             if (timer := callers.pop(caller, None)) is not None:
                 timer.cancel()
 
     def _begin_wait(self, request: Request, caller: "Caller", timeout: float) -> bool:
-        """Answer somebody when its wait ends or its time is over; says whether nobody waited for the same."""
+        """Answer a connection when its wait ends or its time is over; says whether no other one waits for the same."""
         subject = request.subject
         is_new = subject not in self._waits
         callers = self._waits.setdefault(subject, {})
@@ -80,8 +80,8 @@ class HostServer(ABC):
         return is_new
 
     def _end_wait(self, subject: Request, answer: Answer) -> None:
-        """Answer all that wait for something; who waits for it from here on has to ask anew."""
-        message = message_of(answer)
+        """Answer all connections that wait for something. One that waits for it from here on has to ask anew."""
+        message = framed(answer)
         for caller, timer in self._waits.pop(subject, {}).items():
             timer.cancel()
             caller.answer(message)
@@ -150,14 +150,8 @@ class Caller(asyncio.Protocol):
             self._server.take(request, self)
 
 
-def message_of(answer: Answer) -> bytes:
-    """What is sent for an answer."""
-    message = msgspec.msgpack.encode(answer)
-    return len(message).to_bytes(HEAD) + message
-
-
 def _give_up(callers: dict[Caller, asyncio.TimerHandle], caller: Caller) -> None:
-    """Somebody's time is over."""
+    """The time of a wait is over."""
     with suppress(KeyError):
         del callers[caller]
-        caller.answer(message_of(Answer()))
+        caller.answer(framed(Answer()))

@@ -15,7 +15,7 @@ import msgspec
 from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.store.closing import close_with
-from recycle.control.store.host_requests import HEAD, Answer, Request, Result, Values
+from recycle.control.store.host_requests import HEAD, Answer, Request, Result, Values, framed
 from recycle.control.store.store import Entries, Store
 
 AGAIN = 1.0
@@ -96,7 +96,6 @@ class HostConnection:
         self._socket: socket.socket | None = None
         self._hang_up: finalize[[], HostConnection] | None = None
         self._looked = float("-inf")
-        self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Answer)
 
     def ask(self, request: Request) -> Answer | None:
@@ -115,9 +114,8 @@ class HostConnection:
                 self._socket = self._door.connect(min(self.patience, KNOCK))
                 self._socket.settimeout(SLICE)
                 self._hang_up = close_with(self, self._socket.close)
-            message = self._encoder.encode(request)
             patience = _Patience((request.timeout or 0.0) + self.patience)
-            _send(self._socket, len(message).to_bytes(HEAD) + message, patience)
+            _send(self._socket, framed(request), patience)
             return self._decoder.decode(_receive(self._socket, patience))
         except OSError:
             self.close()
@@ -129,7 +127,7 @@ class HostConnection:
             raise
 
     def close(self) -> None:
-        """Ask it no more, until somebody does."""
+        """Close the connection; the next request makes another one."""
         if self._hang_up is not None:
             with suppress(OSError):
                 self._hang_up()

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.open_files import not_reached, why_no_file_opens
-from recycle.control.store.host_requests import Answer, Request, Result, Values
-from recycle.control.store.host_server import Caller, HostServer, message_of
+from recycle.control.store.host_requests import Answer, Request, Result, Values, framed
+from recycle.control.store.host_server import Caller, HostServer
 from recycle.control.store.host_store import HostConnection, HostStore, result_of
 from recycle.control.store.store import Entries
 
@@ -42,7 +42,7 @@ class LocalStore(HostStore):
 
     Args:
         door: where it listens.
-        patience: seconds that its process may be stopped when somebody comes.
+        patience: seconds that its process may be stopped while this connects.
 
     Raises:
         StoreLost: there is none.
@@ -92,7 +92,7 @@ class _Server(HostServer):
         if request.timeout is not None and answer in _NOTHING:
             self._begin_wait(request, caller, request.timeout)
             return
-        caller.answer(message_of(answer))
+        caller.answer(framed(answer))
         if request.method in ("set_many", "append", "compare_set"):
             self._end_waits()
 

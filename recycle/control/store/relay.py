@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from recycle.control.membership.doors import HostDoor
 from recycle.control.membership.errors import ControlError, StoreLost
-from recycle.control.store.host_requests import Answer, Request, Result
-from recycle.control.store.host_server import Caller, HostServer, message_of
+from recycle.control.store.host_requests import Answer, Request, Result, framed
+from recycle.control.store.host_server import Caller, HostServer
 from recycle.control.store.store import Store
 
 LOOK = 0.2
@@ -82,7 +82,7 @@ class Relay(HostServer):
                 # Whatever it is, those that ask go on without the relay, and it is there for their next request.
                 self._store, answers = None, [_lost(error)] * len(asked)
             for each, answer in zip(asked, answers, strict=True):
-                each.caller.answer(message_of(answer))
+                each.caller.answer(framed(answer))
         self._asking = None
 
     def _carry_out(self, requests: Sequence[Request]) -> list[Answer]:

@@ -26,9 +26,6 @@ from recycle.runtime.launch.process.detached import fork_keeper
 from recycle.runtime.launch.process.title import set_title
 from recycle.state import keeper
 
-MOMENT = 5.0
-"""Seconds in which a store that was killed leaves its socket."""
-
 
 class ForkRequest(msgspec.Struct, frozen=True):
     """What the launcher asks for: a store on a port, an agent and its worker, or a keeper.
@@ -234,7 +231,7 @@ class _Host:
     def _listen(self, port: int) -> tuple[socket.socket, int]:
         """Where the store is reached."""
         if isinstance(self._place, HostDoor):
-            return self._place.hold(MOMENT), 0
+            return self._place.hold(), 0
         listener = listen(self._place, port)
         return listener, listener.getsockname()[1]
 

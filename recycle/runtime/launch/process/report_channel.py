@@ -40,9 +40,6 @@ MICROSECONDS = 1e6
 ROOM = 1 << 22
 """Bytes that may wait for a launcher of this machine that is stopped, if the system allows so many."""
 
-MOMENT = 5.0
-"""Seconds in which a launcher that was killed leaves its socket."""
-
 LAST = 2.0
 """Seconds that the last messages of a run may take to be read. They wait to be, where the launcher was stopped."""
 
@@ -87,7 +84,7 @@ class ReportInbox:
 
     def __init__(self, host: str | None, token: str) -> None:
         try:
-            self._socket = HostDoor(token, PURPOSE).hold(MOMENT) if host is None else listen_at(host, 0)
+            self._socket = HostDoor(token, PURPOSE).hold() if host is None else listen_at(host, 0)
         except OSError as error:
             if host is None:
                 raise ControlError(f"the launcher cannot listen on this machine: {error.strerror}") from error
