@@ -230,13 +230,28 @@ class AlarmWatch:
         self._called = called
         return alarm
 
+    def _alarm_of_a_later_epoch(self, board: Board, epoch: int) -> Alarm | None:
+        """An alarm if the others go on without this server.
+
+        While it could not reach the store, they may have raised theirs, and tidied it away.
+        """
+        if self.probe.epoch <= epoch:
+            return None
+        with self._changed:
+            # A joiner has no network, and is in no view yet.
+            network = self._network if epoch == self._epoch else None
+        newest = None if network is None else board.verdicts.newest(epoch + 1)
+        if network is None or newest is None or newest.view.names(network.view.member(network.server)):
+            return None
+        return Alarm(epoch, "the store", f"the others have gone on without {network.server}")
+
     def _look(self, board: Board) -> None:
         with self._changed:
             epoch = self._epoch
             if self.noticed or epoch < 0:
                 self._changed.wait(self._durations.beat)
                 return
-        alarm = self._await_alarm(board, epoch)
+        alarm = self._await_alarm(board, epoch) or self._alarm_of_a_later_epoch(board, epoch)
         if alarm is None:
             if epoch == self._visited:
                 self.told_to_end = self.told_to_end or board.end.called_off()

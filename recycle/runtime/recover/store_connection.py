@@ -80,11 +80,13 @@ class StoreProbe:
     Attributes:
         lasting: what lasts as long as the run, as the store had it last.
         notes: what the first process told all others at the start, by name.
+        epoch: of the newest view, as it was announced last; -1 before one was.
     """
 
     def __init__(self, every: float) -> None:
         self.lasting: dict[str, bytes] = {}
         self.notes: Mapping[str, bytes] = {}
+        self.epoch = -1
         self._every = every
         self._turn = 0
 
@@ -113,3 +115,5 @@ class StoreProbe:
         self.lasting |= found
         if wanted is not None:
             board.notes.put_back(self.notes)
+        number = board.verdicts.number()
+        self.epoch = -1 if number is None else number

@@ -204,3 +204,35 @@ def test_a_store_that_answers_and_takes_nothing_is_lost_until_it_works(monkeypat
     store.delete(keys.RUN)
     wait_until(lambda: board.description() == description)
     watch.stop()
+
+
+@pytest.mark.parametrize("left_out", [True, False])
+def test_a_server_hears_that_the_others_have_gone_on_without_it_though_their_alarm_is_tidied_away(left_out):
+    """As after its link was away: what it waits for in a group may never fail by itself."""
+    store, freed, member, other = MemoryStore(), threading.Event(), *(Member(Server(each, 0), 0) for each in range(2))
+    board, looked = Board(store, "token"), threading.Semaphore(0)
+    board.verdicts.propose(Verdict(5, (str(other),) if left_out else (str(member), str(other)), 7))
+    watch = watch_of(store, lambda _: looked.release())
+    view = View(4, (member, other))
+    watch.follow(4, SimpleNamespace(unblock=freed.set, view=view, server=member.server, line=NO_LINE, rank=SOLE))
+    watch.start()
+    if left_out:
+        assert freed.wait(60)
+        assert "gone on without W0_0" in watch.cause
+    else:
+        for _ in range(5):
+            assert looked.acquire(timeout=60)
+        assert not freed.is_set()
+    watch.stop()
+
+
+def test_a_joiner_hears_no_alarm_of_the_views_that_begin_without_it():
+    store, looked = MemoryStore(), threading.Semaphore(0)
+    Board(store, "token").verdicts.propose(Verdict(5, (str(Member(Server(0, 0), 0)),), 7))
+    watch = watch_of(store, lambda _: looked.release())
+    watch.follow(4)
+    watch.start()
+    for _ in range(5):
+        assert looked.acquire(timeout=60)
+    assert not watch.noticed
+    watch.stop()
