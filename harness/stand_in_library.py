@@ -108,7 +108,7 @@ def nccl_library(path: Path, options: NetworkOptions, check: Callable[[], None] 
         options: how ranks meet.
         check: raises when the view is over.
     """
-    return NcclLibrary(CPU, options.rebuild_timeout, check, Nccl(str(path)), lambda _: HostLane(path))
+    return NcclLibrary(CPU, options.transfer_timeout, check, Nccl(str(path)), lambda _: HostLane(path))
 
 
 def connect_over(path: Path, one_queue: bool) -> Callable[..., WholeNetwork]:

@@ -98,7 +98,9 @@ class StandInNccl(NcclLibrary):
 
     def __init__(self, library: Library, options: NetworkOptions, check: Callable[[], None]) -> None:
         functions = StandInFunctions(library)
-        super().__init__(CPU, options.rebuild_timeout, check, functions, lambda _: StandInLane(functions, library.rest))
+        super().__init__(
+            CPU, options.transfer_timeout, check, functions, lambda _: StandInLane(functions, library.rest)
+        )
         self.one_queue = library.one_queue
         self._library = library
 

@@ -58,7 +58,7 @@ def connect(
         return network
     if options.transport == "staged":
         return StagedNetwork(network)
-    library = NcclLibrary(torch.device("cuda", torch.cuda.current_device()), options.rebuild_timeout, look)
+    library = NcclLibrary(torch.device("cuda", torch.cuda.current_device()), options.transfer_timeout, look)
     made = Communicators(library, within("nccl", store), options, look, plane_of(view, rank))
     return TwofoldNetwork(network, OrderedNetwork(made, view, server, rank, others))
 

@@ -35,7 +35,8 @@ class NetworkOptions(NamedTuple):
 
     Attributes:
         transfer_timeout: after which a silent partner is an error.
-        rebuild_timeout: how long to wait for the others when connections are made; they may die meanwhile.
+        rebuild_timeout: how long ``connect`` waits for the others, which all come there at once. For what is asked for
+            later they may have state to read or to copy first, and have the time for a transfer.
         address: of this machine, where the others reach it.
         transport: what carries the tensors.
         secret: that all servers of a view have, and no stranger; empty where there is none.
@@ -205,7 +206,8 @@ class Network(Protocol):
     def group(self, name: str, servers: Sequence[Server], on_host: bool = False) -> Group:
         """A group of some live servers, this one among them; each of them must ask for it by the same name.
 
-        Who asks for a name again gets the same group, and meets nobody.
+        Who asks for a name again gets the same group, and meets nobody. Others may come later, by the time for a
+        transfer.
 
         Args:
             name: of the group.

@@ -81,7 +81,8 @@ class GlooNetwork(SharesOverLinks):
         """See Network."""
         if name not in self._named:
             group = self._make_group(name, servers)
-            self._connect([group], self._options.rebuild_timeout)
+            # The others may come from reading or copying their state, which takes as long as that is large.
+            self._connect([group], self._options.transfer_timeout)
             self._named[name] = GlooGroup(group.backend, self._check)
         return self._named[name]
 

@@ -124,6 +124,7 @@ class Communicators:
         self._store = store
         self._options = options
         self._check = check
+        self._patience = options.rebuild_timeout
         self._joined: list[NcclCommunicator] = []
         self._cold: list[tuple[OrderedGroup, Call]] = []
 
@@ -168,6 +169,8 @@ class Communicators:
     def meet(self) -> None:
         """Wait until everybody has come to everything, and carry something over it: the first time takes longest.
 
+        All come to the first one at once. Before a later one, others may have state to read or to copy.
+
         Raises:
             ViewBroken: somebody did not come. Then all is given up.
         """
@@ -176,6 +179,7 @@ class Communicators:
             for group, call in self._cold:
                 self._watch(group.carry_out([call]).is_over)
             self._cold.clear()
+            self._patience = self._options.transfer_timeout
         except Exception:
             self.abort()
             raise
@@ -185,4 +189,4 @@ class Communicators:
         self._library.abort(list(self._joined))
 
     def _watch(self, over: Callable[[], bool]) -> None:
-        self._library.watch(over, self._options.rebuild_timeout, "somebody did not come", self._check)
+        self._library.watch(over, self._patience, "somebody did not come", self._check)

@@ -151,7 +151,8 @@ class NcclCommunicator:
                 raise RuntimeError("the communicator was aborted")
             # What is empty may have no address, which NCCL can be told to refuse.
             self._functions.start([each for each in calls if each.tensor.numel()], self.handle, self.lane.number)
-        # After the first operation, it takes no time.
+        # It takes no time unless these ranks connect for it, as with the first operation that takes another algorithm
+        # than those before. Then others may come as late as to a transfer.
         self._settle(lambda: self.complete)
         if not self.aborted:
             self._entering = ()

@@ -173,7 +173,6 @@ class TwofoldNetwork(HostedNetwork):
         # What all servers tell each other are figures, and those lie in host memory.
         self.all = host.all
         self.peers: Group = TwofoldGroup(host.peers, near.peers, is_near)
-        self.connect_shares = near.connect_shares
         self.start_shared_sum, self.start_spread = near.start_shared_sum, near.start_spread
         self.ranks: Group = TwofoldGroup(host.ranks, near.ranks, is_near)
 
@@ -181,6 +180,11 @@ class TwofoldNetwork(HostedNetwork):
         """See Network."""
         host = self._host.group(name, servers, on_host=True)
         return host if on_host else TwofoldGroup(host, self._near.group(name, servers), self._is_near)
+
+    def connect_shares(self, holders: Sequence[Sequence[Server]]) -> None:
+        """See Network: what a checkpoint gathers of shards goes through host memory."""
+        self._host.connect_shares(holders)
+        self._near.connect_shares(holders)
 
     def link(self, peer: Server) -> TwofoldLink:
         """See Network."""

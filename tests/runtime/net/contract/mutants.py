@@ -177,6 +177,11 @@ def _without_end(*arguments: Any, **keywords: Any) -> Any:
     return connect(store, view, server, type(options)(address=options.address), **keywords)
 
 
+def _impatient(*arguments: Any, **keywords: Any) -> Any:
+    store, view, server, options = arguments
+    return connect(store, view, server, options._replace(transfer_timeout=options.rebuild_timeout), **keywords)
+
+
 def _split() -> Ends:
     """A new view is made out of the first one, by all who were in it."""
     first: list[Network] = []
@@ -355,5 +360,6 @@ MUTANTS: dict[str, Ends] = {
     "a_shared_sum_is_given_up": altered(unblock=_nothing),
     "a_spread_is_given_up": altered(unblock=_nothing),
     "without_a_peer_no_share_is_summed": altered(start_shared_sum=_shared_sum_as_if_all_were_there),
+    "others_may_come_later_than_to_connect": Ends(_impatient, connect_pair),
 }
 """By the rule that each breaks."""

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -13,12 +14,13 @@ from torch.distributed import HashStore
 
 from harness.stand_in import Library
 from harness.stand_in_transport import StandInNccl
+from recycle.job import Server
 from recycle.runtime.errors import ConnectionLost, Interrupted
 from recycle.runtime.net.nccl import library as module
 from recycle.runtime.net.nccl.bindings import Call
 from recycle.runtime.net.nccl.communicators import OrderedLink
 from recycle.runtime.net.nccl.library import NcclLibrary
-from recycle.runtime.net.nccl.network import TwofoldGroup, TwofoldLink
+from recycle.runtime.net.nccl.network import TwofoldGroup, TwofoldLink, TwofoldNetwork
 from recycle.runtime.net.network import Link, NetworkOptions, Several
 from recycle.runtime.net.transfer_key import STATE
 from recycle.threads import NoneLeft
@@ -214,3 +216,15 @@ def test_what_a_device_receives_is_apart_from_what_it_computes_and_no_device_is_
     with both.apart(torch.device("cpu")):
         assert not asked
     assert both.apart(torch.device("meta")) is within
+
+
+def test_the_ways_of_shares_are_made_beside_nccl_too():
+    """A checkpoint gathers shards there, when the store in which the ends of a link meet may be lost."""
+    made = []
+
+    def network(name):
+        return MagicMock(connect_shares=lambda holders: made.append((name, holders)))
+
+    holders = [(Server(0, 0), Server(1, 0))]
+    TwofoldNetwork(network("host"), network("near")).connect_shares(holders)
+    assert made == [("host", holders), ("near", holders)]
