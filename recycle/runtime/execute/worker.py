@@ -123,8 +123,9 @@ class Worker:
             InstructionFailed: an instruction raised.
             ViewBroken: somebody is gone. This worker and its stages' unfinished micro-batches are of no use then.
         """
-        while not self._attempt(step):
-            self._drop()
+        with self._cleared():
+            while not self._attempt(step):
+                self._drop()
         self._last_made = step
         return self.report
 
@@ -150,8 +151,9 @@ class Worker:
             InstructionFailed: an instruction raised.
             ViewBroken: somebody is gone.
         """
-        while self._update.validate() is Redo.LAST:
-            self.run(self._last_made)
+        with self._cleared():
+            while self._update.validate() is Redo.LAST:
+                self.run(self._last_made)
 
     def _attempt(self, step: int) -> bool:
         """Execute the list once; whether that was not in vain, as far as is known."""
@@ -159,7 +161,7 @@ class Worker:
         self._peak_memory = 0
         program = self._program
         self._p2p.begin(program.work)
-        with self._list():
+        with self._line.list():
             self._executor.run(program.work, self._line)
             self._start_reductions(None)
         assert not self._results, f"computed and never sent: {list(self._results)}"
@@ -184,20 +186,23 @@ class Worker:
             ViewBroken: somebody is gone.
         """
         self._step = 0
-        self._p2p.begin(self._forward_program)
-        with self._list():
-            self._evaluator.run(self._forward_program, self._line)
-        self._p2p.finish()
-        losses = _values(self._start_sharing())
-        confirm(self._network)
+        with self._cleared():
+            self._p2p.begin(self._forward_program)
+            with self._line.list():
+                self._evaluator.run(self._forward_program, self._line)
+            self._p2p.finish()
+            losses = _values(self._start_sharing())
+            confirm(self._network)
         return losses
 
     @contextmanager
-    def _list(self) -> Iterator[None]:
-        """A list; if it ends early, nothing of it is left on the device, where the next view's would be behind it."""
+    def _cleared(self) -> Iterator[None]:
+        """If the view ends in here, nothing of it is left on the device.
+
+        It would be in the way of what the next view starts there, or write to parameters when they are restored.
+        """
         try:
-            with self._line.list():
-                yield
+            yield
         except ViewBroken:
             if not self._network.ends_are_right:
                 # What the device waits for may never come.

@@ -2,12 +2,15 @@
 
 from contextlib import nullcontext
 
+import pytest
+
 from harness.examples import QUICK, paper_job
 from recycle.control.membership.view import View
 from recycle.job import Server
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
 from recycle.record.recorder import Recorder
+from recycle.runtime.errors import ConnectionLost
 from recycle.runtime.execute.executor import RUN_AHEAD
 from recycle.runtime.execute.stage import Redo
 from recycle.runtime.execute.worker import Worker
@@ -159,3 +162,29 @@ def test_the_host_waits_for_what_is_two_computations_behind_and_twice_at_the_end
         assert len(ahead) <= 2 * (computed - RUN_AHEAD + 1)
         others = [(what, begun) for what, begun in waits if (what, begun) not in ahead]
         assert others in ([("send", computed), ("sum", computed)], [("sum", computed)])
+
+
+class Ending(Update):
+    """The view ends in one of its methods."""
+
+    def __init__(self, network, where):
+        super().__init__(network)
+        setattr(self, where, self._end)
+
+    def _end(self, *_, **__):
+        raise ConnectionLost("W1_0 is gone")
+
+
+@pytest.mark.parametrize("where", ["reduce", "validate", "step"])
+def test_when_a_view_ends_nothing_of_it_still_writes_on_the_device(where):
+    """What a step spreads goes straight into parameters, which are restored next."""
+    device, happened = IdleDevice(), []
+    server = Server(0, 0)
+    network = OnDevice(device, View.of(PLAN), server)
+    network.unblock = lambda: happened.append("given up")
+    worker = Worker(
+        PLAN, [Computing(device, 0)], Ending(network, where), network, Recorder(server, clock=device), hooks=()
+    )
+    with pytest.raises(ConnectionLost):
+        worker.run(0)
+    assert happened
