@@ -25,8 +25,13 @@ class TokenTotal:
     def __init__(
         self, network: Network, counters: Sequence[Server], group: Group | None, take: Callable[[], int]
     ) -> None:
-        self._network = network
-        self._counters = counters
+        me = network.server
+        reporters = {
+            each: counters[each.pipeline % len(counters)] for each in network.view.servers if each not in counters
+        }
+        # Their ends meet in the store, which may be lost when the first total is told.
+        self._reporter = network.link(reporters[me]) if me in reporters else None
+        self._listeners = [network.link(each) for each, reporter in reporters.items() if reporter == me]
         self._group = group
         self._take = take
         self._told: list[tuple[torch.Tensor, Transfer]] = []
@@ -34,17 +39,13 @@ class TokenTotal:
     def __call__(self) -> int:
         """The total of the iteration; every server asks once in each."""
         total = torch.zeros(1, dtype=torch.int64)
-        if self._group is None:
-            self._network.link(self._reporter(self._network.server)).receive(total, TOKENS).wait()
+        if self._reporter is not None:
+            self._reporter.receive(total, TOKENS).wait()
             return int(total)
+        assert self._group is not None, "those that count are a group"
         total += self._take()
         self._group.sum(total)
         while self._told:
             self._told.pop()[1].wait()
-        for server in self._network.view.servers:
-            if server not in self._counters and self._reporter(server) == self._network.server:
-                self._told.append((total, self._network.link(server).send(total, TOKENS)))
+        self._told = [(total, each.send(total, TOKENS)) for each in self._listeners]
         return int(total)
-
-    def _reporter(self, server: Server) -> Server:
-        return self._counters[server.pipeline % len(self._counters)]
