@@ -220,10 +220,10 @@ class Recovery:
         """Until training goes on or this process ends: hear what the others say, and do what the machine wants."""
         machine = self._machine
         while self.end is None and machine.state is not State.TRAINING:
-            if machine.state is State.HALTING:
-                self._halt_in_vain()
-                continue
             try:
+                if machine.state is State.HALTING:
+                    self._halt_in_vain()
+                    continue
                 if self._holdings.done and self._gathering.is_over(machine.view):
                     # Somebody died at the very end; those who saw it before the alarm do not take part in a recovery.
                     self.end = DONE

@@ -12,7 +12,7 @@ from harness.memory_store import MemoryStore
 from recycle.control.board.board import Board, VerdictBoard
 from recycle.control.host.agent import DONE, FENCED, STOPPED
 from recycle.control.membership.durations import Durations
-from recycle.control.membership.errors import ControlError
+from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.membership.events import (
     Built,
     Decided,
@@ -26,7 +26,7 @@ from recycle.control.membership.events import (
     Resume,
 )
 from recycle.control.membership.machine import Machine
-from recycle.control.membership.messages import Death, PublishedPlan, Report, Verdict
+from recycle.control.membership.messages import Death, Opening, PublishedPlan, Report, Verdict
 from recycle.control.membership.view import Member, View
 from recycle.errors import NoPlanError, PlanningFailed
 from recycle.plan.mode import Mode
@@ -97,6 +97,24 @@ def test_who_is_not_told_with_whom_the_run_begins_ends_with_its_line():
     recovery.enter()
     assert recovery.end == STOPPED
     assert ends == ["nobody has said with whom the run begins: train again"]
+
+
+def test_a_store_that_is_lost_between_the_first_view_and_the_report_ends_the_process_with_its_line():
+    ends = []
+    gathering = MagicMock(
+        await_opening=lambda: Opening(0, NAMES), publish=MagicMock(side_effect=StoreLost("it is gone"))
+    )
+    recovery = Recovery(
+        Machine(FIRST_MEMBER, JOB),
+        gathering,
+        *[MagicMock()] * 3,
+        MagicMock(report=lambda epoch, stop: Report(str(FIRST_MEMBER), epoch, 0, 0)),
+        MagicMock(),
+        SimpleNamespace(end=ends.append, cause=""),
+    )
+    recovery.enter()
+    assert recovery.end == STOPPED
+    assert ends == ["the store was lost during a recovery: resume from the last checkpoint"]
 
 
 def test_who_finds_its_server_in_the_run_again_says_so_and_ends():
