@@ -5,7 +5,7 @@ groups that no view ends. All else goes to the group of the ranks that each view
 the view, and made anew with the next.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,8 +13,7 @@ import torch
 from torch.distributed import ReduceOp, Work
 
 from recycle.control.membership.view import ServerRank
-from recycle.megatron.shared.torch_calls import Calls, Carrier
-from recycle.runtime.errors import RunError
+from recycle.megatron.shared.torch_calls import Calls, Carrier, reduction_of
 from recycle.runtime.net.network import Group, Network
 from recycle.runtime.net.process_groups import ReplaceableGroup
 from recycle.runtime.net.stop_line import OwnGroup
@@ -73,10 +72,13 @@ class RankCollectives:
 
         Raises:
             ViewBroken: the view is over.
-            RunError: it is a reduction that nobody uses.
+            RunError: nobody knows how.
         """
+        in_place = next((act for each, act in self._reductions if how == each), None)
+        if in_place is None:
+            return reduction_of(how)(torch.stack(self.gather(tensor)))
         result = tensor.detach().clone(memory_format=torch.contiguous_format)
-        self._reduction(how)(result)
+        in_place(result)
         return result
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -109,9 +111,6 @@ class RankCollectives:
         assert self._network is not None, "ranks meet in a view, and there is none"
         return self._network.ranks
 
-    def _reduction(self, how: Any) -> Callable[[torch.Tensor], None]:
-        if how == ReduceOp.SUM:
-            return self._group.sum
-        if how == ReduceOp.MAX:
-            return self._group.maximum
-        raise RunError(f"torch.distributed: a reduction by {how.op.name} among the ranks of a server is not offered")
+    @property
+    def _reductions(self) -> Sequence[tuple[Any, Callable[[torch.Tensor], None]]]:
+        return (ReduceOp.SUM, self._group.sum), (ReduceOp.MAX, self._group.maximum)

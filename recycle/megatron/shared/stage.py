@@ -181,6 +181,9 @@ class MegatronStage:
 
     def _backward(self, micro_batch: MicroBatch, received: torch.Tensor | None) -> torch.Tensor | None:
         source, output = self._contexts.pop(micro_batch)
+        if not output.requires_grad:
+            # A first stage that trains nothing.
+            return None
         with timed(self.config, "backward-compute", log_level=2):
             if received is None and self.config.grad_scale_func is not None:
                 output = self.config.grad_scale_func(output)

@@ -72,7 +72,7 @@ def tie_of(
     last: Sequence[Server],
     drop: Drop | None = None,
 ) -> Tie | None:
-    """The tie of a server's stages; None if they have none.
+    """The tie of a server's stages; None if they have none, or do not train it.
 
     Args:
         models: the chunks of the model that the server holds, rising.
@@ -90,6 +90,9 @@ def tie_of(
     if not tied or not ends or ends == [models[0], models[0]]:
         return None
     weights = [get_attr_wrapped_model(each, "shared_embedding_or_output_weight")() for each in ends]
+    if not all(each.requires_grad for each in weights):
+        # Frozen ends stay equal.
+        return None
     return Tie(weights, network, first, last, drop)
 
 

@@ -256,4 +256,4 @@ class FlatGradients:
 
 def square(gradients: Iterable[torch.Tensor]) -> float:
     """The sum of all squares, in double precision."""
-    return math.fsum(each.double().square_().sum().item() for each in gradients)
+    return math.fsum(each.to(torch.float64, copy=True).square_().sum().item() for each in gradients)

@@ -1,10 +1,13 @@
 import itertools
 import math
 
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from recycle.runtime.step.gradient_norm import CALM, Speculation, factor_of
+from recycle.runtime.step.gradient_sums import square
 
 
 def history(factors):
@@ -52,3 +55,10 @@ def test_wrong_guesses_are_never_close_together_and_nothing_goes_uncounted(facto
     last = states[-1]
     assert last.right + last.wrong + last.waits == len(factors)
     assert len(wrong) == last.wrong
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float32, torch.float64])
+def test_a_gradient_is_the_same_after_its_square_was_taken(precision):
+    gradient = torch.tensor([3.0, -4.0], dtype=precision)
+    assert square([gradient]) == 25.0
+    assert gradient.tolist() == [3.0, -4.0]

@@ -205,8 +205,10 @@ class ShardOptimizers:
                 continue
             optimizer = self._follow(shard)
             optimizer._copy_model_grads_to_main_grads()  # noqa: SLF001
-            if optimizer.config.clip_grad > 0:
-                clip_grad_by_total_norm_fp32(optimizer.get_parameters(), optimizer.config.clip_grad, norm)
+            parameters = optimizer.get_parameters()
+            # Kernels of apex refuse an empty list.
+            if parameters and optimizer.config.clip_grad > 0:
+                clip_grad_by_total_norm_fp32(parameters, optimizer.config.clip_grad, norm)
             optimizer.optimizer.step()
             optimizer._copy_main_params_to_model_params()  # noqa: SLF001
             optimizer.zero_grad()
