@@ -160,7 +160,7 @@ class Survivor:
         Args:
             error: how that was noticed, by the thread that trains.
         """
-        _forget_frames(error)
+        forget_frames(error)
         recovery, watch = self._recovery, self._alarm_watch
         self._standstill.end()
         broken = recovery.view.epoch
@@ -412,8 +412,12 @@ class Survivor:
         self._spoiled.add(step)
 
 
-def _forget_frames(error: BaseException | None) -> None:
-    """Let go of what an error's frames hold: the last to let go of a group waits for what is under way in it."""
+def forget_frames(error: BaseException | None) -> None:
+    """Let go of what an error's frames hold.
+
+    What is still received there would be written to parameters that are restored next. And the last to let go of a
+    group waits for what is under way in it.
+    """
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
