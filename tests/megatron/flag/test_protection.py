@@ -471,7 +471,7 @@ def test_before_there_is_a_view_a_rank_ends_as_its_work_does(start, capfd, end):
     assert bool(captured.err) == bool(said)
 
 
-@pytest.mark.parametrize("work", [die, leave(FENCED), fail], ids=["dies", "is fenced", "fails"])
+@pytest.mark.parametrize("work", [die, leave(FENCED), fail, refuse], ids=["dies", "is fenced", "fails", "refuses"])
 def test_a_rank_whose_work_has_died_ends_well_as_soon_as_all_others_have_reached_the_end(start_in_view, work):
     rank = start_in_view(work)
     rank.wait_for_death()

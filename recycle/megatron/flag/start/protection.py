@@ -210,10 +210,14 @@ class Protection(NamedTuple):
         with EndSignals(end) as signals, taken(asks, lambda: pass_on(asks)):
 
             def told_to_end() -> bool:
-                return bool(signals.number or refused)
+                return bool(signals.number)
+
+            def has_no_next_life() -> bool:
+                # What was refused would be refused again. This process still waits for the end of the run.
+                return told_to_end() or bool(refused)
 
             stay = (lambda: None) if self.meeting is None else self.meeting.stay
-            lives = RestartLoop(endpoint, self.ranks, DURATIONS.beat, told_to_end, stay)
+            lives = RestartLoop(endpoint, self.ranks, DURATIONS.beat, has_no_next_life, stay)
             with before_run():
                 is_late = self.meeting is not None and self.meeting.is_late
                 first = lives.first(server, place, DURATIONS.missed, say, is_late=is_late)
