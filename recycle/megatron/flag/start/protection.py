@@ -22,7 +22,7 @@ from recycle.control.membership.view import Member, ServerRank
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.errors import UserError
 from recycle.job import Server
-from recycle.megatron.flag.command.command_line import read_command_line
+from recycle.megatron.flag.command.command_line import read_arguments
 from recycle.megatron.flag.command.exit_signal import taken
 from recycle.megatron.flag.command.flags import RECORD, REFUSED, STORE, TOKEN, TRUST, Flags
 from recycle.megatron.flag.command.server_ranks import lost_stages, servers_of, spread_over_hosts, unprotected
@@ -250,7 +250,7 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     if start is None:
         return "this process was started alone"
     try:
-        line = read_command_line(words, start.count)
+        line = read_arguments(words, start.count)
     except UserError as error:
         return str(error)
     if problem := unprotected(line.shape):
