@@ -4,7 +4,10 @@ import ast
 import inspect
 import textwrap
 
+import pytest
+
 from harness.flag_runs import needs_training
+from recycle.errors import UserError
 from recycle.megatron.flag.command.megatron_options import LEFT_OUT, WITH_VALUE, leave_out
 
 NAMES = {option[2:].replace("-", "_") for option in LEFT_OUT}
@@ -50,3 +53,17 @@ def test_what_needs_an_option_that_is_left_out_is_left_out_with_it():
 def test_nothing_else_is_left_out():
     words = [word for option in LEFT_OUT for word in (option, *(["2"] if option in WITH_VALUE else []))]
     assert leave_out(["a.py", *words, "--lr", "2"]) == (["a.py", "--lr", "2"], list(LEFT_OUT))
+
+
+@pytest.mark.parametrize("option", WITH_VALUE)
+@pytest.mark.parametrize("line", ["--bf16 {}", "--lr 2 {} --bf16", "--lr 2 {} --async-save"])
+def test_an_option_that_lacks_its_value_takes_no_other_along(option, line):
+    with pytest.raises(UserError, match=f"^{option}: expected one argument$"):
+        leave_out(line.format(option).split())
+
+
+@pytest.mark.parametrize("option", WITH_VALUE)
+@pytest.mark.parametrize("given", ["{} 2", "{}=2", "{} -2"])
+def test_the_value_of_an_option_is_left_out_with_it(option, given):
+    words = f"--lr -1e-2 {given.format(option)} --data-path 1 text --bf16"
+    assert leave_out(words.split()) == (["--lr", "-1e-2", "--data-path", "1", "text", "--bf16"], [option])

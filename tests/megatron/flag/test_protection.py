@@ -270,12 +270,18 @@ def test_what_cannot_begin_leaves_no_keys_in_etcd(environment, monkeypatch):
 
 
 @settings(deadline=None)
-@given(pipelines=st.integers(2, 4), stages=st.integers(1, 4), size=st.integers(1, 3), mapped=st.booleans())
-def test_servers_are_numbered_as_megatron_numbers_ranks(address, pipelines, stages, size, mapped):
-    numbers = f"{pipelines} {stages} {size} {mapped}"
+@given(
+    pipelines=st.integers(2, 4),
+    stages=st.integers(1, 4),
+    size=st.integers(1, 3),
+    mapped=st.booleans(),
+    value=st.sampled_from(["model.json", "model.py"]),
+)
+def test_servers_are_numbered_as_megatron_numbers_ranks(address, pipelines, stages, size, mapped, value):
+    numbers = f"{pipelines} {stages} {size} {mapped} {value}"
     environment = rank_of(address, numbers) | {"WORLD_SIZE": str(pipelines * stages * size)}
     words = f"--pipeline-model-parallel-size {stages} --tensor-model-parallel-size {size} --micro-batch-size 1"
-    place = protection(environment, words + mapped * " --use-tp-pp-dp-mapping").place
+    place = protection(environment, f"{words}{mapped * ' --use-tp-pp-dp-mapping'} --model-config {value}").place
     order = "tp-cp-ep-pp-dp" if mapped else "tp-cp-ep-dp-pp"
     megatron = RankGenerator(tp=size, ep=1, dp=pipelines, pp=stages, cp=1, order=order)
     for kind in ("tp", "pp", "dp"):
@@ -471,7 +477,7 @@ def test_before_there_is_a_view_a_rank_ends_as_its_work_does(start, capfd, end):
     assert bool(captured.err) == bool(said)
 
 
-@pytest.mark.parametrize("work", [die, leave(FENCED), fail], ids=["dies", "is fenced", "fails"])
+@pytest.mark.parametrize("work", [die, leave(FENCED), fail, refuse], ids=["dies", "is fenced", "fails", "refuses"])
 def test_a_rank_whose_work_has_died_ends_well_as_soon_as_all_others_have_reached_the_end(start_in_view, work):
     rank = start_in_view(work)
     rank.wait_for_death()

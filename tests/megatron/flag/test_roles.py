@@ -1,8 +1,14 @@
 """Every rank that Megatron knows is played by exactly one live server, which says what it would have said."""
 
+from types import SimpleNamespace
+
+import pytest
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from megatron.core import parallel_state, timers
 
+from harness.flag_runs import needs_training
 from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
 from recycle.megatron.flag.world.roles import Roles
@@ -54,6 +60,35 @@ def test_with_several_ranks_a_peers_rank_of_the_same_number_has_the_voice(cast, 
     assert all(rank in (0, last, servers.index(server) * size + number) for rank, number, server in ranks)
     assert [each.is_last for plane in planes[:-1] for each in plane.values()] == [False] * (size - 1) * len(planes[0])
     assert [each.is_last for each in planes[-1].values()].count(True) == 1
+
+
+@needs_training
+@given(casts())
+def test_timers_are_logged_by_whoever_speaks_as_the_last_rank(cast):
+    """Also if it speaks as the first one."""
+    from megatron.training import training, utils
+
+    _, servers, some, dead = cast
+    logged = []
+    for server, role in connected(servers, some, dead).items():
+        rank = servers.index(server)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dist, "get_world_size", lambda: len(servers))
+            patch.setattr(dist, "get_rank", lambda _=None, own=rank: own)
+            patch.setattr(timers.Timers, "get_all_timers_string", lambda *_: "times")
+            patch.setattr(timers, "logger", SimpleNamespace(info=lambda _, each=role: logged.append(each.is_last)))
+            for owner, names in {
+                dist: ["broadcast_object_list"],
+                parallel_state: ["get_data_parallel_rank", "get_expert_data_parallel_rank"],
+                timers.Timers: ["log"],
+                training: ["print_rank_last"],
+                utils: ["print_rank_last"],
+            }.items():
+                for name in names:
+                    patch.setattr(owner, name, getattr(owner, name))
+            role.play()
+            timers.Timers(0, "all").log(["evaluate"])
+    assert logged == [True]
 
 
 @given(casts())

@@ -34,19 +34,19 @@ def words_of(options):
 @given(fixed=FIXED_OPTIONS, before=FREE_OPTIONS, now=FREE_OPTIONS)
 def test_what_says_nothing_about_the_state_may_change(tmp_path_factory, fixed, before, now):
     folder = tmp_path_factory.mktemp("memory")
-    write_settings(folder, words_of(fixed | before))
-    require_same(folder, words_of(now | fixed))
+    write_settings(folder, words_of(fixed | before), 4)
+    require_same(folder, words_of(now | fixed), 4)
 
 
 @given(before=FIXED_OPTIONS, now=FIXED_OPTIONS)
 def test_what_else_differs_is_named_with_both_values(tmp_path_factory, before, now):
     folder = tmp_path_factory.mktemp("memory")
-    write_settings(folder, words_of(before))
-    if not before or before == now:
-        require_same(folder, words_of(now))
+    write_settings(folder, words_of(before), 4)
+    if before == now:
+        require_same(folder, words_of(now), 4)
         return
     with pytest.raises(RunError) as caught:
-        require_same(folder, words_of(now))
+        require_same(folder, words_of(now), 4)
     found = re.search(r"a start (\w+) (--\S+)(.*), and this one is (\w+) (--\S+)(.*): give the same", str(caught.value))
     was, name, values, other, same_name, other_values = found.groups()
     assert name == same_name
@@ -56,9 +56,18 @@ def test_what_else_differs_is_named_with_both_values(tmp_path_factory, before, n
         assert text.split() == options.get(name, [])
 
 
+@pytest.mark.parametrize("now", [2, 6, 8])
+def test_another_number_of_ranks_is_refused(tmp_path, now):
+    write_settings(tmp_path, ["--lr", "3"], 4)
+    require_same(tmp_path, ["--lr", "3"], 4)
+    text = f"the state in memory is of a start with WORLD_SIZE 4, and this one is with WORLD_SIZE {now}: give the same"
+    with pytest.raises(RunError, match=text):
+        require_same(tmp_path, ["--lr", "3"], now)
+
+
 def test_a_value_after_an_equals_sign_is_another_way_to_give_it(tmp_path):
-    write_settings(tmp_path, ["--lr", "3"])
-    require_same(tmp_path, ["--lr=3"])
+    write_settings(tmp_path, ["--lr", "3"], 4)
+    require_same(tmp_path, ["--lr=3"], 4)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +80,8 @@ def test_a_value_after_an_equals_sign_is_another_way_to_give_it(tmp_path):
     ],
 )
 def test_a_value_may_be_written_in_another_way(tmp_path, before, now):
-    write_settings(tmp_path, before.split())
-    require_same(tmp_path, now.split())
+    write_settings(tmp_path, before.split(), 4)
+    require_same(tmp_path, now.split(), 4)
 
 
 @pytest.mark.parametrize(
@@ -85,16 +94,16 @@ def test_a_value_may_be_written_in_another_way(tmp_path, before, now):
     ],
 )
 def test_another_value_is_refused_however_near_it_is(tmp_path, before, now):
-    write_settings(tmp_path, before.split())
+    write_settings(tmp_path, before.split(), 4)
     with pytest.raises(RunError, match="give the same"):
-        require_same(tmp_path, now.split())
+        require_same(tmp_path, now.split(), 4)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"[1]", b'{"--lr": 3}'])
 def test_where_nothing_says_what_the_settings_were_nothing_is_refused(tmp_path, content):
     if content is not None:
         (tmp_path / SETTINGS).write_bytes(content)
-    require_same(tmp_path, ["--lr", "3"])
+    require_same(tmp_path, ["--lr", "3"], 4)
 
 
 OF_RANKS = ["--clip-grad", "--train-iters", "--eval-interval", "--log-interval", "--save", *AT_START, *MUST_NOT]

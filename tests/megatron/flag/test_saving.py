@@ -6,6 +6,7 @@ import re
 import resource
 from contextlib import suppress
 from queue import SimpleQueue
+from threading import Thread
 from types import SimpleNamespace
 
 import pytest
@@ -272,6 +273,41 @@ def test_results_of_a_save_that_was_given_up_are_not_taken_for_those_of_the_next
         assert found == [True, True]
 
     launch(1, body)
+
+
+def test_the_thread_that_removes_an_old_checkpoint_notes_how_many_ranks_were_started(tmp_path, monkeypatch):
+    """Megatron ends if the log of a job's progress has another number."""
+    from megatron.training import checkpointing, training
+    from megatron.training.global_vars import set_args
+
+    log = tmp_path / "progress.txt"
+    log.write_text(f"2026-01-01 00:00:00\tJob ID: \t# GPUs: {WORLD_SIZE}\tStarting job\n")
+    (tmp_path / "iter_0000002").mkdir()
+
+    def save_while_some_are_dead(kind, act):
+        with monkeypatch.context() as living:
+            living.setattr(dist, "get_world_size", lambda _=None: 1)
+            act()
+
+    def body(member):
+        dist.init_process_group("gloo", store=PrefixStore("torch", member.store()), rank=0, world_size=1)
+        monkeypatch.setattr(dist, "get_world_size", lambda _=None: WORLD_SIZE)
+        writer = Writer(0, tmp_path, [3])
+        writer.together = save_while_some_are_dead
+        set_args(writer.arguments)
+        removing = Thread(target=lambda: checkpointing._async_delete_checkpoint_impl(str(tmp_path), 2, True))
+
+        def save(iteration, checkpointing_context):
+            removing.start()
+            # It has noted it by then, or does so later.
+            removing.join(0.2)
+
+        save_by_the_living(save, writer, writer.arguments, writer.notes.append)(4, None)
+        removing.join()
+        training.get_start_time_from_progress_log()
+
+    launch(1, body)
+    assert "Deleted checkpoint" in log.read_text()
 
 
 def test_when_saving_fails_megatrons_arguments_are_as_they_were(tmp_path):

@@ -86,14 +86,27 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
     Raises:
         UserError: a value that is needed is missing or wrong.
     """
-    require_command_line(words)
-    exit_signal(words)
-    words, left_out = leave_out(words)
-    flags, rest = find_flags(words)
-    # Where no script is named, all words are its arguments.
-    script = next((place for place, word in enumerate(rest) if word.endswith(".py")), -1)
-    arguments = tuple(rest[script + 1 :])
-    settings, _ = parse_known(_parser(), rest)
+    # If no script is named, all words are its arguments.
+    script = next((place for place, word in enumerate(words) if word.endswith(".py")), -1)
+    return read_arguments(words[script + 1 :], ranks, words[: script + 1])
+
+
+def read_arguments(arguments: Sequence[str], ranks: int | None, before: Sequence[str] = ()) -> CommandLine:
+    """Read the arguments of a script, of which any may be called like one.
+
+    Args:
+        arguments: as the shell gives them.
+        ranks: how many processes there are in all; None to take torchrun's options for it.
+        before: what comes before them on the command line.
+
+    Raises:
+        UserError: a value that is needed is missing or wrong.
+    """
+    require_command_line(arguments)
+    exit_signal(arguments)
+    kept, left_out = leave_out(arguments)
+    flags, rest = find_flags(kept)
+    settings, _ = parse_known(_parser(), [*before, *rest])
     require_sizes(settings)
     take_pattern(settings)
     if settings.use_mp_args_from_checkpoint_args:
@@ -102,7 +115,7 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
             "use --use-checkpoint-args alone"
         )
     total = ranks if ranks is not None else _torchrun_ranks(settings)
-    pipelines_last = PIPELINES_LAST in arguments
+    pipelines_last = PIPELINES_LAST in rest
     if isinstance(settings.moe_router_load_balancing_type, list):
         settings.moe_router_load_balancing_type = " ".join(settings.moe_router_load_balancing_type)
     if settings.expert_tensor_parallel_size is None:
@@ -120,7 +133,7 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
         shape,
         total,
         server_ranks,
-        arguments,
+        tuple(rest),
         int(per_host) if per_host is not None and per_host.isdecimal() else None,
         pipelines_last,
         () if unprotected(shape) else tuple(left_out),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from recycle.errors import UserError
+from recycle.megatron.flag.command.flags import parse_known
 
 LEFT_OUT = {
     # A rank that dies while training goes on would take its part of the checkpoint along.
@@ -186,11 +187,13 @@ def leave_out(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
     Args:
         words: of the script and its arguments.
+
+    Raises:
+        UserError: one lacks its value, or a switch has one.
     """
-    names = [word.partition("=")[0] for word in words]
-    left = [
-        word
-        for place, word in enumerate(words)
-        if names[place] not in LEFT_OUT and (place == 0 or words[place - 1] not in WITH_VALUE)
-    ]
-    return left, [each for each in LEFT_OUT if each in names]
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for option in LEFT_OUT:
+        action = "store" if option in WITH_VALUE else "store_true"
+        parser.add_argument(option, dest=option, action=action, default=argparse.SUPPRESS)
+    given, left = parse_known(parser, words)
+    return left, [option for option in LEFT_OUT if option in given]

@@ -117,10 +117,10 @@ class KeeperPart:
             directory = self._setting(0).direct(everybody, self._meeting.hellos)
             if self.resumes:
                 if self._folder is not None:
-                    require_same(self._folder, self._words)
+                    require_same(self._folder, self._words, self._meeting.start.count)
                 _require_whole(directory, {each.stage for each in servers}, ranks, endpoint)
             if self._folder is not None:
-                _tell_next_start(self._folder, endpoint, self._meeting.nonce, self._words)
+                _tell_next_start(self._folder, endpoint, self._meeting, self._words)
         except UserError as error:
             self._meeting.refuse(str(error))
             raise
@@ -166,7 +166,7 @@ class KeeperPart:
         return KeeperSetting(self._redundancy, lambda _: limit, self._seat, lambda _: "")
 
 
-def _tell_next_start(folder: Path, endpoint: Endpoint, nonce: str, words: Sequence[str]) -> None:
+def _tell_next_start(folder: Path, endpoint: Endpoint, meeting: Rendezvous, words: Sequence[str]) -> None:
     """Write what it needs to find this start's keepers, and to judge whether it can go on from them."""
     try:
         own_folder(folder)
@@ -174,8 +174,8 @@ def _tell_next_start(folder: Path, endpoint: Endpoint, nonce: str, words: Sequen
         raise RunError(
             f"{RECORD}: {folder} cannot be made: {error.strerror}; give another folder, or leave it out"
         ) from error
-    write_settings(folder, words)
-    JoinFile(endpoint.host, endpoint.port, 0, endpoint.token, nonce=nonce).write(folder / JOIN_FILE)
+    write_settings(folder, words, meeting.start.count)
+    JoinFile(endpoint.host, endpoint.port, 0, endpoint.token, nonce=meeting.nonce).write(folder / JOIN_FILE)
 
 
 def _require_whole(directory: KeeperDirectory, stages: set[int], ranks: int, endpoint: Endpoint) -> None:

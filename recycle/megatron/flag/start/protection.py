@@ -22,7 +22,7 @@ from recycle.control.membership.view import Member, ServerRank
 from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.errors import UserError
 from recycle.job import Server
-from recycle.megatron.flag.command.command_line import read_command_line
+from recycle.megatron.flag.command.command_line import read_arguments
 from recycle.megatron.flag.command.exit_signal import taken
 from recycle.megatron.flag.command.flags import RECORD, REFUSED, STORE, TOKEN, TRUST, Flags
 from recycle.megatron.flag.command.server_ranks import lost_stages, servers_of, spread_over_hosts, unprotected
@@ -210,10 +210,14 @@ class Protection(NamedTuple):
         with EndSignals(end) as signals, taken(asks, lambda: pass_on(asks)):
 
             def told_to_end() -> bool:
-                return bool(signals.number or refused)
+                return bool(signals.number)
+
+            def has_no_next_life() -> bool:
+                # What was refused would be refused again. This process still waits for the end of the run.
+                return told_to_end() or bool(refused)
 
             stay = (lambda: None) if self.meeting is None else self.meeting.stay
-            lives = RestartLoop(endpoint, self.ranks, DURATIONS.beat, told_to_end, stay)
+            lives = RestartLoop(endpoint, self.ranks, DURATIONS.beat, has_no_next_life, stay)
             with before_run():
                 is_late = self.meeting is not None and self.meeting.is_late
                 first = lives.first(server, place, DURATIONS.missed, say, is_late=is_late)
@@ -246,7 +250,7 @@ def find_protection(flags: Flags, words: Sequence[str], environment: Mapping[str
     if start is None:
         return "this process was started alone"
     try:
-        line = read_command_line(words, start.count)
+        line = read_arguments(words, start.count)
     except UserError as error:
         return str(error)
     if problem := unprotected(line.shape):

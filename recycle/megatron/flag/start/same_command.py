@@ -17,6 +17,9 @@ from recycle.runtime.launch.meet.rendezvous import NotAdmitted, Rendezvous
 SETTINGS = "settings.json"
 """The file, in the folder that the next start looks into."""
 
+RANKS = "WORLD_SIZE"
+"""What the number of ranks is called, which no option of the script says."""
+
 MAY_CHANGE = (
     *("--train-iters", "--train-samples", "--save", "--load", "--log-", "--eval-", "--exit-", "--timing-"),
     *("--tensorboard-", "--wandb-", "--recycle-"),
@@ -55,20 +58,22 @@ def settings_of(
     return {name: given for name, given in found.items() if name in must_not or not name.startswith(may_change)}
 
 
-def require_same(folder: Path, words: Sequence[str]) -> None:
+def require_same(folder: Path, words: Sequence[str], ranks: int) -> None:
     """Refuse to go on from what a start with other settings has left.
 
     Args:
         folder: into which that start wrote its own.
         words: of this start.
+        ranks: how many it has.
 
     Raises:
-        RunError: an option differs. Nothing is refused where the file is missing or cannot be read.
+        RunError: an option differs, or the number of ranks. Nothing is refused where the file is missing or cannot be
+            read.
     """
     before: Settings = {}
     with suppress(UserError, msgspec.DecodeError):
         before = from_json(read_bytes(folder / SETTINGS), dict[str, list[str]])
-    if before and (texts := _difference(before, settings_of(words))):
+    if before and (texts := _difference(before, _settings_of_state(words, ranks))):
         was, now = texts
         raise RunError(
             f"{RESUME}: the state in memory is of a start {was}, and this one is {now}: give the same, or leave "
@@ -105,13 +110,25 @@ def require_same_in_run(meeting: Rendezvous, words: Sequence[str], catalogue: Ca
     )
 
 
-def write_settings(folder: Path, words: Sequence[str]) -> None:
+def write_settings(folder: Path, words: Sequence[str], ranks: int) -> None:
     """Say with which settings a start keeps its state.
+
+    Args:
+        folder: into which it writes them.
+        words: of this start.
+        ranks: how many it has.
 
     Raises:
         UserError: the file cannot be written.
     """
-    write_whole(folder / SETTINGS, msgspec.json.format(msgspec.json.encode(settings_of(words))), private=True)
+    write_whole(
+        folder / SETTINGS, msgspec.json.format(msgspec.json.encode(_settings_of_state(words, ranks))), private=True
+    )
+
+
+def _settings_of_state(words: Sequence[str], ranks: int) -> dict[str, list[str]]:
+    """What must not change. Another number of ranks cuts the state into other shards."""
+    return settings_of(words) | {RANKS: [str(ranks)]}
 
 
 def _difference(theirs: Settings, own: Settings, unheeded: tuple[str, ...] = ()) -> tuple[str, str] | None:

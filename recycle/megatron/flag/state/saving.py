@@ -10,11 +10,13 @@ from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from queue import Empty
+from threading import RLock
 from typing import Any, Protocol
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
+from recycle.megatron.shared.patching import replace
 from recycle.runtime.errors import ViewBroken
 from recycle.saying import say
 
@@ -73,8 +75,21 @@ def save_by_the_living(
         arguments: Megatron's.
         note: called on each rank after a save, with whether all have written it.
     """
+    from megatron.training import checkpointing
+
     signature = inspect.signature(save)
     last = view.epoch
+    under_way = RLock()
+    append = checkpointing.append_to_progress_log
+
+    @wraps(append)
+    def append_to_progress_log(*positional: Any, **keywords: Any) -> None:
+        # A thread that removes an old checkpoint notes how many ranks there are, and Megatron ends if it finds another
+        # number than that of the ranks which were started.
+        with under_way:
+            append(*positional, **keywords)
+
+    replace(checkpointing, "append_to_progress_log", append_to_progress_log)
 
     @wraps(save)
     def save_checkpoint(*positional: Any, **keywords: Any) -> None:
@@ -116,10 +131,11 @@ def save_by_the_living(
 
         view.settle()
         world_size = arguments.world_size
-        try:
-            view.together(SAVE, act)
-        finally:
-            arguments.world_size = world_size
+        with under_way:
+            try:
+                view.together(SAVE, act)
+            finally:
+                arguments.world_size = world_size
         note(not is_refused)
         if is_refused and refusal is not None:
             after = "training goes on, and earlier checkpoints are as they were"

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
+from megatron.core.timers import Timers
 
 from recycle.control.membership.view import SOLE, ServerRank, View
 from recycle.job import Server
@@ -93,6 +94,7 @@ class Roles:
         replace(torch.distributed, "broadcast_object_list", broadcast_object_list)
         for module in (training, utils):
             replace(module, "print_rank_last", self._print_rank_last)
+        replace(Timers, "log", self._by_last(Timers.log))
         for kind in ("data_parallel", "expert_data_parallel"):
             name, size = f"get_{kind}_rank", getattr(parallel_state, f"get_{kind}_world_size")
             replace(parallel_state, name, self._among_peers(getattr(parallel_state, name), size))
@@ -106,6 +108,15 @@ class Roles:
             print(message, flush=True)  # noqa: T201 - as Megatron does
         else:
             self._unsaid.append(message)
+
+    def _by_last(self, log: Callable[..., None]) -> Callable[..., None]:
+        """What logs by the last rank if no rank is given: also if the one that speaks for it is rank 0, too."""
+
+        @wraps(log)
+        def log_timers(timers: Timers, names: list[str], rank: int | None = None, **keywords: Any) -> None:
+            log(timers, names, self.rank if rank is None and self._for_others and self.is_last else rank, **keywords)
+
+        return log_timers
 
     def _among_peers(self, own: Callable[..., int], size: Callable[..., int]) -> Callable[..., int]:
         pipelines = len({server.pipeline for server in self._servers})
