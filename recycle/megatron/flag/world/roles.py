@@ -113,8 +113,10 @@ class Roles:
         """What logs by the last rank if no rank is given: also if the one that speaks for it is rank 0, too."""
 
         @wraps(log)
-        def log_timers(timers: Timers, names: list[str], rank: int | None = None, **keywords: Any) -> None:
-            log(timers, names, self.rank if rank is None and self._for_others and self.is_last else rank, **keywords)
+        def log_timers(timers: Timers, names: list[str], rank: int | None = None, *more: Any, **keywords: Any) -> None:
+            if rank is None and self._for_others and self.is_last:
+                rank = self.rank
+            log(timers, names, rank, *more, **keywords)
 
         return log_timers
 
