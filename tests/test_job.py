@@ -39,6 +39,8 @@ def test_other_names_are_refused(text):
         ({"weight_gradient": -7}, "weight_gradient of stage 1 is -7"),
         ({"optimizer": 10**13}, "optimizer of stage 1 is 10000000000000.*coarser unit"),
         ({"held": 0}, "held of stage 1 is 0"),
+        ({"held": 10**18 + 1, "limit": 10**19}, "held of stage 1 is 1e18: the largest is 1000000000000000000"),
+        ({"state": 10**19}, "state of stage 1 is 1e19.*coarser unit"),
         ({"released_at_input_gradient": 3}, "released_at_input_gradient of stage 1 is 3.*between 0 and 2"),
         ({"limit": 1}, "limit of stage 1 is 1.*least limit that works is 2"),
         ({"taken_at_input_gradient": -1}, "taken_at_input_gradient of stage 1 is -1.*less than nothing"),
