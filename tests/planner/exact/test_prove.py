@@ -115,6 +115,14 @@ def test_numbers_beyond_the_solver_are_left_alone():
     assert_legal(problem, result.programs)
 
 
+@pytest.mark.parametrize("seed", [2**31 - 1, 10**18 - 1, -(2**40)])
+def test_a_seed_beyond_the_solver_is_a_seed(seed):
+    problem = make_problem(paper_job(released=0), [Server(1, 0)], STAGGERED)
+    assert lower_bound(problem).value < value(problem, list_schedule(problem))
+    result = solve(problem, seconds=1, seed=seed)
+    assert_legal(problem, result.programs)
+
+
 def test_improvements_are_reported_as_they_come():
     problem = make_problem(paper_job(released=0), [Server(1, 0)], STAGGERED)
     reports = []
