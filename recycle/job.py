@@ -12,13 +12,18 @@ from recycle.errors import JobError, NoPlanError
 from recycle.placement import Layout, Placement, crews, require_layout, require_placement, standard
 from recycle.wording import BASELINE, BYTES, MICROSECONDS, known_unit, memory_text, time_text
 
-LARGEST = 10**12
+LARGEST, LARGEST_MEMORY = 10**12, 10**18
+"""The greatest number of a job, and amount of memory: a new cut of the layers multiplies it by their number."""
 
 LARGEST_JOB = 10_000_000
 """Tasks of an iteration beyond which no plan is tried: ten million take minutes and some ten gigabytes."""
 
 LARGEST_COUNT = 10**6
 """Servers and instructions have numbers of six digits at most."""
+
+_NUMBER = "(0|[1-9][0-9]{0,5})"
+_SERVER = re.compile(f"W{_NUMBER}_{_NUMBER}")
+"""A server's only name: with zeros before its numbers, a file could have it twice."""
 
 _PHASES = 3
 _SLACK = 4
@@ -46,7 +51,7 @@ class Server(NamedTuple):
         Raises:
             JobError: the text is not a server's name.
         """
-        match = re.fullmatch(r"W([0-9]{1,6})_([0-9]{1,6})", text)
+        match = _SERVER.fullmatch(text)
         if match is None:
             raise JobError(f"server {text!r}: a server is written W<pipeline>_<stage>, for example W1_2")
         return cls(int(match[1]), int(match[2]))
@@ -163,7 +168,8 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for number, stage in enumerate(self.stages):
             for field in ("forward", "input_gradient", "weight_gradient", "optimizer", "reduction"):
                 _at_least(getattr(stage, field), 0, f"{field} of stage {number}", "a cost cannot be negative")
-            _at_least(stage.held, 1, f"held of stage {number}", "a micro-batch holds at least one unit of memory")
+            reason = "a micro-batch holds at least one unit of memory"
+            _at_least(stage.held, 1, f"held of stage {number}", reason, LARGEST_MEMORY)
             released = stage.released_at_input_gradient
             if not 0 <= released <= stage.held:
                 raise JobError(
@@ -171,8 +177,10 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"it is a part of what the stage holds, between 0 and {stage.held}"
                 )
             taken = f"taken_at_input_gradient of stage {number}"
-            _at_least(stage.taken_at_input_gradient, 0, taken, "an instruction cannot take less than nothing")
-            _at_least(stage.state, 0, f"state of stage {number}", "a state cannot take less than nothing")
+            reason = "an instruction cannot take less than nothing"
+            _at_least(stage.taken_at_input_gradient, 0, taken, reason, LARGEST_MEMORY)
+            reason = "a state cannot take less than nothing"
+            _at_least(stage.state, 0, f"state of stage {number}", reason, LARGEST_MEMORY)
         self._require_room()
 
     def _settle_unit(self, field: str, known: Mapping[str, float]) -> None:
@@ -518,13 +526,11 @@ def require_few_tasks(pipelines: int, stages: int, micro_batches: int) -> None:
         raise JobError(f"{shape}: a plan has {LARGEST_COUNT} of each at most")
 
 
-def _at_least(value: int, least: int, field: str, reason: str) -> None:
+def _at_least(value: int, least: int, field: str, reason: str, most: int = LARGEST) -> None:
     if value < least:
         raise JobError(f"{field} is {_shown(value)}: {reason}; the least is {least}")
-    if value > LARGEST:
-        raise JobError(
-            f"{field} is {_shown(value)}: the largest is {LARGEST}; give less, in a coarser unit if it has one"
-        )
+    if value > most:
+        raise JobError(f"{field} is {_shown(value)}: the largest is {most}; give less, in a coarser unit if it has one")
 
 
 def _shown(value: int) -> str:

@@ -26,7 +26,7 @@ def test_server_names_are_the_papers():
     assert Server.parse("W1_2") == Server(1, 2)
 
 
-@pytest.mark.parametrize("text", ["", "W1", "w1_2", "W-1_2", "W1_2 ", "W1_2x", "1_2"])
+@pytest.mark.parametrize("text", ["", "W1", "w1_2", "W-1_2", "W1_2 ", "W1_2x", "1_2", "W01_2", "W1_00"])
 def test_other_names_are_refused(text):
     with pytest.raises(JobError, match="written W<pipeline>_<stage>"):
         Server.parse(text)
@@ -39,6 +39,8 @@ def test_other_names_are_refused(text):
         ({"weight_gradient": -7}, "weight_gradient of stage 1 is -7"),
         ({"optimizer": 10**13}, "optimizer of stage 1 is 10000000000000.*coarser unit"),
         ({"held": 0}, "held of stage 1 is 0"),
+        ({"held": 10**18 + 1, "limit": 10**19}, "held of stage 1 is 1e18: the largest is 1000000000000000000"),
+        ({"state": 10**19}, "state of stage 1 is 1e19.*coarser unit"),
         ({"released_at_input_gradient": 3}, "released_at_input_gradient of stage 1 is 3.*between 0 and 2"),
         ({"limit": 1}, "limit of stage 1 is 1.*least limit that works is 2"),
         ({"taken_at_input_gradient": -1}, "taken_at_input_gradient of stage 1 is -1.*less than nothing"),

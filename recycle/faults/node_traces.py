@@ -147,9 +147,9 @@ def comments(content: bytes) -> dict[str, float]:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """What names of nodes are ordered by: numbers in them by what they count."""
-    parts = re.findall(r"[0-9]+|[^0-9]+", name)
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+    """What names of nodes are ordered by: numbers in them by what they count, however many digits they have."""
+    parts = [(digits.lstrip("0"), text) for digits, text in re.findall(r"([0-9]+)|([^0-9]+)", name)]
+    return [(-1, text) if text else (len(digits), digits) for digits, text in parts]
 
 
 def _of_intervals(header_line: int, header: Sequence[str], lines: Iterable[Fields]) -> NodeTrace:

@@ -8,6 +8,7 @@ chunks.
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
 
 from recycle.job import Job, Server
 from recycle.placement import Layout, PlacedPipeline, PlacedServer
@@ -32,21 +33,23 @@ def spread(job: Job, home: Servers, live: Collection[int], held: Sequence[Collec
     """
     places = sorted(live)
     count = len(job.stages)
+    state, kept = _sums(each.state for each in job.stages), _sums(each.held for each in job.stages)
+    # By the first chunk of a run, and then its last.
+    taken = [list(accumulate((each.taken_at_input_gradient for each in job.stages[at:]), max)) for at in range(count)]
+    memory = {place: room(job, home[place], ()) for place in places}
+    times = {place: _sums(home[place].time(each.work) for each in job.stages) for place in places}
+    lacking = {place: _sums(chunk not in held[place] for chunk in range(count)) for place in places}
 
-    def time(place: int, chunks: range) -> float:
-        if room(job, home[place], chunks) < job.needs(chunks):
-            return math.inf
-        return sum(home[place].time(job.stages[chunk].work) for chunk in chunks)
-
-    def missing(place: int, chunks: range) -> int:
-        return sum(chunk not in held[place] for chunk in chunks)
+    def time(place: int, first: int, end: int) -> float:
+        needed = state[end] - state[first] + kept[end] - kept[first] + taken[first][end - first - 1]
+        return times[place][end] - times[place][first] if needed <= memory[place] else math.inf
 
     longest, _ = _best_cut(places, count, time, max)
     if math.isinf(longest):
         return None
 
-    def copies(place: int, chunks: range) -> float:
-        return missing(place, chunks) if time(place, chunks) <= longest else math.inf
+    def copies(place: int, first: int, end: int) -> float:
+        return lacking[place][end] - lacking[place][first] if time(place, first, end) <= longest else math.inf
 
     _, runs = _best_cut(places, count, copies, lambda one, other: one + other)
     cut = dict(zip(places, runs, strict=True))
@@ -95,7 +98,7 @@ def assigned(job: Job, home: Layout, roles: Mapping[Server, Role], loads: Sequen
 def _best_cut(
     places: Sequence[int],
     count: int,
-    cost: Callable[[int, range], float],
+    cost: Callable[[int, int, int], float],
     together: Callable[[float, float], float],
 ) -> tuple[float, list[range]]:
     """The cut of so many chunks into a run for each place with the least cost, by dynamic programming from the front.
@@ -103,7 +106,7 @@ def _best_cut(
     Args:
         places: who gets a run of one chunk at least, in order.
         count: of chunks.
-        cost: of a run at a place.
+        cost: of a run at a place, by its first chunk and the one behind its last.
         together: the cost of two parts of a pipeline; it grows with both.
     """
     nowhere: tuple[float, list[range]] = (math.inf, [])
@@ -113,8 +116,13 @@ def _best_cut(
         for end in range(1, count + 1):
             for start in range(end):
                 before, runs = best[start]
-                total = together(before, cost(place, range(start, end)))
+                total = together(before, cost(place, start, end))
                 if total < following[end][0]:
                     following[end] = total, [*runs, range(start, end)]
         best = following
     return best[count]
+
+
+def _sums(amounts: Iterable[int]) -> list[int]:
+    """What all chunks before each one have together, and what all have: that of a run is a difference."""
+    return list(accumulate(amounts, initial=0))

@@ -194,7 +194,10 @@ def _memory(plan: Plan) -> Iterator[Violation]:
 
 
 def _transfers(plan: Plan) -> Iterator[Violation]:
-    """Every result that another server needs is sent behind it and received before its use; nothing else moves."""
+    """Every result that another server needs is sent behind it and received before its use; nothing else moves.
+
+    A send that waits for the next compute instruction would make the result later than the clock, which sees none.
+    """
     phases = _phases(plan)
     expected: dict[tuple[Server, Instruction], tuple[int, str]] = {}
     for phase in (Op.F, Op.I):
@@ -208,8 +211,10 @@ def _transfers(plan: Plan) -> Iterator[Violation]:
                 expected[server, Instruction(send.partner, stage, home, micro_batch, source)] = (index, "before")
     found: set[tuple[Server, Instruction]] = set()
     for server, program in plan.programs.items():
+        latest = -1
         for index, instruction in enumerate(program):
             if not instruction.op.is_transfer:
+                latest = index if instruction.op.is_compute else latest
                 continue
             key = (server, instruction)
             if key not in expected:
@@ -223,6 +228,10 @@ def _transfers(plan: Plan) -> Iterator[Violation]:
             elif (index < place) != (side == "before"):
                 compute = f"{server}[{place}] {program[place]}"
                 yield Violation("transfers", f"{instruction} must come {side} {compute}", server, index)
+            elif side == "behind" and latest > place:
+                following = next(each for each in range(place + 1, index) if program[each].op.is_compute)
+                compute = f"{server}[{following}] {program[following]}"
+                yield Violation("transfers", f"{instruction} must come before {compute}", server, index)
             found.add(key)
     for server, instruction in expected:
         if (server, instruction) not in found:

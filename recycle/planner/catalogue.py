@@ -161,9 +161,14 @@ def _require_few(job: Job, failures: int) -> None:
         )
 
 
+def parts_of(path: Path) -> Path:
+    """The folder beside a catalogue that keeps its plans until it is whole."""
+    return path.with_name(f"{path.name}.part")
+
+
 def _open_parts(path: Path, job: Job, mode: Mode, failures: int, effort: Effort, form: Form) -> Path:
     """The folder of an interrupted run, or a new one; its mark tells what it is for."""
-    parts = path.with_name(f"{path.name}.part")
+    parts = parts_of(path)
     marked = parts / "mark"
     what = msgspec.json.encode((job, mode, failures, effort.budget, effort.seed, form))
     mark = hashlib.sha256(what).hexdigest().encode()

@@ -4,6 +4,7 @@ A run trains while these plans are made, or waits for them: they are searched fo
 training can do without.
 """
 
+import shutil
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,7 +15,7 @@ from recycle.plan.mode import Mode
 from recycle.plan.plan import Form, Plan, Provenance
 from recycle.planner.anneal.improve import LARGE
 from recycle.planner.assemble import assemble, one_forward_one_backward
-from recycle.planner.catalogue import failure_vectors, make_catalogue
+from recycle.planner.catalogue import failure_vectors, make_catalogue, parts_of
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.bounds import lower_bound, period
 from recycle.planner.model.lowering import instructions
@@ -61,6 +62,8 @@ def plan_ahead(job: Job, mode: Mode, path: Path) -> Path | None:
     for failures in (2, 1):
         if each * sum(1 for _ in failure_vectors(job, failures)) < PLANNING_AHEAD:
             own_folder(path.parent)
+            # What an interrupted start has left may be for another job.
+            shutil.rmtree(parts_of(path), ignore_errors=True)
             make_catalogue(path, job, mode, failures, _effort(MOVES_IN_RECOVERY), "lowered", lambda *_: None)
             path.chmod(0o600)
             return path

@@ -2,11 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
-from contextlib import suppress
 
 import msgspec
 
-from recycle.errors import JobError
 from recycle.job import Job
 from recycle.placing.layers import layers_of
 from recycle.planner.assemble import unlimited_baseline
@@ -106,20 +104,25 @@ def _shapes(job: Job, layers: int) -> Iterator[Job]:
         depth, micro_batches = servers / pipelines, total / pipelines
         whole = all(number >= 1 and number == int(number) for number in (pipelines, depth, micro_batches))
         if whole and layers % depth == 0 and layers % job.depth == 0:
-            # A server may not have the memory for one micro-batch.
-            with suppress(JobError):
-                yield _with_shape(job, layers, int(pipelines), int(depth), int(micro_batches))
+            other = _with_shape(job, layers, int(pipelines), int(depth), int(micro_batches))
+            if other is not None:
+                yield other
 
 
-def _with_shape(job: Job, layers: int, pipelines: int, depth: int, micro_batches: int) -> Job:
-    """Another cut of the same layers. As many units of time are one of the job's, so that costs are whole numbers."""
+def _with_shape(job: Job, layers: int, pipelines: int, depth: int, micro_batches: int) -> Job | None:
+    """Another cut of the same layers; None if a server has not the memory for one micro-batch.
+
+    As many units of time are one of the job's, so that costs are whole numbers.
+    """
     model, each = layers_of(job, layers), layers // depth
-    stages = tuple(model.stage((first, first + each)) for first in range(0, layers, each))
+    runs = [(first, first + each) for first in range(0, layers, each)]
+    if any(model.needs(run, 1) > model.memory for run in runs):
+        return None
     return msgspec.structs.replace(
         job,
         pipelines=pipelines,
         micro_batches=micro_batches,
-        stages=stages,
+        stages=tuple(map(model.stage, runs)),
         latency=(model.latency,) * (depth - 1),
     )
 

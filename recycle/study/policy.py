@@ -117,7 +117,8 @@ class Phase(NamedTuple):
         seconds: how long it lasts if nothing changes; infinite for the last one.
         rate: share of fault-free throughput.
         used: servers that take part, if so many are alive.
-        bucket: ``USEFUL`` to train, or what it pauses for; a pause has rate 0.
+        bucket: ``USEFUL`` to train, or what it pauses for; a pause has rate 0. At the end of one for ``SNAPSHOT``, all
+            that was trained is safe; it is left out if all is safe already.
     """
 
     seconds: float

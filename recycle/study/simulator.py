@@ -76,10 +76,16 @@ class _Run:
         rest = list(phases)
         while self._time < until:
             phase = rest[0]
+            if phase.bucket is Bucket.SNAPSHOT and self._progress == self._safe:
+                # Nothing was trained that a checkpoint would make safe.
+                rest.pop(0)
+                continue
             wall = min(phase.seconds, until - self._time)
             self._account(phase, wall)
             if wall == phase.seconds:
                 rest.pop(0)
+                if phase.bucket is Bucket.SNAPSHOT:
+                    self._safe = self._progress
             else:
                 rest[0] = phase._replace(seconds=phase.seconds - wall)
         return tuple(rest)

@@ -67,6 +67,8 @@ def test_a_node_takes_all_its_servers_down(load, comment, lost):
 def test_nodes_are_ordered_by_the_numbers_in_their_names(load):
     outages = load("node,start_days,end_days\nn10,1,2\nn9,3,4\n")
     assert [(each.node, each.start) for each in outages.entries] == [(1, DAY), (0, 3 * DAY)]
+    outages = load(f"node,start_days,end_days\nn{'9' * 5000},1,2\nn{'0' * 5000}10,3,4\n")
+    assert [(each.node, each.start) for each in outages.entries] == [(1, DAY), (0, 3 * DAY)]
 
 
 def test_a_node_that_the_job_has_no_servers_for_is_refused(load):

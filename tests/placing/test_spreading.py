@@ -16,9 +16,10 @@ def pipelines(draw):
     """A job of up to six chunks, the servers of its pipeline, who of them live, and what they hold now."""
     count = draw(st.integers(2, 6))
     costs = draw(st.lists(st.integers(1, 3), min_size=count, max_size=count))
-    stages = tuple(Stage(cost, cost, cost, 1, 0, 1, 0, 9, state=draw(st.integers(0, 2))) for cost in costs)
+    few = st.integers(0, 2)
+    stages = tuple(Stage(cost, cost, cost, 1, 0, 1 + draw(few), 0, 9, draw(few), draw(few)) for cost in costs)
     cuts = sorted(draw(st.sets(st.integers(1, count - 1), max_size=3)))
-    limits = st.integers(count, 8)
+    limits = st.integers(count, 20)
     home = tuple(
         PlacedServer(tuple(range(*run)), draw(limits), draw(st.sampled_from([50, 100])))
         for run in pairwise([0, *cuts, count])
@@ -44,7 +45,7 @@ def test_no_cut_that_fits_is_quicker_and_none_as_quick_copies_less(case):
     fitting = []
     for cuts in combinations(range(1, count), len(places) - 1):
         runs = dict(zip(places, (tuple(range(*run)) for run in pairwise([0, *cuts, count])), strict=True))
-        if all(len(run) <= room(job, home[place], run) for place, run in runs.items()):
+        if all(job.needs(run) <= room(job, home[place], run) for place, run in runs.items()):
             longest = max(sum(home[place].time(job.stages[each].work) for each in run) for place, run in runs.items())
             fitting.append((longest, sum(len(set(run) - held[place]) for place, run in runs.items()), runs))
     if not fitting:

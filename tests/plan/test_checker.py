@@ -184,6 +184,14 @@ def test_transfers_need_their_partners_and_places():
     only(late, "transfers", "must come before W0_1[0] 1F0.0")
 
 
+def test_a_send_comes_before_the_next_compute_instruction():
+    late = edit(PLAN, "W0_0", swap("0SEND_F0.0>W0_1", "0F0.1"))
+    violation = only(late, "transfers", "0SEND_F0.0>W0_1 must come before W0_0[1] 0F0.1")
+    assert violation.server == Server(0, 0)
+    # By the clock, which sees no transfers, it is as good as before.
+    assert run_clock(late.job, late.mode, late.programs).period == PLAN.period
+
+
 def test_updates_come_once_and_last():
     only(edit(PLAN, "W0_0", lambda rows: rows.remove("0STEP")), "updates", "has REDUCE")
     only(edit(PLAN, "W0_0", lambda rows: rows.append("0STEP")), "updates", "has REDUCE STEP STEP")

@@ -2,13 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.examples import paper_job
+from harness.examples import QUICK, paper_job
 from recycle.job import Server
 from recycle.plan.catalogue import Catalogue
 from recycle.plan.checker import check_plan
 from recycle.plan.document import encode_plan
 from recycle.plan.instruction import Op
 from recycle.plan.mode import Mode
+from recycle.planner.catalogue import make_catalogue, parts_of
 from recycle.planner.source import megatron_plan, plan_ahead, plan_maker
 
 JOB = paper_job(pipelines=2, stages=2, micro_batches=3)
@@ -29,6 +30,20 @@ def test_a_catalogue_made_ahead_holds_small_jobs_failures_and_is_not_made_for_on
     assert check_plan(found.plan()) == ()
     assert plan_ahead(paper_job(pipelines=1), Mode(), tmp_path / "alone.zip") is None
     assert not (tmp_path / "alone.zip").exists()
+
+
+def test_a_catalogue_is_made_ahead_whatever_an_interrupted_start_has_left(tmp_path):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    path = tmp_path / "plans.zip"
+    other = paper_job(pipelines=2, stages=2, micro_batches=4)
+    with pytest.raises(KeyboardInterrupt):
+        make_catalogue(path, other, Mode(), 1, QUICK, "lowered", interrupt)
+    assert parts_of(path).exists()
+    assert plan_ahead(JOB, Mode(), path) == path
+    assert Catalogue(path, JOB).look_up([Server(1, 0)]).dead == {Server(1, 0)}
+    assert not parts_of(path).exists()
 
 
 @pytest.mark.parametrize("optimizer", ["global", "staggered"])

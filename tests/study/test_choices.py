@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from harness.examples import paper_job
@@ -55,3 +56,24 @@ def test_other_shapes_train_the_same_layers_and_batch():
         before = 3 * (8 + 4 - 1) + job.stages[0].optimizer
         after = (3 * (micro_batches + stages - 1) + job.stages[0].optimizer) * 4 / stages
         assert shapes[name].goodput == pytest.approx(before / after, rel=0.01)
+
+
+def test_the_unit_of_memory_changes_no_choice():
+    job = paper_job(pipelines=2, stages=4, micro_batches=8, limit=6, released=0)
+    failures = FailureHistory.random(1e6, 8, 1e4)
+
+    def found(unit):
+        stages = [msgspec.structs.replace(each, held=unit, limit=6 * unit, state=2 * unit) for each in job.stages]
+        ground = Ground(msgspec.structs.replace(job, stages=tuple(stages)), 10.0, 64, 1e-6)
+        return weigh_choices(StudySetting(ground, failures, (), 1))
+
+    assert list(of(found(1), SHAPE)) == ["1 x 8 x 16", "2 x 4 x 8", "4 x 2 x 4"]
+    assert found(10**10) == found(1)
+
+
+def test_a_shape_without_the_memory_for_a_micro_batch_is_left_out():
+    job = paper_job(pipelines=2, stages=4, micro_batches=8, limit=1, released=0)
+    stages = tuple(msgspec.structs.replace(each, state=2) for each in job.stages)
+    ground = Ground(msgspec.structs.replace(job, stages=stages), 10.0, 16, 1e-6)
+    found = weigh_choices(StudySetting(ground, FailureHistory.random(1e6, 8, 1e4), (), 1))
+    assert list(of(found, SHAPE)) == ["1 x 8 x 16", "2 x 4 x 8"]

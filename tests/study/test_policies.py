@@ -1,6 +1,7 @@
 import math
 import re
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from recycle.plan.normalise import canonical_dead
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.stopping import MaxMoves
 from recycle.study.buckets import Bucket
-from recycle.study.constants import MOST, MOST_SECONDS, SOURCES, constant_sets, parse_constant
+from recycle.study.constants import MOST, MOST_SECONDS, SOURCES, TYPICAL, constant_sets, parse_constant
 from recycle.study.policy import Cluster, Return
 from recycle.study.rates import STAGGERED, Ground, Rates
 from recycle.study.registry import ALL, NAMES, make_policy, parse_policies
@@ -183,7 +184,36 @@ def test_a_repair_that_makes_no_pipeline_restarts_nobody():
     checkpoints.react(cluster_of(), died=False)
     assert checkpoints.react(cluster_of(0, 1), died=True).phases[-1].rate == pytest.approx(RATES.whole(2))
     assert checkpoints.react(cluster_of(0), died=False) is None
-    assert checkpoints.react(cluster_of(), died=False).back is Return.NOWHERE
+    reaction = checkpoints.react(cluster_of(), died=False)
+    assert [phase.bucket for phase in reaction.phases] == [Bucket.SNAPSHOT, Bucket.RESTARTING, Bucket.USEFUL]
+    assert (reaction.phases[0].seconds, reaction.back) == (checkpoints.cost, Return.NOWHERE)
+
+
+@pytest.mark.parametrize(("name", "servers"), [("checkpoints", 12), ("spares:1:warm", 13)])
+def test_a_failure_after_a_restart_on_purpose_loses_what_was_trained_since(name, servers):
+    constants = msgspec.structs.replace(TYPICAL, checkpoint_interval=1e6)
+    entries = [NodeOutage(node, 10_000.0, 20_000.0) for node in (0, 1)]
+    last = NodeOutage(2, 30_000.0, 40_000.0)
+
+    def outcome(*entries, seconds=30_000.0):
+        outages = Outages("test", 13, seconds, tuple(entries))
+        return simulate(policy(name, constants=constants), JOB.pipelines, JOB.depth, outages)
+
+    at_restart = outcome(*entries, seconds=20_000.0).progress
+    until = outcome(*entries)
+    assert until.buckets[Bucket.SNAPSHOT] == pytest.approx(servers * TYPICAL.checkpoint_cost)
+    after = outcome(*entries, last, seconds=30_000.5)
+    assert after.progress == pytest.approx(at_restart)
+    assert 0 < at_restart < until.progress
+
+
+def test_a_restart_of_a_job_that_waited_writes_no_checkpoint():
+    constants = msgspec.structs.replace(TYPICAL, checkpoint_interval=1e6)
+    # Three servers make no pipeline.
+    entries = tuple(NodeOutage(node, 10_000.0, 20_000.0) for node in range(9))
+    outages = Outages("test", 12, 50_000.0, entries)
+    outcome = simulate(policy("checkpoints", constants=constants), JOB.pipelines, JOB.depth, outages)
+    assert outcome.buckets[Bucket.SNAPSHOT] == 0 < outcome.buckets[Bucket.RESTARTING]
 
 
 def test_warm_spares_are_back_sooner():

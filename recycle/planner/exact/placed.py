@@ -119,8 +119,9 @@ class PlacedModel:
         if not work:
             return
         model.add_no_overlap(work)
-        intervals, amounts = zip(*memory, strict=True)
-        model.add_cumulative(intervals, amounts, problem.job.limit(place) // memory_unit)
+        if memory:
+            intervals, amounts = zip(*memory, strict=True)
+            model.add_cumulative(intervals, amounts, problem.job.limit(place) // memory_unit)
         model.add_no_overlap(
             [model.new_fixed_size_interval_var(step, update, "") for step, update in zip(steps, updates, strict=True)]
         )

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 FIRST_EFFORT = 0.5
 """Solver's deterministic seconds for the first question of each kind; one takes one to three seconds of a core."""
 
+SEEDS = 2**31
+"""Seeds that the solver tells apart."""
+
 Improved: TypeAlias = Callable[[int, int, Programs], None]
 Build: TypeAlias = "Callable[[Problem, int, int], TimelineModel | PlacedModel]"
 Feasible: TypeAlias = Literal["yes", "no", "unknown"]
@@ -174,7 +177,7 @@ class _Search:
         solver.parameters.num_workers = 1
         # Search times have heavy tails, so no two questions are searched alike: another seed each time, and every other
         # time linear relaxations and probing, which mostly cost more than they bring but sometimes are what helps.
-        solver.parameters.random_seed = self.seed + self.asked
+        solver.parameters.random_seed = (self.seed + self.asked) % SEEDS
         solver.parameters.max_deterministic_time = effort
         solver.parameters.max_time_in_seconds = max(0.0, self.deadline - time.monotonic())
         solver.parameters.linearization_level = self.asked % 2

@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from itertools import combinations, pairwise
+from math import comb
 
 from ortools.sat.python import cp_model
 
 from recycle.planner.exact.timeline import Spot, TimelineModel, make_routes, read_programs
 from recycle.planner.model.problem import Problem, Programs
+
+MOST_ORDERED = 100_000
+"""Tasks of pairs of interchangeable micro-batches that are put in order: they take a second or two to write down."""
 
 
 class ServerModel(TimelineModel):
@@ -21,6 +25,8 @@ class ServerModel(TimelineModel):
     - Servers of one stage are interchangeable where any of them may execute anything, and are numbered by their first
       use.
 
+    The last two grow with the pairs of micro-batches, and are left out where these are too many.
+
     Args:
         problem: what is planned.
         lower: a proven bound on the value.
@@ -32,8 +38,10 @@ class ServerModel(TimelineModel):
         self.routes = make_routes(self.model, problem)
         self._add_servers()
         self._add_pools()
+        pairs = sum(comb(len(group), 2) for group in problem.groups)
+        self._has_few_pairs = pairs * problem.job.depth * problem.kinds <= MOST_ORDERED
         self._add_order()
-        if not problem.mode.keeps_home:
+        if not problem.mode.keeps_home and self._has_few_pairs:
             self._number_servers()
 
     def programs(self, solver: cp_model.CpSolver) -> Programs:
@@ -89,7 +97,7 @@ class ServerModel(TimelineModel):
                     for kind in range(self.problem.kinds):
                         self.take_in_order(stage, kind, group, 1)
                 continue
-            for pair in combinations(group, 2):
+            for pair in combinations(group, 2) if self._has_few_pairs else ():
                 self._order_alike(*pair, routed)
 
     def _order_alike(self, earlier: int, later: int, routed: Sequence[int]) -> None:

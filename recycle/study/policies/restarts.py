@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from recycle.study.buckets import Bucket
 from recycle.study.constants import TYPICAL, Constants
-from recycle.study.policy import Cluster, Phase, Policy, Reaction, Return, pause, standing_still, train
+from recycle.study.policy import Cluster, Policy, Reaction, Return, pause, standing_still, train
 from recycle.study.rates import Ground, Rates
 
 
@@ -41,8 +41,10 @@ class Checkpoints(Policy):
         self._pipelines = pipelines
         training = train(self._rates.whole(pipelines), pipelines * cluster.depth)
         restart = pause(Bucket.RESTARTING, self._restart, cluster.live)
-        # Who restarts on purpose makes a checkpoint before.
-        return Reaction((restart, training), Return.SAFE_POINT if died else Return.NOWHERE)
+        if died:
+            return Reaction((restart, training), Return.SAFE_POINT)
+        # A restart on purpose begins with a checkpoint.
+        return Reaction((pause(Bucket.SNAPSHOT, self.cost, cluster.live), restart, training))
 
 
 class Gemini(Checkpoints):
@@ -95,7 +97,7 @@ class Spares(Checkpoints):
     def react(self, cluster: Cluster, died: bool) -> Reaction | None:
         """A restart; a short one where warm spares made the job whole. A repaired spare changes nothing."""
         reaction = super().react(cluster, died)
-        if reaction is None or cluster.live < cluster.job or reaction.phases[0].bucket is not Bucket.RESTARTING:
+        if reaction is None or cluster.live < cluster.job:
             return reaction
-        first: Phase = reaction.phases[0]._replace(seconds=self._warm)
-        return reaction._replace(phases=(first, *reaction.phases[1:]))
+        *before, restart, training = reaction.phases
+        return reaction._replace(phases=(*before, restart._replace(seconds=self._warm), training))

@@ -12,6 +12,7 @@ from recycle.planner.greedy.chunk_scheduler import POLICIES, schedule_chunks
 from recycle.planner.make import Effort, make_plan
 from recycle.planner.model.bounds import lower_bound
 from recycle.planner.model.objective import value
+from recycle.planner.model.problem import make_problem
 from tests.planner.exact.test_prove import SLOW
 from tests.planner.exact.test_prove import answer as answer_of
 from tests.strategies import placed_problems, problems
@@ -46,6 +47,11 @@ def test_what_it_finds_is_worth_what_it_says(problem):
     assert result.bound <= result.value <= value(problem, hint)
     assert value(problem, result.programs) == result.value
     assert all(problem.fits(server.stage, tasks) for server, tasks in result.programs.items())
+
+
+def test_it_takes_memory_for_far_more_than_all_micro_batches():
+    problem = make_problem(placed_job("v-shaped", micro_batches=2, limit=10_000), [Server(0, 0)], Mode())
+    assert answer(problem, value(problem, schedule_chunks(problem, POLICIES[0]))) == "yes"
 
 
 def test_a_proof_finds_a_plan_that_the_greedy_rules_do_not():

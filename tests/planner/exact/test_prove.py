@@ -115,6 +115,26 @@ def test_numbers_beyond_the_solver_are_left_alone():
     assert_legal(problem, result.programs)
 
 
+@pytest.mark.parametrize("routing", ["home", "free"])
+def test_a_large_model_grows_with_the_micro_batches_and_not_with_their_pairs(routing):
+    from recycle.planner.exact.servers import ServerModel
+
+    def size(micro_batches):
+        job = paper_job(pipelines=3, stages=1, micro_batches=micro_batches)
+        problem = make_problem(job, [Server(1, 0)], Mode(routing=routing))
+        return len(str(ServerModel(problem, 0, 10**5).model.proto))
+
+    assert size(300) < 2.2 * size(150)
+
+
+@pytest.mark.parametrize("seed", [2**31 - 1, 10**18 - 1, -(2**40)])
+def test_a_seed_beyond_the_solver_is_a_seed(seed):
+    problem = make_problem(paper_job(released=0), [Server(1, 0)], STAGGERED)
+    assert lower_bound(problem).value < value(problem, list_schedule(problem))
+    result = solve(problem, seconds=1, seed=seed)
+    assert_legal(problem, result.programs)
+
+
 def test_improvements_are_reported_as_they_come():
     problem = make_problem(paper_job(released=0), [Server(1, 0)], STAGGERED)
     reports = []
