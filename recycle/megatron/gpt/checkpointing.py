@@ -91,17 +91,19 @@ class Checkpointing:
             stages = self._training.chunks
             states = [read_recut(folder, stage, self._rank.number, self._cut, written) for stage in stages]
         except UserError as error:
-            if folder.exists():  # no other server was faster
-                text = f"{error}: the checkpoint is set aside as {set_aside(folder)}, and the one before is taken"
-                self._reporter.tell(InstantLine("warning", now(), str(self._server), text))
+            with suppress(OSError):  # where it keeps its name, it is tried again
+                if folder.exists():  # no other server was faster
+                    text = f"{error}: the checkpoint is set aside as {set_aside(folder)}, and the one before is taken"
+                    self._reporter.tell(InstantLine("warning", now(), str(self._server), text))
             raise ConnectionLost(str(error)) from error
         self._training.take(step, folder, states)
 
     def durable(self) -> int | None:
         """See Durable; what cannot be read is passed over."""
-        for folder in reversed(checkpoints(self._run.checkpoints)):
-            with suppress(UserError):
-                return read_manifest(folder, self._settings).step
+        with suppress(OSError):  # of the folder that has all of them
+            for folder in reversed(checkpoints(self._run.checkpoints)):
+                with suppress(UserError):
+                    return read_manifest(folder, self._settings).step
         return None
 
     def manifest(self, step: int) -> Manifest:
@@ -130,7 +132,8 @@ class Checkpointing:
             nonlocal is_there
             # The disk may have room for one more only, and an earlier view may have begun one.
             give_up(self._run.checkpoints)
-            is_there = folder_of(self._run.checkpoints, step).exists()
+            with suppress(OSError):  # to write one fails as well then, and is tried again
+                is_there = folder_of(self._run.checkpoints, step).exists()
 
         # What keepers write may take any time.
         self._do_together(network, step, self.from_memory.finish if leads and self.from_memory is not None else None)

@@ -132,7 +132,7 @@ def train(
         host=run.host,
         faults=faults,
         folder=run.folder,
-        durable=lambda: bool(run.redundancy or checkpoints(run.checkpoints)),
+        durable=partial(_is_durable, run),
         restarts=run.restarts,
         meeting=meeting,
         keeping=take_slot(run, meeting, partial(begin_in_memory, run, text.fingerprint)),
@@ -140,6 +140,14 @@ def train(
         cluster=run.cluster,
     )
     Supervisor(setting, partial(serve_member, run, text, planning, faults), watch).run()
+
+
+def _is_durable(run: Run) -> bool:
+    """Whether a version is elsewhere than with the servers, as far as the file system says."""
+    try:
+        return bool(run.redundancy or checkpoints(run.checkpoints))
+    except OSError:
+        return True  # there may be one
 
 
 def _require_fit(run: Run, servers: int, count: int, faults: Faults) -> None:

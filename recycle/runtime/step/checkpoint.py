@@ -118,16 +118,21 @@ def complete(root: Path, manifest: Manifest, partial: Path, keep: int = KEPT) ->
         _put(partial, final)
     except (OSError, UserError) as error:
         raise _unwritten(final, error) from error
-    # Of the same step, others may still be writing one.
-    begun = [each for each in _begun(root) if each.name < f".{final.name}"]
-    for old in (*checkpoints(root)[:-keep], *begun):
-        shutil.rmtree(old, ignore_errors=True)
+    with suppress(OSError):  # what is too old is there the next time, too
+        # Of the same step, others may still be writing one.
+        begun = [each for each in _begun(root) if each.name < f".{final.name}"]
+        for old in (*checkpoints(root)[:-keep], *begun):
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def give_up(root: Path) -> None:
-    """Remove what was written of checkpoints that were never completed, and that nobody writes any more."""
-    for each in _begun(root):
-        shutil.rmtree(each, ignore_errors=True)
+    """Remove what was written of checkpoints that were never completed, and that nobody writes any more.
+
+    What the file system does not let go stays.
+    """
+    with suppress(OSError):
+        for each in _begun(root):
+            shutil.rmtree(each, ignore_errors=True)
 
 
 def set_aside(folder: Path) -> Path:

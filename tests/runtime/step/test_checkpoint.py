@@ -74,6 +74,22 @@ def test_a_folder_that_is_removed_while_it_is_looked_at_holds_none(tmp_path, mon
     assert checkpoints(tmp_path / "file") == []
 
 
+def test_a_folder_that_cannot_be_listed_harms_nobody_who_writes_or_tidies_up(tmp_path, monkeypatch):
+    def fail(_):
+        raise OSError(116, "Stale file handle")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "iterdir", fail)
+        give_up(tmp_path)
+    write(tmp_path, 1, keep=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "checkpoints", fail)
+        write(tmp_path, 2, keep=1)
+    assert steps(tmp_path) == [1, 2]
+    write(tmp_path, 3, keep=1)
+    assert steps(tmp_path) == [3]
+
+
 @pytest.mark.parametrize("left", [(), SHARDS[:1]], ids=["all", "the last one"])
 def test_one_whose_parts_were_removed_cannot_be_completed_and_says_so(tmp_path, left):
     with pytest.raises(RunFailed, match=r"^checkpoint: .*step-00000003 cannot be written: No such file or directory;"):
