@@ -102,7 +102,7 @@ class KeeperSetting(NamedTuple):
         slot: this process's part in its host's keeper.
         describe: says what it costs and survives.
         writing: the bytes that a keeper takes beside those while it writes a stage to disk.
-        within: the folder in which it may do so; None where nobody asks for it.
+        within: the folder in which it may do so, also for a later start of the run that finds it; None where none asks.
         begin: told, once all processes have come, whether any host has copies of an earlier start; raises RunError
             where these do not fit the run.
     """
