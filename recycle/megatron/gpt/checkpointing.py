@@ -280,4 +280,8 @@ def read_recut(folder: Path, stage: int, rank: int, cut: Cut, written: Cut) -> d
                 raise RunError(damage)
             for name, tensor in read_stage(folder, shard(other, rank)).items():
                 state[_LAYER.sub(lambda found: str(int(found[0]) + ahead), name)] = tensor  # noqa: B023 - called at once
+    if written.stages == 1 and stage == cut.stages - 1:
+        # The only stage of a tied model has one matrix for both ends, and the last of several has a copy of it.
+        for name, tensor in [*state.items()]:
+            state.setdefault(name.replace("embedding.word_embeddings", "output_layer"), tensor)
     return state
