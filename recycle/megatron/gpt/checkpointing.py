@@ -19,7 +19,7 @@ from recycle.megatron.gpt.run_settings import Run
 from recycle.megatron.shared.stage_training import StageTraining
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Reporter
-from recycle.runtime.checkpoint_folders import Manifest, checkpoints, find_damage, folder_of
+from recycle.runtime.checkpoint_folders import Manifest, checkpoints, find_damage, folder_of, manifest_of
 from recycle.runtime.device import on_own_device
 from recycle.runtime.errors import ConnectionLost, RunError
 from recycle.runtime.keep.checkpoint_from_memory import CheckpointsFromMemory
@@ -87,7 +87,7 @@ class Checkpointing:
         """
         folder = folder_of(self._run.checkpoints, step)
         try:
-            written = self._cut._replace(stages=read_manifest(folder, self._settings).settings[STAGES])
+            written = cut_of(folder, read_manifest(folder, self._settings))
             stages = self._training.chunks
             states = [read_recut(folder, stage, self._rank.number, self._cut, written) for stage in stages]
         except UserError as error:
@@ -103,7 +103,9 @@ class Checkpointing:
         with suppress(OSError):  # of the folder that has all of them
             for folder in reversed(checkpoints(self._run.checkpoints)):
                 with suppress(UserError):
-                    return read_manifest(folder, self._settings).step
+                    manifest = read_manifest(folder, self._settings)
+                    cut_of(folder, manifest)
+                    return manifest.step
         return None
 
     def manifest(self, step: int) -> Manifest:
@@ -249,6 +251,33 @@ class Cut(NamedTuple):
         """The layers of a stage."""
         size = self.layers // self.stages
         return range(stage * size, (stage + 1) * size)
+
+
+def cut_of(folder: Path, manifest: Manifest) -> Cut:
+    """How the model was cut when a checkpoint was made.
+
+    Args:
+        folder: of the checkpoint.
+        manifest: of it.
+
+    Raises:
+        RunError: nothing can be cut as it says.
+    """
+    layers, stages = (manifest.settings.get(each) for each in ("layers", STAGES))
+    if not (isinstance(layers, int) and isinstance(stages, int) and stages > 0 and layers % stages == 0):
+        raise RunError(f"{folder}: its manifest says that {layers!r} layers are in {stages!r} stages")
+    return Cut(layers, stages)
+
+
+def find_fault(folder: Path) -> str:
+    """Why no run can go on from a checkpoint, whatever its settings; empty if it is whole. It reads all of it."""
+    if damage := find_damage(folder):
+        return damage
+    try:
+        cut_of(folder, manifest_of(folder))
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def shard(stage: int, rank: int) -> str:

@@ -18,7 +18,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from recycle.errors import RunFailed, UserError
-from recycle.files import from_json, read_bytes, write_whole
+from recycle.files import write_whole
 from recycle.runtime.checkpoint_folders import (
     DIGESTS,
     MANIFEST,
@@ -28,6 +28,7 @@ from recycle.runtime.checkpoint_folders import (
     digest_of,
     find_damage,
     folder_of,
+    manifest_of,
     no_source,
     within,
 )
@@ -158,7 +159,7 @@ def adopt(source: Path, root: Path) -> None:
     whole = [each for each in candidates(source) if not find_damage(each)]
     if not whole:
         raise no_source(source)
-    step = from_json(read_bytes(whole[-1] / MANIFEST), Manifest).step
+    step = manifest_of(whole[-1]).step
     partial = attempt_folder(root, step)
     try:
         shutil.copytree(whole[-1], partial, copy_function=_link)
@@ -204,11 +205,11 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:
     """The manifest of a checkpoint that a run with these settings can go on from.
 
     Raises:
-        UserError: it cannot be read, or is of other settings.
+        UserError: it cannot be read, or is of another step or other settings.
     """
     path = folder / MANIFEST
     try:
-        manifest = from_json(read_bytes(path), Manifest)
+        manifest = manifest_of(folder)
     except msgspec.DecodeError as error:
         raise RunError(f"{path}: this is no checkpoint's manifest: {error}; resume from another one") from error
     if manifest.version != VERSION:

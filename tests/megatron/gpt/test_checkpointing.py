@@ -6,12 +6,15 @@ from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from recycle.job import Server
 from recycle.megatron.gpt import checkpointing
 from recycle.megatron.gpt.checkpointing import Checkpointing
+from recycle.runtime.checkpoint_folders import MANIFEST, Manifest, folder_of
 from recycle.runtime.errors import ConnectionLost
+from recycle.runtime.step.checkpoint import VERSION
 
 
 def test_all_looks_at_a_disk_are_watched_and_what_keepers_write_is_not(monkeypatch, tmp_path):
@@ -121,3 +124,28 @@ def test_a_damaged_checkpoint_that_cannot_be_renamed_breaks_the_view_and_ends_no
     saving, _ = saving_alone(away, [])
     with pytest.raises(ConnectionLost, match=r"checkpoint\.json"):
         saving.load(7)
+
+
+@pytest.mark.parametrize("lie", [{}, {"stages": "2"}, {"stages": 5}])
+def test_a_checkpoint_whose_manifest_lies_is_passed_over_and_set_aside(tmp_path, lie):
+    told = []
+    saving, _ = saving_alone(tmp_path, told)
+    for step, settings in ((1, {"stages": 2}), (2, lie)):
+        folder = folder_of(tmp_path, step)
+        folder.mkdir()
+        manifest = Manifest(VERSION, step, {"layers": 4} | settings)
+        (folder / MANIFEST).write_bytes(msgspec.json.encode(manifest))
+    assert saving.durable() == 1
+    with pytest.raises(ConnectionLost, match="its manifest says that 4 layers are in"):
+        saving.load(2)
+    assert len(told) == 1
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["damaged-step-00000002", "step-00000001"]
+
+
+def test_a_checkpoint_in_the_folder_of_another_step_is_passed_over(tmp_path):
+    saving, _ = saving_alone(tmp_path, [])
+    for step, name in ((1, 1), (7, 2)):
+        folder = folder_of(tmp_path, name)
+        folder.mkdir()
+        (folder / MANIFEST).write_bytes(msgspec.json.encode(Manifest(VERSION, step, {"layers": 4, "stages": 2})))
+    assert saving.durable() == 1

@@ -20,7 +20,16 @@ from recycle.runtime.checkpoint_folders import (
     require_unfinished,
 )
 from recycle.runtime.step import checkpoint
-from recycle.runtime.step.checkpoint import VERSION, adopt, attempt_folder, complete, give_up, set_aside, write_shard
+from recycle.runtime.step.checkpoint import (
+    VERSION,
+    adopt,
+    attempt_folder,
+    complete,
+    give_up,
+    read_manifest,
+    set_aside,
+    write_shard,
+)
 
 SHARDS = ("stage-0/tensor-0", "stage-1/tensor-0")
 
@@ -183,13 +192,23 @@ def test_a_checkpoint_of_another_run_is_taken_over_and_the_damaged_passed_by(tmp
     assert find_damage(checkpoints(mine)[0]) == ""
 
 
-def test_a_checkpoint_can_be_named_itself(tmp_path):
+@pytest.mark.parametrize("name", ["step-00000003", "the best one"])
+def test_a_checkpoint_can_be_named_itself(tmp_path, name):
     other, mine = tmp_path / "other", tmp_path / "mine"
     mine.mkdir()
     for step in (3, 4):
         write(other, step)
-    adopt(checkpoints(other)[0], mine)
+    adopt(checkpoints(other)[0].rename(other / name), mine)
     assert steps(mine) == [3]
+
+
+def test_a_folder_with_the_checkpoint_of_another_step_is_damaged_and_finishes_no_run(tmp_path):
+    write(tmp_path, 3)
+    lying = checkpoints(tmp_path)[0].rename(folder_of(tmp_path, 2))
+    assert find_damage(lying) == f"{lying}: its manifest is of step 3"
+    require_unfinished([lying], 3)
+    with pytest.raises(UserError, match="its manifest is of step 3"):
+        read_manifest(lying, {})
 
 
 def test_one_that_cannot_be_taken_over_leaves_nothing(tmp_path, monkeypatch):
