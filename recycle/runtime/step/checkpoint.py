@@ -139,10 +139,11 @@ def give_up(root: Path) -> None:
 def set_aside(folder: Path) -> Path:
     """Rename a damaged checkpoint, so that it is none any more; gives where it is now."""
     aside = folder.with_name(f"damaged-{folder.name}")
-    if folder.exists():
+    taken = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}{_PARTIAL}")
+    with suppress(FileNotFoundError):  # another process of the run may have done it, at this moment
+        folder.rename(taken)
         shutil.rmtree(aside, ignore_errors=True)  # an earlier one of the same step
-    with suppress(FileNotFoundError):  # another process of the run may have done it
-        folder.rename(aside)
+        taken.rename(aside)
     return aside
 
 

@@ -192,6 +192,18 @@ def test_a_checkpoint_of_another_run_is_taken_over_and_the_damaged_passed_by(tmp
     assert find_damage(checkpoints(mine)[0]) == ""
 
 
+def test_what_two_processes_set_aside_at_once_is_there_as_one_has_set_it_aside(tmp_path, monkeypatch):
+    for _ in range(2):
+        write(tmp_path, 3)
+        aside = set_aside(folder_of(tmp_path, 3))
+        # Another one has looked before.
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "exists", lambda _: True)
+            assert set_aside(folder_of(tmp_path, 3)) == aside
+        assert list(tmp_path.iterdir()) == [aside]
+        assert (aside / MANIFEST).is_file()
+
+
 @pytest.mark.parametrize("name", ["step-00000003", "the best one"])
 def test_a_checkpoint_can_be_named_itself(tmp_path, name):
     other, mine = tmp_path / "other", tmp_path / "mine"
