@@ -59,13 +59,15 @@ def test_tensors_of_several_devices_are_refused():
     script = """
 import torch
 for other in ("cpu", "cuda:1"):
-    try:
-        torch.ones(2, device="cuda:0") + torch.ones(2, device=other)
-    except RuntimeError as error:
-        print(error)
+    one, two = torch.ones(2, device="cuda:0"), torch.ones(2, device=other)
+    for add in (torch.add, lambda *pair: torch._foreach_add(*([each] for each in pair))):
+        try:
+            add(one, two)
+        except RuntimeError as error:
+            print(error)
 """
     said, _ = pretend("python", "-c", script, PRETENDED_GPUS="2")
-    assert said.count("Expected all tensors to be on the same device") == 2
+    assert said.count("Expected all tensors to be on the same device") == 4
 
 
 @pytest.mark.parametrize("eager", [(), ("eager",)])
@@ -93,17 +95,28 @@ def test_a_plan_has_the_losses_of_stock_megatron_over_nccl():
     assert "| passed | 2 stages of a small model on cuda: stock 1F1B" in said
 
 
+def require_the_losses_of_a_cpu(folder, model, transport, pipelines=2, ranks=1):
+    """A run with a kill on pretended GPUs has them."""
+    (folder / "model.toml").write_text(f"{TINY}exact = true\n{model}\n")
+    (folder / "faults.toml").write_text('[[fault]]\nkind = "kill"\nserver = "W1_1"\niteration = 4\n')
+    shape = ["-D", str(pipelines), "-P", "2", "-M", "4", "--model", f"{folder}/model.toml", "--iterations", "6"]
+    faults = ["--faults", f"{folder}/faults.toml", "--device", transport]
+    losses, count = [], str(2 * pipelines * ranks)
+    for name, more in (("cpu", []), ("cuda", faults)):
+        _, said = pretend("recycle", "train", *shape, *more, "-o", f"{folder}/{name}", PRETENDED_GPUS=count)
+        losses.append(sorted(set(re.findall(r"iteration (\d+)/6: loss (\S+),", said))))
+    assert len(losses[0]) == 6
+    assert losses[0] == losses[1]
+
+
 @pytest.mark.parametrize("transport", ["cuda", "cuda+nccl"])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_run_with_a_kill_has_the_losses_of_one_on_a_cpu(tmp_path, ranks, transport):
     """Also where servers have several ranks, which call each other in torch's own groups."""
-    (tmp_path / "model.toml").write_text(f"{TINY}exact = true\ntensor_parallel = {ranks}\n")
-    (tmp_path / "faults.toml").write_text('[[fault]]\nkind = "kill"\nserver = "W1_1"\niteration = 4\n')
-    shape = ["-D", "2", "-P", "2", "-M", "4", "--model", f"{tmp_path}/model.toml", "--iterations", "6"]
-    faults = ["--faults", f"{tmp_path}/faults.toml", "--device", transport]
-    losses = []
-    for name, more in (("cpu", []), ("cuda", faults)):
-        _, said = pretend("recycle", "train", *shape, *more, "-o", f"{tmp_path}/{name}", PRETENDED_GPUS=str(4 * ranks))
-        losses.append(sorted(set(re.findall(r"iteration (\d+)/6: loss (\S+),", said))))
-    assert len(losses[0]) == 6
-    assert losses[0] == losses[1]
+    require_the_losses_of_a_cpu(tmp_path, f"tensor_parallel = {ranks}", transport, ranks=ranks)
+
+
+@pytest.mark.parametrize("transport", ["cuda", "cuda+nccl"])
+def test_shards_of_the_optimizer_that_come_from_a_peer_lie_on_the_gpu(tmp_path, transport):
+    """Of three peers, two have each; after a death, the two that are left get what they lack of each other."""
+    require_the_losses_of_a_cpu(tmp_path, "distributed_optimizer = true", transport, pipelines=3)

@@ -29,12 +29,9 @@ const std::set<std::string> left_alone = {
     "empty.memory_format", "empty_strided", "as_strided", "view", "view.dtype", "view_as_real", "view_as_complex",
     "_reshape_alias", "unfold", "_local_scalar_dense", "record_stream", "resize_", "set_", "set_.source_Storage",
     "set_.source_Storage_storage_offset", "set_.source_Tensor", "is_pinned", "_pin_memory", "is_set_to", "copy_"};
-// Their indices, and numbers of steps, may lie on the CPU.
-const std::set<std::string> may_mix = {"index.Tensor", "index.Tensor_out", "index_put_", "index_put", "_index_put_impl_"};
-
-bool mixes(const std::string& name) {
-  return may_mix.count(name) || name.find("foreach") != std::string::npos || name.find("fused") != std::string::npos;
-}
+// Their indices may lie on the CPU, and what is copied from.
+const std::set<std::string> may_mix = {
+    "index.Tensor", "index.Tensor_out", "index_put_", "index_put", "_index_put_impl_", "_foreach_copy_"};
 
 std::string name_of(const c10::OperatorName& operator_name) {
   auto name = operator_name.name.substr(operator_name.name.find("::") + 2);
@@ -98,7 +95,7 @@ class Call {
   c10::Device device() {
     if (!device_) device_ = c10::Device(at::kCUDA, c10::cuda::current_device());
     TORCH_CHECK(
-        !on_cpu_ || mixes(name_), "Expected all tensors to be on the same device, but found at least two devices, ",
+        !on_cpu_ || may_mix.count(name_), "Expected all tensors to be on the same device, but found at least two devices, ",
         *device_, " and cpu! (in ", name_, ")");
     return *device_;
   }

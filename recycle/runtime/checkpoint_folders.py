@@ -15,6 +15,8 @@ from recycle.runtime.errors import RunError
 
 CHECKPOINTS, MANIFEST, DIGESTS = "checkpoints", "checkpoint.json", "digests.json"
 
+_NAME = re.compile(r"step-[0-9]{8,}")
+
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a checkpoint is of; only a run with the same settings can go on from it.
@@ -39,7 +41,21 @@ def folder_of(root: Path, step: int) -> Path:
 
 def checkpoints(root: Path) -> list[Path]:
     """The valid checkpoints, the newest last."""
-    return [each for each in within(root) if re.fullmatch(r"step-[0-9]{8,}", each.name)]
+    return [each for each in within(root) if _NAME.fullmatch(each.name)]
+
+
+def manifest_of(folder: Path) -> Manifest:
+    """What a checkpoint says of itself.
+
+    Raises:
+        UserError: it cannot be read, or is of another step than its folder.
+        msgspec.DecodeError: it is no manifest.
+    """
+    manifest = from_json(read_bytes(folder / MANIFEST), Manifest)
+    # Who names a checkpoint that is to be gone on from may have given it any name.
+    if _NAME.fullmatch(folder.name) and folder != folder_of(folder.parent, manifest.step):
+        raise RunError(f"{folder}: its manifest is of step {manifest.step}")
+    return manifest
 
 
 def candidates(source: Path) -> list[Path]:
@@ -106,7 +122,7 @@ def require_unfinished(sources: Sequence[Path], iterations: int) -> None:
     for folder in reversed(sources):
         step = 0
         with suppress(UserError, msgspec.DecodeError):
-            step = from_json(read_bytes(folder / MANIFEST), Manifest).step
+            step = manifest_of(folder).step
         if step and step < iterations:
             return
         # To find that out, all of it is read.
@@ -127,7 +143,7 @@ def find_damage(folder: Path, shards: Sequence[str] = ()) -> str:
         shards: the folders of the parts that are read; all if none is named.
     """
     try:
-        for shard in shards or from_json(read_bytes(folder / MANIFEST), Manifest).shards:
+        for shard in shards or manifest_of(folder).shards:
             digests = from_json(read_bytes(_inside(folder, shard) / DIGESTS), dict[str, str])
             for name, digest in digests.items():
                 if digest_of(_inside(folder / shard, name)) != digest:

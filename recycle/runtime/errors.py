@@ -13,10 +13,6 @@ class InstructionFailed(RuntimeError):
     """An instruction raised; the message shows the rows of the list around it, the failing one marked."""
 
 
-class InterruptedTransfers(RuntimeError):
-    """Transfers of an iteration that did not end are still in flight."""
-
-
 class ViewBroken(RuntimeError):
     """The iteration cannot be finished in this view; with those that are alive, it can be made again."""
 

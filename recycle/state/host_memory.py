@@ -41,4 +41,13 @@ def _limits(proc: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
             except OSError:
                 continue
             if most.strip() != "max":
-                yield int(most), int(taken)
+                yield int(most), int(taken) - _files(each)
+
+
+def _files(group: Path) -> int:
+    """Bytes of files that the kernel has in a control group's memory: it drops them for who needs room."""
+    try:
+        counted = (group / "memory.stat").read_text()
+    except OSError:
+        return 0
+    return sum(map(int, re.findall(r"^(?:in)?active_file ([0-9]+)$", counted, re.MULTILINE)))

@@ -36,5 +36,14 @@ def test_the_least_of_what_the_machine_has_and_each_control_group_may_take(tmp_p
     assert total_memory(proc, groups) == 4 * GIBIBYTE
 
 
+def test_what_files_take_of_a_control_group_can_be_taken(tmp_path):
+    proc, groups = host(tmp_path, available=8 * GIBIBYTE)
+    limit(groups / "a", 4 * GIBIBYTE, 4 * GIBIBYTE)
+    assert available_memory(proc, groups) == 0
+    counted = f"anon {GIBIBYTE}\nfile {3 * GIBIBYTE}\nshmem {GIBIBYTE}\ninactive_anon 7\n"
+    (groups / "a" / "memory.stat").write_text(f"{counted}inactive_file {GIBIBYTE}\nactive_file {GIBIBYTE // 2}\n")
+    assert available_memory(proc, groups) == 3 * GIBIBYTE // 2
+
+
 def test_this_machine_has_some():
     assert 0 < available_memory() <= total_memory()

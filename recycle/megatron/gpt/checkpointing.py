@@ -19,7 +19,7 @@ from recycle.megatron.gpt.run_settings import Run
 from recycle.megatron.shared.stage_training import StageTraining
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Reporter
-from recycle.runtime.checkpoint_folders import Manifest, checkpoints, find_damage, folder_of
+from recycle.runtime.checkpoint_folders import Manifest, checkpoints, find_damage, folder_of, manifest_of
 from recycle.runtime.device import on_own_device
 from recycle.runtime.errors import ConnectionLost, RunError
 from recycle.runtime.keep.checkpoint_from_memory import CheckpointsFromMemory
@@ -87,21 +87,25 @@ class Checkpointing:
         """
         folder = folder_of(self._run.checkpoints, step)
         try:
-            written = self._cut._replace(stages=read_manifest(folder, self._settings).settings[STAGES])
+            written = cut_of(folder, read_manifest(folder, self._settings))
             stages = self._training.chunks
             states = [read_recut(folder, stage, self._rank.number, self._cut, written) for stage in stages]
         except UserError as error:
-            if folder.exists():  # no other server was faster
-                text = f"{error}: the checkpoint is set aside as {set_aside(folder)}, and the one before is taken"
-                self._reporter.tell(InstantLine("warning", now(), str(self._server), text))
+            with suppress(OSError):  # where it keeps its name, it is tried again
+                if folder.exists():  # no other server was faster
+                    text = f"{error}: the checkpoint is set aside as {set_aside(folder)}, and the one before is taken"
+                    self._reporter.tell(InstantLine("warning", now(), str(self._server), text))
             raise ConnectionLost(str(error)) from error
         self._training.take(step, folder, states)
 
     def durable(self) -> int | None:
         """See Durable; what cannot be read is passed over."""
-        for folder in reversed(checkpoints(self._run.checkpoints)):
-            with suppress(UserError):
-                return read_manifest(folder, self._settings).step
+        with suppress(OSError):  # of the folder that has all of them
+            for folder in reversed(checkpoints(self._run.checkpoints)):
+                with suppress(UserError):
+                    manifest = read_manifest(folder, self._settings)
+                    cut_of(folder, manifest)
+                    return manifest.step
         return None
 
     def manifest(self, step: int) -> Manifest:
@@ -130,7 +134,8 @@ class Checkpointing:
             nonlocal is_there
             # The disk may have room for one more only, and an earlier view may have begun one.
             give_up(self._run.checkpoints)
-            is_there = folder_of(self._run.checkpoints, step).exists()
+            with suppress(OSError):  # to write one fails as well then, and is tried again
+                is_there = folder_of(self._run.checkpoints, step).exists()
 
         # What keepers write may take any time.
         self._do_together(network, step, self.from_memory.finish if leads and self.from_memory is not None else None)
@@ -248,6 +253,33 @@ class Cut(NamedTuple):
         return range(stage * size, (stage + 1) * size)
 
 
+def cut_of(folder: Path, manifest: Manifest) -> Cut:
+    """How the model was cut when a checkpoint was made.
+
+    Args:
+        folder: of the checkpoint.
+        manifest: of it.
+
+    Raises:
+        RunError: nothing can be cut as it says.
+    """
+    layers, stages = (manifest.settings.get(each) for each in ("layers", STAGES))
+    if not (isinstance(layers, int) and isinstance(stages, int) and stages > 0 and layers % stages == 0):
+        raise RunError(f"{folder}: its manifest says that {layers!r} layers are in {stages!r} stages")
+    return Cut(layers, stages)
+
+
+def find_fault(folder: Path) -> str:
+    """Why no run can go on from a checkpoint, whatever its settings; empty if it is whole. It reads all of it."""
+    if damage := find_damage(folder):
+        return damage
+    try:
+        cut_of(folder, manifest_of(folder))
+    except UserError as error:
+        return str(error)
+    return ""
+
+
 def shard(stage: int, rank: int) -> str:
     """What one rank's part of a stage is called in a checkpoint."""
     return f"stage-{stage}/tensor-{rank}"
@@ -277,4 +309,8 @@ def read_recut(folder: Path, stage: int, rank: int, cut: Cut, written: Cut) -> d
                 raise RunError(damage)
             for name, tensor in read_stage(folder, shard(other, rank)).items():
                 state[_LAYER.sub(lambda found: str(int(found[0]) + ahead), name)] = tensor  # noqa: B023 - called at once
+    if written.stages == 1 and stage == cut.stages - 1:
+        # The only stage of a tied model has one matrix for both ends, and the last of several has a copy of it.
+        for name, tensor in [*state.items()]:
+            state.setdefault(name.replace("embedding.word_embeddings", "output_layer"), tensor)
     return state

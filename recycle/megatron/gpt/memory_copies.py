@@ -61,7 +61,7 @@ def keeper_setting(run: Run, slot: KeeperSlot) -> KeeperSetting:
         slot,
         lambda directory: describe_copies(run, directory),
         writing_bytes(run),
-        run.checkpoints if run.saves_from_memory else None,
+        run.checkpoints,
     )
 
 

@@ -19,6 +19,7 @@ from recycle.errors import UserError
 from recycle.faults.fired import FiredFile
 from recycle.faults.menu import Fault, Faults
 from recycle.files import from_json, own_folder, read_bytes, resolved, write_whole
+from recycle.megatron.gpt.checkpointing import find_fault
 from recycle.megatron.gpt.device import prepare_device, require_means
 from recycle.megatron.gpt.forward import load_text
 from recycle.megatron.gpt.memory_copies import make_keeper_copies, take_slot
@@ -32,12 +33,11 @@ from recycle.record.reading import next_epoch
 from recycle.record.recording import InstantLine
 from recycle.record.reporting import Event, FileReporter, Reporter, Reporters
 from recycle.runtime.checkpoint_folders import (
-    MANIFEST,
     Manifest,
     candidates,
     checkpoints,
-    find_damage,
     finished,
+    manifest_of,
     refuse_to_overwrite,
     require_checkpoint,
 )
@@ -132,7 +132,7 @@ def train(
         host=run.host,
         faults=faults,
         folder=run.folder,
-        durable=lambda: bool(run.redundancy or checkpoints(run.checkpoints)),
+        durable=partial(_is_durable, run),
         restarts=run.restarts,
         meeting=meeting,
         keeping=take_slot(run, meeting, partial(begin_in_memory, run, text.fingerprint)),
@@ -140,6 +140,14 @@ def train(
         cluster=run.cluster,
     )
     Supervisor(setting, partial(serve_member, run, text, planning, faults), watch).run()
+
+
+def _is_durable(run: Run) -> bool:
+    """Whether a version is elsewhere than with the servers, as far as the file system says."""
+    try:
+        return bool(run.redundancy or checkpoints(run.checkpoints))
+    except OSError:
+        return True  # there may be one
 
 
 def _require_fit(run: Run, servers: int, count: int, faults: Faults) -> None:
@@ -326,7 +334,7 @@ def _newest_manifest(sources: Sequence[Path]) -> tuple[str, Manifest] | None:
     """Of the newest checkpoint that has one which can be read; all in a folder are of the same settings."""
     for folder in reversed(sources):
         with suppress(UserError, msgspec.DecodeError):
-            return str(folder), from_json(read_bytes(folder / MANIFEST), Manifest)
+            return str(folder), manifest_of(folder)
     return None
 
 
@@ -353,7 +361,7 @@ def find_newest(run: Run, fingerprint: str, watch: Callable[[Event], None]) -> i
         return None  # what keepers have is known when servers ask them
     require_checkpoint(run.folder)
     damaged = {}
-    while found and (damage := find_damage(found[-1])):
+    while found and (damage := find_fault(found[-1])):
         damaged[found.pop()] = damage
     if not found:
         raise RunError(f"resume: no checkpoint in {run.checkpoints} is whole: {'; '.join(damaged.values())}")

@@ -20,7 +20,7 @@ import torch
 
 from recycle.plan.instruction import Instruction, Op
 from recycle.record.recorder import Recorder
-from recycle.runtime.errors import InterruptedTransfers, ViewBroken
+from recycle.runtime.errors import ViewBroken
 from recycle.runtime.execute.stage import PipelineStage
 from recycle.runtime.net.network import Network, Transfer
 from recycle.runtime.net.transfer_key import Carried, TransferKey
@@ -73,25 +73,13 @@ class P2PTransfers:
         self._outgoing: deque[Outgoing] = deque()
 
     def begin(self, program: Sequence[Instruction]) -> None:
-        """Post the first receives of an iteration.
-
-        Raises:
-            InterruptedTransfers: transfers of an earlier iteration are still in flight.
-        """
-        if self.in_flight:
-            raise InterruptedTransfers(
-                f"{self.in_flight} transfers of an interrupted iteration are in flight: "
-                "what they carry may be mixed up with this one's; make a new transport in a new epoch"
-            )
+        """Post the first receives of an iteration; the one before has ended."""
+        in_flight = len(self._incoming) + len(self._outgoing)
+        assert not in_flight, f"{in_flight} transfers in flight may be mixed up with this iteration's"
         self._receives = [each for each in program if each.op.is_receive]
         self._place = {each: place for place, each in enumerate(self._receives)}
         self._posted = 0
         self._post_until(self._ahead)
-
-    @property
-    def in_flight(self) -> int:
-        """How many transfers have an owner here."""
-        return len(self._incoming) + len(self._outgoing)
 
     def expect(self, instruction: Instruction) -> None:
         """The turn of a receive has come: it, and those close behind it, are posted."""

@@ -12,6 +12,7 @@ has happened a few times, it lets itself in with nothing, and gets its state in 
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from enum import IntEnum
 from functools import partial
@@ -34,7 +35,7 @@ from recycle.runtime.net.meeting_store import MeetingStore
 from recycle.runtime.net.network import NetworkOptions, PrivateLink
 from recycle.runtime.net.transfer_key import STATE
 from recycle.runtime.step.trainee import Followable
-from recycle.threads import start_thread
+from recycle.threads import NoneLeft, start_thread
 
 # A stage's state is some three times its gradient. If this much has to wait while the state is sent, then gradients
 # come faster than they can be sent, and the joiner would never catch up.
@@ -138,22 +139,26 @@ class Service:
     Args:
         meeting: where the joiner is met.
         step: the version that is served.
-        state: of the stage; copied here.
+        state: of the stage; copied here. Where there is no room for that, the joiner is offered it, and gets nothing.
         least_room: bytes that may wait to be sent, if the state is not much larger itself.
+
+    Raises:
+        NoneLeft: there is no thread for it.
     """
 
     def __init__(
         self, meeting: Meeting, step: int, state: Mapping[str, torch.Tensor], least_room: int = LEAST_ROOM
     ) -> None:
         self.meeting = meeting
-        copies = {name: host_copy(each) for name, each in state.items()}
+        copies = _copied(state.values())
         self._newest = step
-        self._room = max(least_room, ROOM * sum(each.nbytes for each in copies.values()))
+        self._room = max(least_room, ROOM * sum(each.nbytes for each in copies or ()))
         self._waiting: deque[_Item] = deque()
         self._changed = threading.Condition()
         self._pair: PrivateLink | None = None
         self._over = False
-        self._thread = start_thread(partial(self._run, step, copies), f"serving {meeting.joiner}")
+        named = None if copies is None else dict(zip(state, copies, strict=True))
+        self._thread = start_thread(partial(self._run, step, named), f"serving {meeting.joiner}", 0)
 
     @property
     def over(self) -> bool:
@@ -188,10 +193,11 @@ class Service:
             if self._over:
                 return
             fits = sum(each.size for each in self._waiting) + item.size <= self._room
-            if fits:
-                self._waiting.append(item._replace(parts=[host_copy(each) for each in item.parts]))
+            parts = _copied(item.parts) if fits else None
+            if parts is not None:
+                self._waiting.append(item._replace(parts=parts))
                 self._changed.notify()
-        if not fits:
+        if parts is None:
             self.abort()
 
     def _close(self) -> PrivateLink | None:
@@ -202,7 +208,7 @@ class Service:
             self._changed.notify()
             return pair
 
-    def _run(self, step: int, state: dict[str, torch.Tensor]) -> None:
+    def _run(self, step: int, state: dict[str, torch.Tensor] | None) -> None:
         try:
             self._serve(step, state)
         except (ViewBroken, StoreLost):
@@ -214,8 +220,12 @@ class Service:
         if self._over:
             raise Interrupted(f"{self.meeting.joiner} is served no longer")
 
-    def _serve(self, step: int, state: dict[str, torch.Tensor]) -> None:
+    def _serve(self, step: int, state: dict[str, torch.Tensor] | None) -> None:
         pair = self.meeting.offer(self._check)
+        if state is None:
+            # The joiner counts what was offered in vain, and lets itself in with nothing at last.
+            pair.unblock()
+            return
         with self._changed:
             if self._over:
                 return
@@ -240,6 +250,14 @@ class Service:
             if self._over:
                 return None
             return self._waiting.popleft() if self._waiting else _Item(Word.LEVEL, step)
+
+
+def _copied(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor] | None:
+    """Copies in host memory; None where that has no room for them."""
+    try:
+        return [host_copy(each) for each in tensors]
+    except (RuntimeError, OSError):
+        return None
 
 
 class Serving:
@@ -282,8 +300,9 @@ class Serving:
             if mine and request.state == "asking" and request.attempt > self._served.get(joiner, -1):
                 self._served[joiner] = request.attempt
                 meeting = Meeting(self._endpoint, self._durations, view.epoch, joiner, request.attempt, self._rank)
-                self._service = Service(meeting, self._versions.newest, self._versions.state())
-                self._versions.listen(self._service)
+                with suppress(NoneLeft):  # the joiner asks again
+                    self._service = Service(meeting, self._versions.newest, self._versions.state())
+                    self._versions.listen(self._service)
                 return
 
     def finish(self) -> None:

@@ -18,7 +18,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from recycle.errors import RunFailed, UserError
-from recycle.files import from_json, read_bytes, write_whole
+from recycle.files import write_whole
 from recycle.runtime.checkpoint_folders import (
     DIGESTS,
     MANIFEST,
@@ -28,6 +28,7 @@ from recycle.runtime.checkpoint_folders import (
     digest_of,
     find_damage,
     folder_of,
+    manifest_of,
     no_source,
     within,
 )
@@ -118,25 +119,31 @@ def complete(root: Path, manifest: Manifest, partial: Path, keep: int = KEPT) ->
         _put(partial, final)
     except (OSError, UserError) as error:
         raise _unwritten(final, error) from error
-    # Of the same step, others may still be writing one.
-    begun = [each for each in _begun(root) if each.name < f".{final.name}"]
-    for old in (*checkpoints(root)[:-keep], *begun):
-        shutil.rmtree(old, ignore_errors=True)
+    with suppress(OSError):  # what is too old is there the next time, too
+        # Of the same step, others may still be writing one.
+        begun = [each for each in _begun(root) if each.name < f".{final.name}"]
+        for old in (*checkpoints(root)[:-keep], *begun):
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def give_up(root: Path) -> None:
-    """Remove what was written of checkpoints that were never completed, and that nobody writes any more."""
-    for each in _begun(root):
-        shutil.rmtree(each, ignore_errors=True)
+    """Remove what was written of checkpoints that were never completed, and that nobody writes any more.
+
+    What the file system does not let go stays.
+    """
+    with suppress(OSError):
+        for each in _begun(root):
+            shutil.rmtree(each, ignore_errors=True)
 
 
 def set_aside(folder: Path) -> Path:
     """Rename a damaged checkpoint, so that it is none any more; gives where it is now."""
     aside = folder.with_name(f"damaged-{folder.name}")
-    if folder.exists():
+    taken = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}{_PARTIAL}")
+    with suppress(FileNotFoundError):  # another process of the run may have done it, at this moment
+        folder.rename(taken)
         shutil.rmtree(aside, ignore_errors=True)  # an earlier one of the same step
-    with suppress(FileNotFoundError):  # another process of the run may have done it
-        folder.rename(aside)
+        taken.rename(aside)
     return aside
 
 
@@ -153,7 +160,7 @@ def adopt(source: Path, root: Path) -> None:
     whole = [each for each in candidates(source) if not find_damage(each)]
     if not whole:
         raise no_source(source)
-    step = from_json(read_bytes(whole[-1] / MANIFEST), Manifest).step
+    step = manifest_of(whole[-1]).step
     partial = attempt_folder(root, step)
     try:
         shutil.copytree(whole[-1], partial, copy_function=_link)
@@ -199,11 +206,11 @@ def read_manifest(folder: Path, settings: dict[str, Any]) -> Manifest:
     """The manifest of a checkpoint that a run with these settings can go on from.
 
     Raises:
-        UserError: it cannot be read, or is of other settings.
+        UserError: it cannot be read, or is of another step or other settings.
     """
     path = folder / MANIFEST
     try:
-        manifest = from_json(read_bytes(path), Manifest)
+        manifest = manifest_of(folder)
     except msgspec.DecodeError as error:
         raise RunError(f"{path}: this is no checkpoint's manifest: {error}; resume from another one") from error
     if manifest.version != VERSION:

@@ -225,8 +225,10 @@ class ShardSteps(PeerSteps):
             known = self._optimizer.state.get(self._parameters[piece.parameter], {})
             self._optimizer.state[part] = {key: known[key].clone() for key in (STEP,) if key in known}
         for key, flat in state.items():
-            for part, moment in zip(pieces.values(), torch.split(flat, lengths), strict=True):
-                self._optimizer.state[part][key] = moment.clone()
+            for (piece, part), moment in zip(pieces.items(), torch.split(flat, lengths), strict=True):
+                # It may have come through host memory.
+                place = self._parameters[piece.parameter].device
+                self._optimizer.state[part][key] = moment.to(place, copy=True)
         self.held |= {shard}
 
     def whole_state(

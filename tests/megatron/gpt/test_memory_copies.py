@@ -80,3 +80,8 @@ def test_memory_is_asked_for_on_every_host_before_a_run_starts(tmp_path):
         setting.direct(*described(tmp_path, 1, 2, memory=more - 1)[1:])
     with pytest.raises(StateError, match="copies=2: it takes 2 hosts, and this run has 1"):
         described(tmp_path, 2, 1)[0].direct(*described(tmp_path, 2, 1)[1:])
+
+
+@pytest.mark.parametrize("every", [0, 3])
+def test_a_keeper_that_a_later_start_finds_can_write_whatever_the_first_one_asked_for(tmp_path, every):
+    assert described(tmp_path, 1, 2, every=every)[0].within == tmp_path / "checkpoints"

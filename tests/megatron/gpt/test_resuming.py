@@ -16,11 +16,11 @@ from recycle.megatron.gpt import training
 from recycle.megatron.gpt.memory_copies import keeper_setting
 from recycle.megatron.gpt.model import ModelOptions
 from recycle.megatron.gpt.run_settings import Run
-from recycle.megatron.gpt.training import begin_in_memory, require_fit
+from recycle.megatron.gpt.training import begin_in_memory, find_newest, require_fit
 from recycle.placement import parse_placement
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
-from recycle.runtime.checkpoint_folders import Manifest
+from recycle.runtime.checkpoint_folders import MANIFEST, Manifest, folder_of
 from recycle.runtime.errors import RunError
 from recycle.runtime.launch.meet.greetings import Hello, KeeperOffer
 from recycle.runtime.launch.meet.keepers import KeeperSlot
@@ -180,6 +180,29 @@ def test_copies_on_other_hosts_than_the_first_are_of_the_same_settings(starts, t
     begin(before, hosts[0], has_copies)
     begin(recut, *hosts)
     begin(recut, hosts[0], has_copies)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [{"step": 7}, *({"settings": {"stages": stages}} for stages in (None, "2", 0, -2, 3, 8))],
+    ids=lambda lie: str(lie.get("settings", lie)),
+)
+def test_a_run_goes_on_from_the_checkpoint_before_one_whose_manifest_lies(tmp_path, lie):
+    run = start(tmp_path, SETTINGS["plain"], resume=True, redundancy=None)
+    settings = run.settings | {"text": TEXT, "stages": 2}
+    for step, said in ((1, {}), (2, lie)):
+        partial = run.checkpoints / ".partial"
+        partial.mkdir(parents=True)
+        complete(run.checkpoints, Manifest(VERSION, step, settings), partial=partial)
+        if said:
+            lying = {"version": VERSION, "step": step} | said | {"settings": settings | said.get("settings", {})}
+            (folder_of(run.checkpoints, step) / MANIFEST).write_bytes(msgspec.json.encode(lying))
+    require_fit(run, TEXT)
+    told = []
+    assert find_newest(run, TEXT, told.append) == 1
+    (warning,) = [each.text for each in told]
+    assert "step-00000002: its manifest " in warning
+    assert "step-00000001 is taken" in warning
 
 
 def test_what_is_only_in_memory_has_to_be_asked_for(starts):

@@ -24,6 +24,7 @@ from recycle.runtime.step.checkpoint import give_state, stage_state
 from recycle.runtime.step.main_parameters import MainParameters
 from recycle.runtime.step.method import Method
 from recycle.runtime.step.update import TorchUpdate
+from recycle.threads import NoneLeft
 
 JOINER = Member(Server(1, 0), 3)
 PEER = Member(Server(0, 0), 0)
@@ -267,6 +268,61 @@ def test_a_joiner_that_was_served_in_vain_for_some_times_comes_with_nothing(boar
     assert seen == set(range(1, ATTEMPTS + 1))
     assert is_ready(board)
     assert not joining.arrived
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """Host memory has no room for what is served."""
+
+    def fail(tensor):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    return lambda: monkeypatch.setattr("recycle.runtime.join.serving.host_copy", fail)
+
+
+def test_who_has_no_memory_to_serve_trains_on_and_the_joiner_comes_with_nothing(board, door, full):
+    full()
+    peer = Stage(1)
+    joining, member = begin(Stage(2), door, board), Serving(PEER, peer, door, DURATIONS)
+    seen = set()
+    while not joining.ready:
+        seen.add(board.joining.requests(VIEW.epoch)[0].attempt)
+        member.look(VIEW, board.joining.requests(VIEW.epoch))
+        peer.train(1)
+        joining.wait(board)
+    assert seen == set(range(1, ATTEMPTS + 1))
+    assert is_ready(board)
+    assert not joining.arrived
+
+
+def test_who_has_no_memory_for_a_step_serves_no_longer_and_trains_on(meeting, full):
+    peer = Stage(1)
+    service = Service(meeting, peer.newest, peer.state())
+    peer.listen(service)
+    full()
+    peer.train(2)
+    assert service.over
+    assert peer.newest == 2
+    service.join()
+
+
+def test_who_gets_no_thread_to_serve_trains_on_and_serves_the_next_request(board, door, monkeypatch):
+    def fail(*_):
+        raise NoneLeft("threads")
+
+    peer, joiner = Stage(1), Stage(2)
+    serving = Serving(PEER, peer, door, DURATIONS)
+    with monkeypatch.context() as patch:
+        patch.setattr("recycle.runtime.join.serving.start_thread", fail)
+        serving.look(VIEW, [request()])
+    peer.train(1)
+    board.joining.request(request(2))
+    serving.look(VIEW, board.joining.requests(VIEW.epoch))
+    follower = Follower(Meeting(door, DURATIONS, 4, JOINER, 2), joiner, request(2))
+    wait_until(lambda: is_ready(board))
+    serving.finish()
+    assert follower.wait(120)
+    assert_equal(peer, joiner)
 
 
 def test_a_request_that_a_stranger_takes_away_is_made_again_and_so_is_the_call_to_it(board, door):

@@ -15,7 +15,9 @@ from recycle.runtime.launch.meet.keepers import KeeperSetting, KeeperSlot, settl
 from recycle.state import channel, keeper
 from recycle.state.client import KeeperClient
 from recycle.state.directory import KeeperDirectory, KeeperHome
+from recycle.state.ladder import StatePart
 from recycle.state.redundancy import Redundancy
+from tests.state.test_keeper import put
 
 HERE, LOST = "127.0.0.1", "127.0.0.2"
 # The door of a host's keeper is one for all that run on it.
@@ -66,6 +68,18 @@ def test_a_host_whose_keeper_is_there_gets_no_other(forked):
         KeeperClient(channel.HERE, TOKEN, "this host's keeper").dismiss()
     assert KeeperDirectory.read(store, TOKEN) == before
     assert not forked
+
+
+def test_a_host_offers_what_the_keeper_of_an_earlier_start_has_taken_there(monkeypatch):
+    monkeypatch.setattr(keepers, "available_memory", lambda: 1000)
+    with keeper.listen(TOKEN) as listener:
+        threading.Thread(target=keeper.serve, args=([listener], TOKEN, 1 << 20), daemon=True).start()
+        client = KeeperClient(channel.HERE, TOKEN, "this host's keeper")
+        for stage in range(2):
+            put(client, StatePart(stage, 0, 0, 0, 1), bytes(300))
+        offer = KeeperSlot(TOKEN, None, resumes=True).offer
+        client.dismiss()
+    assert offer.memory == 1000 + 2 * 300
 
 
 def test_a_host_that_keeps_all_that_it_has_left_is_not_refused_because_that_changes(monkeypatch, forked):

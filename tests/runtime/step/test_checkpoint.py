@@ -20,7 +20,16 @@ from recycle.runtime.checkpoint_folders import (
     require_unfinished,
 )
 from recycle.runtime.step import checkpoint
-from recycle.runtime.step.checkpoint import VERSION, adopt, attempt_folder, complete, give_up, set_aside, write_shard
+from recycle.runtime.step.checkpoint import (
+    VERSION,
+    adopt,
+    attempt_folder,
+    complete,
+    give_up,
+    read_manifest,
+    set_aside,
+    write_shard,
+)
 
 SHARDS = ("stage-0/tensor-0", "stage-1/tensor-0")
 
@@ -72,6 +81,22 @@ def test_a_folder_that_is_removed_while_it_is_looked_at_holds_none(tmp_path, mon
     give_up(root)
     (tmp_path / "file").touch()
     assert checkpoints(tmp_path / "file") == []
+
+
+def test_a_folder_that_cannot_be_listed_harms_nobody_who_writes_or_tidies_up(tmp_path, monkeypatch):
+    def fail(_):
+        raise OSError(116, "Stale file handle")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "iterdir", fail)
+        give_up(tmp_path)
+    write(tmp_path, 1, keep=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "checkpoints", fail)
+        write(tmp_path, 2, keep=1)
+    assert steps(tmp_path) == [1, 2]
+    write(tmp_path, 3, keep=1)
+    assert steps(tmp_path) == [3]
 
 
 @pytest.mark.parametrize("left", [(), SHARDS[:1]], ids=["all", "the last one"])
@@ -167,13 +192,35 @@ def test_a_checkpoint_of_another_run_is_taken_over_and_the_damaged_passed_by(tmp
     assert find_damage(checkpoints(mine)[0]) == ""
 
 
-def test_a_checkpoint_can_be_named_itself(tmp_path):
+def test_what_two_processes_set_aside_at_once_is_there_as_one_has_set_it_aside(tmp_path, monkeypatch):
+    for _ in range(2):
+        write(tmp_path, 3)
+        aside = set_aside(folder_of(tmp_path, 3))
+        # Another one has looked before.
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "exists", lambda _: True)
+            assert set_aside(folder_of(tmp_path, 3)) == aside
+        assert list(tmp_path.iterdir()) == [aside]
+        assert (aside / MANIFEST).is_file()
+
+
+@pytest.mark.parametrize("name", ["step-00000003", "the best one"])
+def test_a_checkpoint_can_be_named_itself(tmp_path, name):
     other, mine = tmp_path / "other", tmp_path / "mine"
     mine.mkdir()
     for step in (3, 4):
         write(other, step)
-    adopt(checkpoints(other)[0], mine)
+    adopt(checkpoints(other)[0].rename(other / name), mine)
     assert steps(mine) == [3]
+
+
+def test_a_folder_with_the_checkpoint_of_another_step_is_damaged_and_finishes_no_run(tmp_path):
+    write(tmp_path, 3)
+    lying = checkpoints(tmp_path)[0].rename(folder_of(tmp_path, 2))
+    assert find_damage(lying) == f"{lying}: its manifest is of step 3"
+    require_unfinished([lying], 3)
+    with pytest.raises(UserError, match="its manifest is of step 3"):
+        read_manifest(lying, {})
 
 
 def test_one_that_cannot_be_taken_over_leaves_nothing(tmp_path, monkeypatch):

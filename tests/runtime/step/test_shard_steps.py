@@ -264,3 +264,18 @@ def test_a_shard_that_no_peer_holds_comes_from_keepers():
     share_out(shards, network_of_one(), bring)
     assert shards.held == {0, 1, 2, 3}
     require_same_bits(full_state(update, named), expected)
+
+
+@pytest.mark.parametrize("keeper", [False, True])
+def test_a_shard_that_came_through_host_memory_lies_where_its_parameters_do(keeper):
+    source, _ = make_update()
+    train(source, range(2))
+    main = MainParameters([torch.nn.Parameter(torch.empty(shape, device="meta")) for shape in SHAPES])
+    shards = ShardSteps(main, optimizer("adamw")(list(main)), ShardRule(LAYERS, PEERS))
+    if keeper:
+        shards.take_pieces(1, source.shards.pieces(1))
+    else:
+        shards.take(1, source.shards.give(1))
+    moments = shards.give(1)
+    assert moments.keys() == {"exp_avg", "exp_avg_sq"}
+    assert all(each.is_meta for each in moments.values())

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -14,7 +15,10 @@ from recycle.runtime.errors import RunError
 from recycle.runtime.keep.layout import PARAMETER, count_bytes
 from recycle.runtime.net.endpoint import Endpoint
 from recycle.runtime.step.trainee import KeptShards
+from recycle.state.channel import HERE
+from recycle.state.client import KeeperClient
 from recycle.state.directory import KeeperDirectory
+from recycle.state.errors import KeeperLost
 from recycle.state.host_memory import available_memory
 from recycle.state.ladder import MOST
 from recycle.state.redundancy import piece_size
@@ -83,13 +87,21 @@ def announce(steps: Steps, moments: int, server: Server, rank: ServerRank, pipel
         return MOST * (piece_size(sum(sizes[each] for each in stages), redundancy.needed) + uneven)
 
     for place, home in enumerate(directory.homes):
-        limit, left = keeper_bytes(place), available_memory()
-        if home.address == endpoint.address and limit > left:
+        limit = keeper_bytes(place)
+        if home.address == endpoint.address and limit > (left := _room(endpoint)):
             raise RunError(
                 f"--recycle-keep-in-memory: what {home.host} keeps takes {memory_text(limit, 'B')}, and it has "
                 f"{memory_text(left, 'B')} left; take hosts with more memory, or leave it off"
             )
     return directory.describe(sum(sizes.values()), max(map(keeper_bytes, range(len(directory.homes)))))
+
+
+def _room(endpoint: Endpoint) -> int:
+    """Bytes that this host has for its keeper: those that are left, and those that it has of an earlier start."""
+    held = 0
+    with suppress(KeeperLost):
+        held = sum(each.size for each in KeeperClient(HERE, endpoint.token, "this host's keeper").copies())
+    return available_memory() + held
 
 
 def read_directory(endpoint: Endpoint) -> KeeperDirectory:

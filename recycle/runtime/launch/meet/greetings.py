@@ -26,7 +26,7 @@ class KeeperOffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         port: where other hosts reach it; 0 where there are none.
-        memory: bytes that the host has left.
+        memory: bytes that the host has for a keeper: those that are left, and those that one there has already.
         epoch: of the first view of which that one has nothing.
     """
 

@@ -57,13 +57,15 @@ class KeeperSlot:
         self.listener: socket.socket | None = None
         self.channel: Channel | None = None
         port: int | None = None
-        epoch = 0
+        epoch = held = 0
         if left:
             client = KeeperClient(HERE, left, "this host's keeper")
             with suppress(KeeperLost):
                 if resumes:
                     port = client.find_port()
-                    epoch = max((each.part.epoch + 1 for each in client.copies()), default=0)
+                    copies = client.copies()
+                    epoch = max((each.part.epoch + 1 for each in copies), default=0)
+                    held = sum(each.size for each in copies)
                 else:
                     client.dismiss()
             self.token = left if resumes else ""
@@ -74,7 +76,7 @@ class KeeperSlot:
             except OSError as error:
                 raise RunError(f"address {address}: {error.strerror}; give an address of this machine") from error
             port = self.listener.getsockname()[1]
-        self.offer = KeeperOffer(port or 0, available_memory(), epoch)
+        self.offer = KeeperOffer(port or 0, available_memory() + held, epoch)
 
     def is_taken(self, directory: KeeperDirectory, address: str) -> bool:
         """Whether this process has to start its host's keeper.
@@ -100,7 +102,7 @@ class KeeperSetting(NamedTuple):
         slot: this process's part in its host's keeper.
         describe: says what it costs and survives.
         writing: the bytes that a keeper takes beside those while it writes a stage to disk.
-        within: the folder in which it may do so; None where nobody asks for it.
+        within: the folder in which it may do so, also for a later start of the run that finds it; None where none asks.
         begin: told, once all processes have come, whether any host has copies of an earlier start; raises RunError
             where these do not fit the run.
     """
