@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -231,7 +231,7 @@ class WatchedRun:
             sum(not each.left for each in history.deaths),
             sum(each.left for each in history.deaths),
             total_text(history.costs, history.time_unit) if history.costs.change else "",
-            tuple(self._news(moment, event) for moment, event in history.timed),
+            self._events(),
             self._places(),
             any(each.server in self._unprotected for each in servers if each.state == "live"),
             self._stuck,
@@ -259,12 +259,18 @@ class WatchedRun:
         chart = msgspec.structs.replace(panel.chart, facts=(*panel.chart.facts, fact))
         return msgspec.structs.replace(panel, chart=chart)
 
-    def _news(self, moment: float, event: RunEvent) -> NewsItem:
+    def _events(self) -> tuple[NewsItem, ...]:
+        timed = self._history.timed
+        steps = {event.view.epoch: event.view.step for _, event in timed if isinstance(event, Change)}
+        return tuple(self._news(moment, event, steps) for moment, event in timed)
+
+    def _news(self, moment: float, event: RunEvent, steps: Mapping[int, int]) -> NewsItem:
+        """What is told of an event; ``steps`` has the iteration with which each view but the first begins."""
         history, kind, step = self._history, "other", 0
         match event:
             case DeathLine():
                 kind = "leaving" if event.left else "failure"
-                step = next((each.view.step + 1 for each in history.changes if each.view.epoch == event.epoch), 0)
+                step = steps.get(event.epoch, -1) + 1
             case Change():
                 kind, step = ("recovery" if event.deaths else "return"), event.view.step + 1
             case ViewRecovery():
