@@ -3,6 +3,7 @@
 Each kind of line states one fact and is the only struct for it. Servers and instructions are in their text forms.
 """
 
+from collections.abc import Sequence
 from typing import Literal, TypeVar
 
 import msgspec
@@ -136,7 +137,7 @@ class IterationLine(msgspec.Struct, frozen=True, tag="iteration", tag_field="typ
         step: its number, from 0.
         seconds: how long it took there.
         losses: of all micro-batches of all pipelines, or their mean, from the servers of the last stage; empty from the
-            others.
+            others. One that is not finite is written as null, and read as None.
         peak_memory: the most that was held for micro-batches, in the job's unit.
         epoch: of the view in which it was made; an iteration that is made again is reported again.
         end: when it was over there; None if that is not known.
@@ -146,7 +147,7 @@ class IterationLine(msgspec.Struct, frozen=True, tag="iteration", tag_field="typ
     server: str
     step: int
     seconds: float
-    losses: list[float]
+    losses: Sequence[float | None]
     peak_memory: int
     epoch: int = 0
     end: float | None = None
@@ -175,13 +176,13 @@ class EvaluationLine(msgspec.Struct, frozen=True, tag="evaluation", tag_field="t
     Attributes:
         server: whose.
         step: how many iterations were made before.
-        losses: one per micro-batch of all pipelines, or their mean.
+        losses: one per micro-batch of all pipelines, or their mean; None as in ``IterationLine``.
         epoch: of the view.
     """
 
     server: str
     step: int
-    losses: list[float]
+    losses: Sequence[float | None]
     epoch: int = 0
 
 

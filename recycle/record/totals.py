@@ -15,7 +15,7 @@ class StepTotal(msgspec.Struct, frozen=True):
 
     Attributes:
         step: the number of iterations made before it.
-        loss: mean over all micro-batches.
+        loss: mean over all micro-batches; NaN if one of them is not finite.
         seconds: how long the slowest server took; None for a look at held-out data.
         again: whether the step was passed on before: a checkpoint took the run back beyond it.
         micro_batches: how many it had; 0 if all those of the job.
@@ -171,6 +171,7 @@ def totals_of(lines: Iterable[Line]) -> list[StepTotal]:
     return sorted(found.values(), key=lambda total: total.step)
 
 
-def _mean(losses: Sequence[float]) -> float:
+def _mean(losses: Sequence[float | None]) -> float:
+    finite = [each for each in losses if each is not None and math.isfinite(each)]
     # Exact, so that no order of the losses can change it.
-    return math.fsum(losses) / len(losses)
+    return math.fsum(finite) / len(finite) if len(finite) == len(losses) else math.nan

@@ -105,7 +105,7 @@ class RunState(msgspec.Struct, frozen=True):
         version: how much has been read; what it does not change with has not changed.
         step: how many iterations are made.
         iterations: how many there are to be; None where that is not known.
-        loss: of the last one; None before it.
+        loss: of the last one, which JSON has as null if it is not finite; None before it.
         rate: micro-batches per second in it.
         servers: of the job.
         live: how many of them are in the view.

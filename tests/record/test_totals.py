@@ -1,10 +1,13 @@
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.record.recording import DeathLine, EvaluationLine, IterationLine, ViewLine
+from recycle.record.recording import DeathLine, EvaluationLine, IterationLine, Line, ViewLine
 from recycle.record.totals import StepTotal, Totals
 
 STAGES = 2
@@ -37,6 +40,15 @@ def test_losses_that_several_servers_tell_count_once():
     seen = told([four, *evaluations, *lines])
     assert seen == [StepTotal(0, 2.0, None), StepTotal(0, 1.5, 1.0)]
     assert seen[0].held_out
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_is_read_back_and_makes_that_of_its_step_nan(loss):
+    lines = [TWO, iteration("W0_0", 0), iteration("W0_1", 0, [1.0, math.inf, loss]), EvaluationLine("W0_1", 1, [loss])]
+    for each in (lines, [msgspec.json.decode(msgspec.json.encode(line), type=Line) for line in lines]):
+        seen = told(each)
+        assert [(total.step, total.held_out) for total in seen] == [(0, False), (1, True)]
+        assert all(math.isnan(total.loss) for total in seen)
 
 
 def test_a_step_that_was_finished_needs_no_word_of_the_dead():
