@@ -1,6 +1,7 @@
 """``recycle doctor``: a Megatron command line, judged without Megatron."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -48,6 +49,12 @@ def test_the_figures_are_those_of_plans(run):
     assert plan["of_before"] == plan["throughput"] == pytest.approx(27 / 29)
     assert [each["stage"] for each in plan["failures"]] == [0, 1, 2, 3]
     assert plan["failures"][2]["period"] == 29
+
+
+def test_a_word_that_is_no_utf_8_is_reported(run):
+    word = os.fsdecode(b"--se\xffed")
+    report = json.loads(run("doctor", "--json", "--ranks", 24, *GOOD, word, 7)[1])
+    assert "--se\ufffded" in [each["word"] for each in report["unread"]]
 
 
 def test_what_decides_is_said_for_programs(run):

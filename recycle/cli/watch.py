@@ -27,7 +27,7 @@ from recycle.view.panel import Panel, make_panels
 from recycle.view.serving import JSON, Answer, PageServer, Route
 from recycle.view.subject import subject_of
 from recycle.view.watching import WatchedRun
-from recycle.wording import throughput_text
+from recycle.wording import printable, throughput_text
 
 PORT = 8265
 
@@ -155,7 +155,7 @@ def try_plans(path: Path) -> Mapping[str, Route]:
     lock, known = threading.Lock(), lru_cache(KEPT)(plan_for)
 
     def panels(plan: Plan) -> list[Panel]:
-        return make_panels([subject_of(plan, path.stem)], "stage")
+        return make_panels([subject_of(plan, printable(path.stem))], "stage")
 
     def asked_for(asked: Mapping[str, str]) -> Plan:
         if "dead" not in asked:

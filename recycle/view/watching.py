@@ -37,7 +37,7 @@ from recycle.view.copies import KnownCopies, live_by_unit
 from recycle.view.history import tell, total_text
 from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import Subject
-from recycle.wording import microseconds, seconds_text
+from recycle.wording import microseconds, printable, seconds_text
 
 SHOWN = 3
 """Iterations of the time line."""
@@ -244,14 +244,15 @@ class WatchedRun:
         """The last iterations, laid out; nothing before there is a recording."""
         job = self._job() if self._head else None
         spans = [*self._spans]
-        line = Timeline(self.folder.name, "us", "measured", (), (), ())
+        name = printable(self.folder.name)
+        line = Timeline(name, "us", "measured", (), (), ())
         if self._head is not None and spans:
             line = timeline_of([self._head, *self._others, *spans]).last(SHOWN)
             # A recording's title says which of its processes wrote it.
-            line = msgspec.structs.replace(line, title=self.folder.name)
+            line = msgspec.structs.replace(line, title=name)
             if job is not None:
                 line = msgspec.structs.replace(line, samples=held_memory(line, job))
-        [panel] = make_panels([Subject(self.folder.name, None, line, job=job)], "stage")
+        [panel] = make_panels([Subject(name, None, line, job=job)], "stage")
         if not spans:
             return panel
         # Times of the log count from the run's begin, and those of the time line from its own.
