@@ -254,6 +254,17 @@ def test_what_torchrun_would_complete_or_refuse_is_an_error(run, option):
     assert f"unread     {option}: did you mean --n" in out
 
 
+@pytest.mark.parametrize(
+    "start", [("torchrun", "--nproc-per-node", 8, "-m", "job.pretrain"), ("--ranks", 8, "./pretrain"), ("python", "-m")]
+)
+def test_where_no_file_of_a_script_is_named_its_options_are_asked_for_alone(run, refused, start):
+    words = [each for each in GOOD[1:] if each not in ("--tensor-model-parallel-size", "2")]
+    err = refused("doctor", *start, *words, "--global-batch-size", 16)
+    assert "no script's file (.py) is named" in err
+    assert "or give --ranks, then -- and Megatron's options alone" in err
+    assert run("doctor", "--ranks", 8, "--", *words, "--global-batch-size", 16)[0] == 0
+
+
 def test_a_misspelt_option_of_the_doctor_is_no_part_of_the_job(refused):
     assert "No such option '--rank'" in refused("doctor", "--rank", 24, *GOOD)
 
