@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from harness.examples import QUICK
 from recycle.cli.diagnosis import diagnose
 from recycle.job import Job, Stage
+from recycle.megatron.flag.command import command_line
 from recycle.megatron.flag.command.command_line import read_command_line
 from recycle.megatron.flag.command.megatron_options import known_options
 from recycle.plan.mode import Mode
@@ -274,6 +275,9 @@ def test_a_job_that_is_too_large_is_refused_before_its_servers_are_listed(refuse
     words = ("--num-layers", 4, "--pipeline-model-parallel-size", 2, "--micro-batch-size", 1)
     err = refused("doctor", "--ranks", 8, "pretrain_gpt.py", *words, "--global-batch-size", 10**8)
     assert "4 pipelines x 2 stages x 25000000 micro-batches are 600000000 tasks" in err
+    monkeypatch.setattr(command_line, "_growth", lambda *_: pytest.fail("the sizes of batches are listed"))
+    words = ("--micro-batch-size", 1, "--global-batch-size", 10**11, "--rampup-batch-size", 1, 1, 9)
+    assert "100000000000 micro-batches are" in refused("doctor", "--ranks", 1, "pretrain_gpt.py", *words)
 
 
 def test_a_release_that_is_not_known_is_refused(refused):

@@ -85,6 +85,7 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
 
     Raises:
         UserError: a value that is needed is missing or wrong.
+        JobError: the job is too large to be planned.
     """
     require_command_line(words)
     exit_signal(words)
@@ -113,6 +114,7 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
     micro_batches = _micro_batches(settings, servers * server_ranks.pipelines)
     virtual = settings.virtual_pipeline_model_parallel_size or 1
     shape = Shape(servers, settings.pipeline_model_parallel_size, micro_batches, virtual)
+    shape.require_size()
     per_host = settings.nproc_per_node
     return CommandLine(
         settings,
