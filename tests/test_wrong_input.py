@@ -200,6 +200,15 @@ def test_an_empty_path_is_not_that_of_this_folder(refused, tmp_path, monkeypatch
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize(
+    "words", [["study", *PAPER, "--trace"], ["watch", "run", "--address"]], ids=lambda each: each[0]
+)
+def test_an_empty_trace_or_address_is_not_the_usual_one(refused, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("recycle.cli.watch.PageServer", lambda *_: pytest.fail("it listens"))
+    assert f"'{words[-1]}': it is empty; give a value, or leave the option out" in refused(*words, "")
+
+
 FOLDERS = [("pipe", *each) for each in PATHS if isinstance(each[1].type, OutputFolder)]
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from recycle.cli.console import make_console, progress_line
 from recycle.cli.options import Verb, load_legal_plan
-from recycle.cli.parameters import Count, InputPath
+from recycle.cli.parameters import TEXT, Count, InputPath
 from recycle.control.membership.addresses import LOOPBACK
 from recycle.errors import NoPlanError, UserError
 from recycle.files import STANDARD, resolved
@@ -40,6 +40,7 @@ KEPT = 32
 @click.option("--port", type=Count(0, 65535), default=PORT, show_default=True, help="Where to listen; 0: any.")
 @click.option(
     "--address",
+    type=TEXT,
     default=LOOPBACK,
     show_default=True,
     help="Where to listen. At another address than the default, only someone with the whole printed address can look.",
