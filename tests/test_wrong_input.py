@@ -302,6 +302,7 @@ def test_without_a_job_the_remedy_is_said(refused):
     [
         ("torch", ["train", "-D", "2", "-P", "2", "-M", "2"]),
         ("torch", ["join", "run"]),
+        ("xxhash", ["train", "-D", "2", "-P", "2", "-M", "2"]),
         # Greedy and annealed plans of this job stay above the bound, so that the solver is asked.
         ("ortools", ["plan", "-D", "3", "-P", "4", "-M", "6", "--dead", "W1_2,W0_1", "--moves", "1", "--prove", "1s"]),
     ],
