@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.examples import QUICK
-from recycle.cli.diagnosis import diagnose
+from recycle.cli.diagnosis import added_options, diagnose
 from recycle.job import Job, Stage
 from recycle.megatron.flag.command import command_line
 from recycle.megatron.flag.command.command_line import read_command_line
@@ -245,6 +245,12 @@ def test_options_that_the_script_adds_are_known_where_it_can_be_read(run, tmp_pa
     assert "train.py here" not in out
     _, out, _ = run("doctor", "--ranks", 24, tmp_path / "gone.py", *GOOD[1:], *words)
     assert "gone.py here" in " ".join(out.split())
+
+
+def test_a_pipe_beside_the_script_is_not_waited_for(tmp_path):
+    (tmp_path / "train.py").write_text("add('--own-width')\n")
+    os.mkfifo(tmp_path / "pipe.py")
+    assert added_options(tmp_path / "train.py") == {"--own-width"}
 
 
 @pytest.mark.parametrize("option", ["--nnode", "--nodes", "--nproc-per-nod"])

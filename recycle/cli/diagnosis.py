@@ -216,7 +216,8 @@ def added_options(script: Path) -> set[str]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(errors="replace")
+        # A pipe would be waited for.
+        return path.read_text(errors="replace") if path.is_file() else ""
     except OSError:
         return ""
 
