@@ -61,6 +61,7 @@ export function tryPlans(dead, servers, show) {
     say('planning ...');
     return ask(`plan?dead=${next.join(',')}`).then((answer) => {
       if (keep) before.push(chosen);
+      else if (before.at(-1) === next) before.pop();
       chosen = next;
       undo.disabled = !before.length;
       const query = chosen.length ? `?dead=${chosen.join(',')}` : location.pathname;
@@ -83,7 +84,7 @@ export function tryPlans(dead, servers, show) {
     return made;
   };
   button('go', 'try-go', () => flip(field.value));
-  const undo = button('undo', 'try-undo', () => go(before.pop(), false));
+  const undo = button('undo', 'try-undo', () => go(before.at(-1), false));
   button('all alive', 'try-all', () => go([], true));
   undo.disabled = true;
   if (chosen.length) go(chosen, false);
