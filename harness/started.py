@@ -1,5 +1,6 @@
 """Runs of ``recycle train`` whose processes are started apart, on hosts or here: by torchrun, as by srun, by hand."""
 
+import math
 import os
 import re
 import subprocess
@@ -148,7 +149,7 @@ def losses(folder: Path) -> dict[int, list[float]]:
     found: dict[int, tuple[int, list[float]]] = {}
     for line in recorded(folder):
         if isinstance(line, IterationLine) and line.losses and found.get(line.step, (-1, []))[0] <= line.epoch:
-            found[line.step] = line.epoch, line.losses
+            found[line.step] = line.epoch, [math.nan if each is None else each for each in line.losses]
     return {step: losses for step, (_, losses) in sorted(found.items())}
 
 

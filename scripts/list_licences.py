@@ -11,7 +11,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-PACKAGE, EXTRAS = "recycle-pipeline", ("plan", "train", "figures")
+PACKAGE, EXTRAS = "recycle-pipeline", ("plan", "train")
 COPYLEFT = re.compile(r"\b[AL]?GPL|GNU|\bMPL|Mozilla|\bEUPL|\bCDDL|\bEPL|\bSSPL", re.IGNORECASE)
 
 

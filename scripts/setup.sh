@@ -16,7 +16,8 @@ setup() {
         exit 2
     }
     local stamp=".venv/installed-$1"
-    if [ ! -x .venv/bin/python ]; then
+    # pip comes last: without it, the making was interrupted.
+    if [ ! -x .venv/bin/python ] || [ ! -x .venv/bin/pip ]; then
         say "Making a virtual environment in .venv"
         "$python" -m venv .venv
     fi

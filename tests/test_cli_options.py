@@ -137,3 +137,31 @@ def test_two_things_that_go_to_one_place_are_refused(refused, files, words, plac
 def test_a_plan_on_standard_output_has_no_report_there(refused, files):
     for words in ((files["job"], "--moves", 1), ("--catalogue", files["catalogue"])):
         assert "--json: -o - takes no account of it; leave it out" in refused("plan", *words, "-o", "-", "--json")
+
+
+def test_nothing_is_written_over_what_is_shown(refused, files, tmp_path):
+    plan, run, other = (tmp_path / name for name in ("plan.json", "run", "other.json"))
+    run.mkdir()
+    for path in (plan, run / "plan.json", run / "run.json"):
+        path.write_bytes(Path(files["plan"]).read_bytes())
+    other.symlink_to(plan)
+    for shown, target in (
+        (plan, plan),
+        (other, plan),
+        (plan, other),
+        (run, run / "plan.json"),
+        (run, run / "run.json"),
+    ):
+        for words in ((shown, "--trace", target), (files["plan"], "--against", shown, "--trace", target)):
+            before = target.read_bytes()
+            assert (
+                refused("show", *words)
+                == f"recycle: {target}: it is shown, and would be overwritten; give another file\n"
+            )
+            assert target.read_bytes() == before
+
+
+def test_one_place_by_two_names_is_one_place(refused, files, tmp_path):
+    (tmp_path / "b.svg").symlink_to("a.svg")
+    err = refused("show", files["whole"], "--svg", tmp_path / "a.svg", "--losses", tmp_path / "b.svg")
+    assert f"{tmp_path / 'a.svg'}: two options write there" in err

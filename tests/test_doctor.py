@@ -1,6 +1,7 @@
 """``recycle doctor``: a Megatron command line, judged without Megatron."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -10,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.examples import QUICK
-from recycle.cli.diagnosis import diagnose
+from recycle.cli.diagnosis import added_options, diagnose
 from recycle.job import Job, Stage
+from recycle.megatron.flag.command import command_line
 from recycle.megatron.flag.command.command_line import read_command_line
 from recycle.megatron.flag.command.megatron_options import known_options
 from recycle.plan.mode import Mode
@@ -48,6 +50,12 @@ def test_the_figures_are_those_of_plans(run):
     assert plan["of_before"] == plan["throughput"] == pytest.approx(27 / 29)
     assert [each["stage"] for each in plan["failures"]] == [0, 1, 2, 3]
     assert plan["failures"][2]["period"] == 29
+
+
+def test_a_word_that_is_no_utf_8_is_reported(run):
+    word = os.fsdecode(b"--se\xffed")
+    report = json.loads(run("doctor", "--json", "--ranks", 24, *GOOD, word, 7)[1])
+    assert "--se\ufffded" in [each["word"] for each in report["unread"]]
 
 
 def test_what_decides_is_said_for_programs(run):
@@ -239,12 +247,29 @@ def test_options_that_the_script_adds_are_known_where_it_can_be_read(run, tmp_pa
     assert "gone.py here" in " ".join(out.split())
 
 
+def test_a_pipe_beside_the_script_is_not_waited_for(tmp_path):
+    (tmp_path / "train.py").write_text("add('--own-width')\n")
+    os.mkfifo(tmp_path / "pipe.py")
+    assert added_options(tmp_path / "train.py") == {"--own-width"}
+
+
 @pytest.mark.parametrize("option", ["--nnode", "--nodes", "--nproc-per-nod"])
 def test_what_torchrun_would_complete_or_refuse_is_an_error(run, option):
     words = ("torchrun", "--nproc_per_node", 8, option, 3, *GOOD)
     status, out, _ = run("doctor", "--ranks", 24, *words)
     assert status == 1
     assert f"unread     {option}: did you mean --n" in out
+
+
+@pytest.mark.parametrize(
+    "start", [("torchrun", "--nproc-per-node", 8, "-m", "job.pretrain"), ("--ranks", 8, "./pretrain"), ("python", "-m")]
+)
+def test_where_no_file_of_a_script_is_named_its_options_are_asked_for_alone(run, refused, start):
+    words = [each for each in GOOD[1:] if each not in ("--tensor-model-parallel-size", "2")]
+    err = refused("doctor", *start, *words, "--global-batch-size", 16)
+    assert "no script's file (.py) is named" in err
+    assert "or give --ranks, then -- and Megatron's options alone" in err
+    assert run("doctor", "--ranks", 8, "--", *words, "--global-batch-size", 16)[0] == 0
 
 
 def test_a_misspelt_option_of_the_doctor_is_no_part_of_the_job(refused):
@@ -256,6 +281,9 @@ def test_a_job_that_is_too_large_is_refused_before_its_servers_are_listed(refuse
     words = ("--num-layers", 4, "--pipeline-model-parallel-size", 2, "--micro-batch-size", 1)
     err = refused("doctor", "--ranks", 8, "pretrain_gpt.py", *words, "--global-batch-size", 10**8)
     assert "4 pipelines x 2 stages x 25000000 micro-batches are 600000000 tasks" in err
+    monkeypatch.setattr(command_line, "_growth", lambda *_: pytest.fail("the sizes of batches are listed"))
+    words = ("--micro-batch-size", 1, "--global-batch-size", 10**11, "--rampup-batch-size", 1, 1, 9)
+    assert "100000000000 micro-batches are" in refused("doctor", "--ranks", 1, "pretrain_gpt.py", *words)
 
 
 def test_a_release_that_is_not_known_is_refused(refused):

@@ -1,5 +1,5 @@
 from email.message import Message
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import PackageNotFoundError, metadata
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +14,10 @@ def package(requires=(), **fields):
         for each in value if isinstance(value, list) else [value]:
             metadata[name.replace("_", "-")] = each
     return SimpleNamespace(requires=list(requires), metadata=metadata)
+
+
+def test_extras_are_those_of_the_package():
+    assert {*EXTRAS} <= {*metadata(PACKAGE).get_all("Provides-Extra")}
 
 
 def test_nothing_that_recycle_needs_is_copyleft(capsys):

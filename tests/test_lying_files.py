@@ -16,10 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.examples import paper_plan
+from recycle.cli.watch import watch_run
 from recycle.errors import UserError
 from recycle.files import LARGEST, from_json, read_bytes
 from recycle.kinds import JOB, read_toml
 from recycle.plan.document import save_plan
+from recycle.record.recording import PLAN, EvaluationLine, ProcessLine
+from tests.record.test_following import append
+from tests.view.disturbed import write_disturbed
 
 Run = Callable[..., tuple[int, str, str]]
 VERBS = [["check"], ["show"], ["explain"], ["show", "--csv", "-"], ["plan", "-o", "out.json"]]
@@ -308,6 +312,88 @@ def test_whatever_a_field_says_it_is_an_answer_or_one_line(run, tmp_path, plan, 
     with little_memory():
         status, _, err = run(*verb, path)
     assert status in (0, 1, 2), err
+    assert status != 2 or err.count("\n") == 1, err
+
+
+# Any field of a recording, likewise.
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    folder = write_disturbed(tmp_path_factory.mktemp("recorded"))
+    save_plan(paper_plan(failed=()), folder / PLAN)
+    process = ProcessLine("launcher", 1, "here", zero=1.7e9, time=1.7e9, iterations=4)
+    append(folder / "events" / "launcher.jsonl", process, EvaluationLine("W0_3", 2, [4.0, 5.0]))
+    return {
+        file.name: [json.loads(line) for line in file.read_bytes().splitlines()]
+        for file in (folder / "events").iterdir()
+    }
+
+
+def write_recorded(folder: Path, recorded: dict[str, list[dict[str, Any]]]) -> Path:
+    (folder / "events").mkdir(exist_ok=True)
+    save_plan(paper_plan(failed=()), folder / PLAN)
+    for name, lines in recorded.items():
+        (folder / "events" / name).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return folder
+
+
+LOOKS = [["show"], ["show", "--json"], ["show", "--list"], ["show", "--html", "-"], ["show", "--losses", "-"]]
+
+
+def looked_at(run: Run, folder: Path, look: list[str]) -> tuple[int, str]:
+    """The status with which a verb ends, and what it says of what it cannot use."""
+    with little_memory():
+        if look != ["watch"]:
+            status, _, err = run(look[0], folder, *look[1:])
+            return status, err
+        try:
+            for name, route in watch_run(folder).items():
+                assert route.answer({}), name
+        except UserError as error:
+            return 2, f"{error}\n"
+        return 0, ""
+
+
+LYING_LINES = [
+    ("launcher.jsonl", "view", {"throughput": 0}),
+    ("launcher.jsonl", "view", {"throughput": 1e-320}),
+    ("launcher.jsonl", "view", {"throughput": -1e308}),
+    ("launcher.jsonl", "view", {"layout": []}),
+    ("launcher.jsonl", "process", {"ahead": 1e308}),
+    ("launcher.jsonl", "process", {"name": "W0_0#x"}),
+    ("W0_3.jsonl", "iteration", {"losses": [1e308, 1e308]}),
+    ("W0_0.jsonl", "span", {"end": 1e308}),
+    ("W0_0.jsonl", "span", {"iteration": 1 << 31}),
+    ("W0_0.jsonl", "recovery", {"resumed": -1e308}),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "lie"), LYING_LINES, ids=lambda each: str(each))
+def test_a_line_of_a_recording_that_no_run_writes_is_named(run, tmp_path, recorded, name, kind, lie) -> None:
+    place = max(place for place, line in enumerate(recorded[name]) if line["type"] == kind)
+    lines = [*recorded[name]]
+    lines[place] = {**lines[place], **lie}
+    folder = write_recorded(tmp_path, {**recorded, name: lines})
+    status, err = looked_at(run, folder, ["show"])
+    assert (status, err.count("\n")) == (2, 1), err
+    assert f"{name}: line {place + 1}: " in err
+    assert f"$.{next(iter(lie))}" in err
+    assert looked_at(run, folder, ["watch"])[0] == 2
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_a_line_of_a_recording_says_it_is_an_answer_or_one_line(run, tmp_path, recorded, data) -> None:
+    name = data.draw(st.sampled_from(sorted(recorded)))
+    kind = data.draw(st.sampled_from(sorted({line["type"] for line in recorded[name]})))
+    place = data.draw(st.sampled_from([place for place, line in enumerate(recorded[name]) if line["type"] == kind]))
+    key = data.draw(st.sampled_from(sorted(recorded[name][place])))
+    lines = [*recorded[name]]
+    lines[place] = {**lines[place], key: data.draw(st.sampled_from([*VALUES, -1e308, 1e-320, [1e308, 1e308]]))}
+    folder = write_recorded(tmp_path, {**recorded, name: lines})
+    status, err = looked_at(run, folder, data.draw(st.sampled_from([*LOOKS, ["watch"]])))
+    assert status in (0, 2), err
     assert status != 2 or err.count("\n") == 1, err
 
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from email.parser import Parser
 from pathlib import Path
 from zipfile import ZipFile
@@ -16,7 +17,7 @@ import pytest
 builders = pytest.importorskip("hatchling.builders.wheel", reason="hatchling is not installed: scripts/test does")
 from hatchling.builders.sdist import SdistBuilder  # noqa: E402 - only where it is there
 
-from recycle.cli.verbs import group  # noqa: E402 - as above
+from recycle.cli.verbs import PACKAGES, group  # noqa: E402 - as above
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -71,6 +72,11 @@ def test_the_page_of_the_package_has_readme_without_a_dead_link(wheel):
     assert re.findall(r"\]\((?!https?://)[^)]*\)", page) == []
     named = re.findall(r"\(`([\w./-]+)`\)", page)
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_whatever_an_installation_without_extras_lacks_is_named_when_it_is_needed():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {re.match(r"[\w-]+", each)[0] for name in ("plan", "train") for each in extras[name]} == {*PACKAGES.values()}
 
 
 def test_the_source_distribution_has_what_a_reader_needs(tmp_path):

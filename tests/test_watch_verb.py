@@ -134,6 +134,11 @@ def test_servers_of_a_plan_are_killed_and_brought_back_with_clicks(start, browse
     browser.find_element("id", "try-server").send_keys("W0_0")
     browser.find_element("id", "try-go").send_keys(Keys.ENTER)
     wait_until(lambda: "dead: W0_0, W1_3;" in text(browser, "figures"))
+    # A step back that has no answer can be asked for again.
+    browser.execute_script("window.asking = fetch; window.fetch = () => Promise.reject()")
+    browser.find_element("id", "try-undo").send_keys(Keys.ENTER)
+    wait_until(lambda: browser.find_elements("css selector", "#figures .wrong"))
+    browser.execute_script("window.fetch = window.asking")
     browser.find_element("id", "try-undo").send_keys(Keys.ENTER)
     wait_until(lambda: "dead: W1_3;" in text(browser, "figures"))
     browser.find_element("id", "try-all").send_keys(Keys.ENTER)

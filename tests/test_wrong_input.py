@@ -200,6 +200,15 @@ def test_an_empty_path_is_not_that_of_this_folder(refused, tmp_path, monkeypatch
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize(
+    "words", [["study", *PAPER, "--trace"], ["watch", "run", "--address"]], ids=lambda each: each[0]
+)
+def test_an_empty_trace_or_address_is_not_the_usual_one(refused, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("recycle.cli.watch.PageServer", lambda *_: pytest.fail("it listens"))
+    assert f"'{words[-1]}': it is empty; give a value, or leave the option out" in refused(*words, "")
+
+
 FOLDERS = [("pipe", *each) for each in PATHS if isinstance(each[1].type, OutputFolder)]
 
 
@@ -293,6 +302,7 @@ def test_without_a_job_the_remedy_is_said(refused):
     [
         ("torch", ["train", "-D", "2", "-P", "2", "-M", "2"]),
         ("torch", ["join", "run"]),
+        ("xxhash", ["train", "-D", "2", "-P", "2", "-M", "2"]),
         # Greedy and annealed plans of this job stay above the bound, so that the solver is asked.
         ("ortools", ["plan", "-D", "3", "-P", "4", "-M", "6", "--dead", "W1_2,W0_1", "--moves", "1", "--prove", "1s"]),
     ],

@@ -1,6 +1,7 @@
 """The console: the only place that prints. Reports go to standard output, progress and errors to standard error."""
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 PACE = 10.0
 """Seconds between two lines of progress where they stay, as in a file."""
+
+_NO_TEXT = re.compile("[\ud800-\udfff]")
+"""What Python puts for bytes that are no UTF-8."""
 
 
 class Show(Protocol):
@@ -74,7 +78,21 @@ class _Spared:
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output, in ASCII."""
-    click.echo(json.dumps(msgspec.json.decode(msgspec.json.encode(value)), indent=2))
+    content = msgspec.json.encode(_encodable(msgspec.to_builtins(value)))
+    click.echo(json.dumps(msgspec.json.decode(content), indent=2))
+
+
+def _encodable(value: Any) -> Any:
+    """The same with texts that UTF-8 has: the bytes of a file's name, or of a word, may be no text."""
+    match value:
+        case str():
+            return _NO_TEXT.sub("\ufffd", value)
+        case dict():
+            return {_encodable(key): _encodable(each) for key, each in value.items()}
+        case list() | tuple():
+            return [*map(_encodable, value)]
+        case _:
+            return value
 
 
 @contextmanager

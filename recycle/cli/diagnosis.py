@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from recycle.errors import UserError
 from recycle.megatron.flag.command.command_line import RAMP_UP, CommandLine
 from recycle.megatron.flag.command.flags import STORE
 from recycle.megatron.flag.command.megatron_options import Unread, find_unread
@@ -215,22 +216,32 @@ def added_options(script: Path) -> set[str]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(errors="replace")
+        # A pipe would be waited for.
+        return path.read_text(errors="replace") if path.is_file() else ""
     except OSError:
         return ""
 
 
 def split_at_script(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """What is before the training script, and the rest from it on; nothing before where no script is named."""
-    place = next((place for place, word in enumerate(words) if word.endswith(".py")), 0)
-    return words[:place], words[place:]
+    """What is before the training script, and the rest from it on; nothing before if all words are options.
+
+    Raises:
+        UserError: no script is named behind what starts it, so that its options cannot be told from that one's.
+    """
+    place = next((place for place, word in enumerate(words) if word.endswith(".py")), None)
+    if place is None and not words[0].startswith("-"):
+        raise UserError(
+            f"{words[0]}: no script's file (.py) is named behind it: name the file in the place of -m MODULE or of a "
+            "program, or give --ranks, then -- and Megatron's options alone"
+        )
+    return words[: place or 0], words[place or 0 :]
 
 
 def for_cpu(words: Sequence[str]) -> Sequence[str] | None:
     """The command line of a job that is started with ``--on-cpu``, with what that sets; None for any other job.
 
     Raises:
-        UserError: an option has a value that needs CUDA.
+        UserError: an option has a value that needs CUDA, or no script is named.
     """
     before, job = split_at_script(words)
     if ON_CPU not in before:

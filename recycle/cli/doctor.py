@@ -78,7 +78,6 @@ def command(
     on_cpu = for_cpu(words)
     words = words if on_cpu is None else on_cpu
     line = read_command_line(words, ranks)
-    line.shape.require_size()
     launcher, (named, *_) = split_at_script(words)
     script = Path(named)
     diagnosis = diagnose(line, ranks_per_host, choose_release(megatron), script, launcher)

@@ -12,6 +12,7 @@ from recycle.record.history import History, history_of
 from recycle.record.reading import load_lines
 from recycle.record.totals import totals_of
 from recycle.view.losses import Mark, compare_losses, draw_losses
+from recycle.wording import printable
 
 
 class Losses(NamedTuple):
@@ -38,6 +39,7 @@ def draw_runs(path: Path, against: Path | None, output: Path) -> bool:
     names = [path.name, against.name if against else ""]
     if against and names[0] == names[1]:
         names = [str(path), str(against)]
+    names = [*map(printable, names)]
     curves = {names[0]: run.curve}
     comparable = True
     if against:

@@ -42,6 +42,16 @@ class Parsed(click.ParamType[T]):
             self.fail(str(error), param, ctx)
 
 
+def _given(text: str) -> str:
+    if not text:
+        raise UserError("it is empty; give a value, or leave the option out")
+    return text
+
+
+TEXT = Parsed("text", _given)
+"""A text that stands for something: none is what a variable of the shell gives that is not set."""
+
+
 class Timeouts(NamedTuple):
     """How long a run waits, in seconds.
 

@@ -14,9 +14,10 @@ from recycle.cli.losses import draw_runs
 from recycle.cli.options import Verb, json_option, load_legal_plan, refuse_unread
 from recycle.cli.parameters import Count, InputPath, OutputFile
 from recycle.errors import UserError
-from recycle.files import STANDARD, write_whole
+from recycle.files import STANDARD, resolved, write_whole
 from recycle.plan.export import export_csv
 from recycle.record.reading import recordings
+from recycle.record.recording import PLAN, SETTINGS
 from recycle.view import chrome_trace, html, svg
 from recycle.view.chart import Grouping
 from recycle.view.compare import describe
@@ -86,7 +87,7 @@ def command(
     recycle show run --losses losses.svg --against undisturbed
     """
     wanted = {name: target for name in ENCODERS if (target := files[name]) is not None}
-    refuse_places([*wanted.values(), *filter(None, (losses, csv))], as_list, as_json)
+    refuse_places([path, *against], [*wanted.values(), *filter(None, (losses, csv))], as_list, as_json)
     if not (wanted or as_json) and (as_list or csv or losses):
         refuse_unread("a list, or a file of figures,", "--by")
     if not (wanted or as_json or as_list) and (csv or losses):
@@ -142,22 +143,30 @@ def advise(path: Path) -> None:
         )
 
 
-def refuse_places(targets: Sequence[Path], as_list: bool, as_json: bool) -> None:
+def refuse_places(shown: Sequence[Path], targets: Sequence[Path], as_list: bool, as_json: bool) -> None:
     """See that each of the things that were asked for has a place of its own.
 
     Args:
+        shown: the plans and runs.
         targets: the files.
         as_list: whether instructions go to standard output.
         as_json: whether figures go there.
 
     Raises:
-        UserError: two of them go to one place.
+        UserError: two of them go to one place, or one to that of what is shown.
     """
-    places = [*targets, *[STANDARD] * (as_list + as_json)]
-    for each in places:
-        if places.count(each) > 1:
+
+    def place(path: Path) -> Path:
+        return path if path == STANDARD else resolved(path)
+
+    read = {place(each) / name for each in shown if each != STANDARD for name in ("", PLAN, SETTINGS)}
+    written = [*map(place, targets), *[STANDARD] * (as_list + as_json)]
+    for each in (*targets, STANDARD):
+        if written.count(place(each)) > 1:
             name = "standard output" if each == STANDARD else each
             raise UserError(f"{name}: two options write there; leave one of them out, or give it another file")
+        if place(each) in read:
+            raise UserError(f"{each}: it is shown, and would be overwritten; give another file")
 
 
 def print_panels(panels: Sequence[Panel]) -> None:

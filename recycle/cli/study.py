@@ -8,7 +8,7 @@ import click
 
 from recycle.cli.console import make_console, print_json, progress_line
 from recycle.cli.options import JobCommand, describe_job, job_options, json_option, refuse_unread
-from recycle.cli.parameters import DURATION, Count, Parsed
+from recycle.cli.parameters import DURATION, TEXT, Count, Parsed
 from recycle.errors import UserError
 from recycle.job import Job
 from recycle.wording import plural
@@ -30,6 +30,7 @@ def _constant(text: str) -> tuple[str, float]:
 @job_options
 @click.option(
     "--trace",
+    type=TEXT,
     help=f"A trace or fault file, or one that comes along: {SHIPPED}, shared-gpus.  [default: {SHIPPED}]",
 )
 @click.option("--servers", type=Count(1), help="Servers that the trace is of, if it does not say.")
@@ -115,7 +116,7 @@ def _history(
     if mtbf_of_job is None:
         if repair is not None:
             raise UserError("--repair: a trace has its own repairs; give --mtbf-of-job too, or leave it out")
-        return FailureHistory.recorded(load_outages(trace or SHIPPED, job, servers=servers))
+        return FailureHistory.recorded(load_outages(SHIPPED if trace is None else trace, job, servers=servers))
     refuse_unread("--mtbf-of-job", "--trace", "--servers")
     if repair is None:
         raise UserError("--mtbf-of-job: give --repair too, the mean time until a server is back, such as 4h")

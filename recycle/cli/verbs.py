@@ -34,6 +34,8 @@ PACKAGES = {
     "numpy": "numpy",
     "tensorboard": "tensorboard",
     "setproctitle": "setproctitle",
+    "xxhash": "xxhash",
+    "pyeclib": "pyeclib",
 }
 """What is installed to have a module: by its own name, which works beside a checkout and beside a wheel."""
 

@@ -13,7 +13,7 @@ import msgspec
 
 from recycle.cli.console import make_console, progress_line
 from recycle.cli.options import Verb, load_legal_plan
-from recycle.cli.parameters import Count, InputPath
+from recycle.cli.parameters import TEXT, Count, InputPath
 from recycle.control.membership.addresses import LOOPBACK
 from recycle.errors import NoPlanError, UserError
 from recycle.files import STANDARD, resolved
@@ -27,7 +27,7 @@ from recycle.view.panel import Panel, make_panels
 from recycle.view.serving import JSON, Answer, PageServer, Route
 from recycle.view.subject import subject_of
 from recycle.view.watching import WatchedRun
-from recycle.wording import throughput_text
+from recycle.wording import printable, throughput_text
 
 PORT = 8265
 
@@ -40,6 +40,7 @@ KEPT = 32
 @click.option("--port", type=Count(0, 65535), default=PORT, show_default=True, help="Where to listen; 0: any.")
 @click.option(
     "--address",
+    type=TEXT,
     default=LOOPBACK,
     show_default=True,
     help="Where to listen. At another address than the default, only someone with the whole printed address can look.",
@@ -155,7 +156,7 @@ def try_plans(path: Path) -> Mapping[str, Route]:
     lock, known = threading.Lock(), lru_cache(KEPT)(plan_for)
 
     def panels(plan: Plan) -> list[Panel]:
-        return make_panels([subject_of(plan, path.stem)], "stage")
+        return make_panels([subject_of(plan, printable(path.stem))], "stage")
 
     def asked_for(asked: Mapping[str, str]) -> Plan:
         if "dead" not in asked:

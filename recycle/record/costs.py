@@ -143,6 +143,8 @@ class IterationTimes:
         return sum(
             seconds
             for place, each in enumerate(before)
+            # Most of a long run's views ended before it, and have thousands of iterations.
+            if self._reach.get(each.epoch, (0, -1))[1] >= view.step
             for step, seconds in self.kept(each, before[place + 1 :], second).items()
             if step >= view.step
         )

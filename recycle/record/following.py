@@ -9,7 +9,7 @@ import msgspec
 
 from recycle.errors import PlanFileError, UserError
 from recycle.files import LONGEST_LINE
-from recycle.record.reading import SPAN
+from recycle.record.reading import SPAN, decode_line
 from recycle.record.recording import Alignment, Line
 
 PIECE = 1 << 20
@@ -44,7 +44,7 @@ class RecordingFollower:
         self._begins: dict[Path, bytes] = {}
         zeros: dict[str, float] = {}
         self._alignments: dict[Path, Alignment] = defaultdict(lambda: Alignment(zeros))
-        self._decoder = msgspec.json.Decoder(Line)
+        self._decoder = msgspec.json.Decoder[Line](Line)
         self._kept: list[Line] = []
 
     def look(self) -> Iterator[Line]:
@@ -127,8 +127,8 @@ class RecordingFollower:
         if status.st_size - start - len(whole) > PIECE:
             texts = [text for text in texts if not text.startswith(SPAN)]
         try:
-            lines = [self._alignments[file].align(self._decoder.decode(text)) for text in texts]
-        except (msgspec.DecodeError, RecursionError) as error:
+            lines = [self._alignments[file].align(decode_line(text, self._decoder)) for text in texts]
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, PlanFileError) as error:
             raise PlanFileError(f"{file}: behind byte {start}: {error}") from error
         # What is kept is noted as read, and not what was only tried.
         self._read[file] = start + len(whole)

@@ -11,6 +11,7 @@ from recycle.errors import JobError, PlanFileError, UserError
 from recycle.files import read_backwards, read_bytes, read_lines
 from recycle.job import Server
 from recycle.kinds import RECORDING, mistaken
+from recycle.plan.document import Head
 from recycle.record.latest import LatestSpans
 from recycle.record.recording import (
     FORMAT,
@@ -31,6 +32,38 @@ from recycle.wording import plural, throughput_text
 
 SPAN = b'{"type":"span"'
 """How a line of an instruction begins, if it was written by a run."""
+
+
+def decode_line(text: bytes, decoder: msgspec.json.Decoder[Line]) -> Line:
+    """A line of a recording.
+
+    Args:
+        text: as it is written.
+        decoder: of lines.
+
+    Raises:
+        msgspec.DecodeError: it is none.
+        UnicodeDecodeError: likewise.
+        RecursionError: likewise.
+        PlanFileError: it is the head of another format, or of a version that this release does not read.
+    """
+    try:
+        line = decoder.decode(text)
+    except msgspec.ValidationError:
+        # The head of another version may have other fields.
+        with suppress(msgspec.ValidationError):
+            _check(msgspec.json.decode(text, type=Head))
+        raise
+    if isinstance(line, RunLine):
+        _check(line)
+    return line
+
+
+def _check(head: RunLine | Head) -> None:
+    if head.format != FORMAT:
+        raise PlanFileError(f"this is a {head.format!r} file, and a {FORMAT!r} file is needed - at `$.format`")
+    if head.version != VERSION:
+        raise PlanFileError(f"version {head.version}, and this release reads version {VERSION} - at `$.version`")
 
 
 def recordings(path: Path) -> list[Path]:
@@ -163,9 +196,7 @@ def _lines_of(file: Path, alignment: Alignment, *, facts: bool) -> Iterator[tupl
                 continue
             has_begun = True
         try:
-            line = decoder.decode(text)
-            if isinstance(line, RunLine):
-                _check(line)
+            line = decode_line(text, decoder)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, PlanFileError) as error:
             mistake = _mistake(file) if number == 1 else None
             raise PlanFileError(f"{file}: {mistake or f'line {number}: {error}'}") from error
@@ -268,13 +299,6 @@ class _Parts:
         """A server that is dead when a run begins, or goes on, has not worked in vain: it died after its last work."""
         ends = (span.end for span in self._spans if span.server == server and span.end <= line.time)
         return msgspec.structs.replace(line, time=max(ends, default=line.time))
-
-
-def _check(head: RunLine) -> None:
-    if head.format != FORMAT:
-        raise PlanFileError(f"this is a {head.format!r} file, and a {FORMAT!r} file is needed - at `$.format`")
-    if head.version != VERSION:
-        raise PlanFileError(f"version {head.version}, and this release reads version {VERSION} - at `$.version`")
 
 
 def _instants(views: Mapping[int, ViewLine]) -> Iterator[InstantLine]:

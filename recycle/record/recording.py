@@ -3,7 +3,8 @@
 Each kind of line states one fact and is the only struct for it. Servers and instructions are in their text forms.
 """
 
-from typing import Literal, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -15,6 +16,15 @@ VERSION = 1
 
 PLAN, SETTINGS = "plan.json", "run.json"
 """Files in a run's folder: its plan, and the settings of ``recycle train``."""
+
+Time = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
+"""When, or how long: no run is so old, and numbers far beyond it overflow where they are reckoned with."""
+
+Loss = Annotated[float, msgspec.Meta(ge=-1e39, le=1e39)]
+"""Of a micro-batch: what a float of 32 bits can be."""
+
+ProcessName = Annotated[str, msgspec.Meta(pattern=r"^[^#]*(#[0-9]{1,18})?$")]
+"""A server, with the number of its life behind ``#`` if it is not the first, or ``launcher``."""
 
 LaneName = Literal["compute", "communication"]
 InstantKind = Literal[
@@ -51,7 +61,7 @@ class RunLine(msgspec.Struct, frozen=True, tag="run", tag_field="type", forbid_u
     title: str
     time_unit: str
     source: Literal["planned", "measured"]
-    period: float | None = None
+    period: Time | None = None
 
 
 class ProcessLine(msgspec.Struct, frozen=True, tag="process", tag_field="type", forbid_unknown_fields=True):
@@ -69,13 +79,13 @@ class ProcessLine(msgspec.Struct, frozen=True, tag="process", tag_field="type", 
         iterations: how many the run is to have; None if that is not known.
     """
 
-    name: str
+    name: ProcessName
     pid: int
     host: str
-    ahead: float = 0.0
-    zero: float | None = None
+    ahead: Time = 0.0
+    zero: Time | None = None
     numbering: int | None = None
-    time: float | None = None
+    time: Time | None = None
     clock: str = ""
     iterations: int | None = None
 
@@ -87,7 +97,7 @@ class EndedLine(msgspec.Struct, frozen=True, tag="ended", tag_field="type", forb
         name: of the process, as in its first lines.
     """
 
-    name: str
+    name: ProcessName
 
 
 class SpanLine(msgspec.Struct, frozen=True, tag="span", tag_field="type", forbid_unknown_fields=True, gc=False):
@@ -96,9 +106,9 @@ class SpanLine(msgspec.Struct, frozen=True, tag="span", tag_field="type", forbid
     server: str
     lane: LaneName
     instruction: str
-    start: float
-    end: float
-    iteration: int = 0
+    start: Time
+    end: Time
+    iteration: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)] = 0
     index: int = -1
 
 
@@ -114,7 +124,7 @@ class InstantLine(msgspec.Struct, frozen=True, tag="instant", tag_field="type", 
     """
 
     kind: InstantKind
-    time: float
+    time: Time
     server: str | None
     text: str
     iteration: int | None = None
@@ -124,7 +134,7 @@ class SampleLine(msgspec.Struct, frozen=True, tag="sample", tag_field="type", fo
     """The memory that a server holds for activations from this time on."""
 
     server: str
-    time: float
+    time: Time
     memory: int
 
 
@@ -136,7 +146,7 @@ class IterationLine(msgspec.Struct, frozen=True, tag="iteration", tag_field="typ
         step: its number, from 0.
         seconds: how long it took there.
         losses: of all micro-batches of all pipelines, or their mean, from the servers of the last stage; empty from the
-            others.
+            others. One that is not finite is written as null, and read as None.
         peak_memory: the most that was held for micro-batches, in the job's unit.
         epoch: of the view in which it was made; an iteration that is made again is reported again.
         end: when it was over there; None if that is not known.
@@ -145,11 +155,11 @@ class IterationLine(msgspec.Struct, frozen=True, tag="iteration", tag_field="typ
 
     server: str
     step: int
-    seconds: float
-    losses: list[float]
+    seconds: Time
+    losses: Sequence[Loss | None]
     peak_memory: int
     epoch: int = 0
-    end: float | None = None
+    end: Time | None = None
     micro_batches: int = 0
 
 
@@ -166,7 +176,7 @@ class AbandonedLine(msgspec.Struct, frozen=True, tag="abandoned", tag_field="typ
     server: str
     epoch: int
     step: int
-    start: float
+    start: Time
 
 
 class EvaluationLine(msgspec.Struct, frozen=True, tag="evaluation", tag_field="type", forbid_unknown_fields=True):
@@ -175,13 +185,13 @@ class EvaluationLine(msgspec.Struct, frozen=True, tag="evaluation", tag_field="t
     Attributes:
         server: whose.
         step: how many iterations were made before.
-        losses: one per micro-batch of all pipelines, or their mean.
+        losses: one per micro-batch of all pipelines, or their mean; None as in ``IterationLine``.
         epoch: of the view.
     """
 
     server: str
     step: int
-    losses: list[float]
+    losses: Sequence[Loss | None]
     epoch: int = 0
 
 
@@ -200,7 +210,7 @@ class DeathLine(msgspec.Struct, frozen=True, tag="death", tag_field="type", forb
 
     server: str
     incarnation: int
-    time: float
+    time: Time
     reason: str
     noticed: str
     epoch: int
@@ -231,18 +241,18 @@ class ViewLine(msgspec.Struct, frozen=True, tag="view", tag_field="type", forbid
     """
 
     epoch: int
-    time: float
+    time: Time
     servers: list[str]
     joined: list[str]
     step: int
     cause: str
     restore: str
     period: int
-    throughput: float
+    throughput: Annotated[float, msgspec.Meta(ge=1e-9, le=1e9)]
     plan: str
     moved: bool = False
     baseline: str = BASELINE
-    layout: Layout | None = None
+    layout: Annotated[Layout, msgspec.Meta(min_length=1)] | None = None
 
 
 class RecoveryLine(msgspec.Struct, frozen=True, tag="recovery", tag_field="type", forbid_unknown_fields=True):
@@ -263,12 +273,12 @@ class RecoveryLine(msgspec.Struct, frozen=True, tag="recovery", tag_field="type"
     server: str
     epoch: int
     step: int
-    noticed: float
-    agreed: float
-    rebuilt: float
-    restored: float
-    resumed: float
-    redone: float
+    noticed: Time
+    agreed: Time
+    rebuilt: Time
+    restored: Time
+    resumed: Time
+    redone: Time
 
 
 class CopyLine(msgspec.Struct, frozen=True, tag="copy", tag_field="type", forbid_unknown_fields=True, gc=False):

@@ -15,7 +15,7 @@ class StepTotal(msgspec.Struct, frozen=True):
 
     Attributes:
         step: the number of iterations made before it.
-        loss: mean over all micro-batches.
+        loss: mean over all micro-batches; NaN if one of them is not finite.
         seconds: how long the slowest server took; None for a look at held-out data.
         again: whether the step was passed on before: a checkpoint took the run back beyond it.
         micro_batches: how many it had; 0 if all those of the job.
@@ -43,10 +43,13 @@ class Totals:
 
     A step counts in the newest view that begins at it or before it: what an older view had begun of it is thrown away.
     It is passed on when all servers of that view have reported it. Where a newer view has begun behind it, it is known
-    to be finished, and its losses are enough: some of its servers may be dead.
+    to be finished, and its losses are enough: some of its servers may be dead. Once all servers of the newest view have
+    reported a later step in it, nothing more of this one comes: its losses are passed on if they are known, and a step
+    that was skipped, or whose losses were lost with their servers or lines, is left out.
 
     The events of one server come in order. Between servers, and between them and views, there is no order, except that
-    the first view comes before everything else. Views and evaluations may be reported more than once.
+    the first view comes before everything else, and what a dead server reported comes before what later views report.
+    Views and evaluations may be reported more than once.
 
     Args:
         receivers: what is called with every total.
@@ -57,6 +60,8 @@ class Totals:
         self._views: dict[int, ViewLine] = {}
         self._reported: dict[tuple[int, int], dict[str, IterationLine]] = defaultdict(dict)
         self._evaluations: dict[int, EvaluationLine] = {}
+        # The last view and step that each server has reported.
+        self._last: dict[str, tuple[int, int]] = {}
         self._next = 0
         self._evaluated = -1
         self._furthest = 0
@@ -69,6 +74,8 @@ class Totals:
 
     def add(self, line: Line) -> None:
         """Take in a line of a recording; only views, iterations and evaluations count."""
+        if isinstance(line, IterationLine):
+            self._last[line.server] = max((line.epoch, line.step), self._last.get(line.server, (-1, -1)))
         match line:
             case ViewLine():
                 self._begin(line)
@@ -106,20 +113,33 @@ class Totals:
     def _advance(self, *, finished: bool = False) -> None:
         while self._views:
             self._pass_on_evaluations()
-            step = self._next
-            epoch = max((each for each, view in self._views.items() if view.step <= step), default=max(self._views))
+            step, newest = self._next, max(self._views)
+            epoch = max((each for each, view in self._views.items() if view.step <= step), default=newest)
             reported = self._reported.get((epoch, step), {})
             losses = next((each.losses for each in reported.values() if each.losses), None)
-            enough = finished or epoch < max(self._views) or reported.keys() >= set(self._views[epoch].servers)
-            if losses is None or not enough:
+            later = self._later_step()
+            is_over = finished or later is not None or epoch < newest
+            if losses is not None and (is_over or reported.keys() >= set(self._views[epoch].servers)):
+                seconds = max(each.seconds for each in reported.values())
+                size = max(each.micro_batches for each in reported.values())
+                self._pass_on(StepTotal(step, _mean(losses), seconds, step < self._furthest, size))
+                self._next += 1
+                self._furthest = max(self._furthest, self._next)
+            elif later is not None:
+                epoch, self._next = newest, later
+            else:
                 return
-            seconds = max(each.seconds for each in reported.values())
-            size = max(each.micro_batches for each in reported.values())
-            self._pass_on(StepTotal(step, _mean(losses), seconds, step < self._furthest, size))
-            for older in [key for key in self._reported if key[0] <= epoch and key[1] <= step]:
+            for older in [key for key in self._reported if key[0] <= epoch and key[1] < self._next]:
                 del self._reported[older]
-            self._next += 1
-            self._furthest = max(self._furthest, self._next)
+
+    def _later_step(self) -> int | None:
+        """The first later step that is reported, if all servers of the newest view are behind the present one in it."""
+        newest = max(self._views)
+        for server in self._views[newest].servers:
+            epoch, step = self._last.get(server, (-1, -1))
+            if epoch != newest or step <= self._next:
+                return None
+        return min((step for _, step in self._reported if step > self._next), default=None)
 
     def _pass_on_evaluations(self) -> None:
         for step in sorted(each for each in self._evaluations if each <= self._next):
@@ -151,6 +171,7 @@ def totals_of(lines: Iterable[Line]) -> list[StepTotal]:
     return sorted(found.values(), key=lambda total: total.step)
 
 
-def _mean(losses: Sequence[float]) -> float:
+def _mean(losses: Sequence[float | None]) -> float:
+    finite = [each for each in losses if each is not None and math.isfinite(each)]
     # Exact, so that no order of the losses can change it.
-    return math.fsum(losses) / len(losses)
+    return math.fsum(finite) / len(finite) if len(finite) == len(losses) else math.nan

@@ -35,7 +35,8 @@ class LossDifference(NamedTuple):
 
     Attributes:
         steps: how many steps both have.
-        largest: the largest difference at one of them, relative to the second curve's loss there.
+        largest: the largest difference at one of them, relative to the second curve's loss there; infinite where only
+            one of the two is finite.
         step: where that is; the first such.
     """
 
@@ -57,7 +58,7 @@ def compare_losses(curve: Curve, reference: Curve) -> LossDifference | None:
 def draw_losses(
     title: str, curves: Mapping[str, Curve], marks: Sequence[Mark] = (), dashed: Collection[str] = ()
 ) -> str:
-    """Loss over steps, a line per curve; a curve of few points is marked at each.
+    """Loss over steps, a line per curve; a curve of few points is marked at each. What is not finite is left out.
 
     Args:
         title: what stands above.
@@ -65,6 +66,7 @@ def draw_losses(
         marks: what happened in the run, as lines across the picture.
         dashed: the names of curves through which those below are seen.
     """
+    curves = {name: [point for point in curve if math.isfinite(point[1])] for name, curve in curves.items()}
     points = [point for curve in curves.values() for point in curve]
     steps = [step for step, _ in points] or [0.0, 1.0]
     losses = [loss for _, loss in points] or [0.0, 1.0]
@@ -106,6 +108,8 @@ def draw_losses(
 
 
 def _relative(loss: float, expected: float) -> float:
-    if loss == expected:
+    if loss == expected or (math.isnan(loss) and math.isnan(expected)):
         return 0.0
+    if not (math.isfinite(loss) and math.isfinite(expected)):
+        return math.inf
     return abs(loss - expected) / abs(expected) if expected else math.inf

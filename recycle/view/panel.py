@@ -1,6 +1,7 @@
 """A schedule as the views get it: one of those that are drawn together."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -76,14 +77,15 @@ def _curves(subject: Subject) -> tuple[Curve, ...]:
     made = [total for total in subject.totals if total.seconds and total.step in ends]
     if not made:
         return ()
-    steps = tuple(total.step for total in made)
-    times = tuple(ends[step] for step in steps)
     job = subject.job
+    losses = {total.step: total.loss for total in made if math.isfinite(total.loss)}
+    rates = {total.step: total.rate(job) for total in made}
+
+    def curve(name: str, unit: str, values: Mapping[int, float], *, zero: bool) -> Curve:
+        return Curve(name, unit, zero, tuple(ends[step] for step in values), tuple(values.values()), tuple(values))
+
     unit = "micro-batches/s" if job else "iterations/s"
-    return (
-        Curve("loss", "", False, times, tuple(total.loss for total in made), steps),
-        Curve("throughput", unit, True, times, tuple(total.rate(job) for total in made), steps),
-    )
+    return curve("loss", "", losses, zero=False), curve("throughput", unit, rates, zero=True)
 
 
 class Panel(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from recycle.record.recording import PLAN
 from recycle.record.timeline import Timeline
 from recycle.record.totals import StepTotal, totals_of
 from recycle.view.copies import StageCopies, copies_of
+from recycle.wording import printable
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -66,7 +67,7 @@ def load_subject(path: Path, iterations: int | None = None) -> Subject:
             line = msgspec.structs.replace(line, samples=held_memory(line, job))
         view = history.view
         copies = copies_of(facts, job, view.servers) if job is not None and view is not None else ()
-        return Subject(path.name, None, line, history=history, totals=totals, job=job, copies=copies)
+        return Subject(printable(path.name), None, line, history=history, totals=totals, job=job, copies=copies)
     plan = load_plan(path)
     require_legal(plan, path)
-    return subject_of(plan, path.stem, iterations or 1)
+    return subject_of(plan, printable(path.stem), iterations or 1)

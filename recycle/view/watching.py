@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -37,7 +37,7 @@ from recycle.view.copies import KnownCopies, live_by_unit
 from recycle.view.history import tell, total_text
 from recycle.view.panel import Panel, make_panels
 from recycle.view.subject import Subject
-from recycle.wording import microseconds, seconds_text
+from recycle.wording import microseconds, printable, seconds_text
 
 SHOWN = 3
 """Iterations of the time line."""
@@ -105,7 +105,7 @@ class RunState(msgspec.Struct, frozen=True):
         version: how much has been read; what it does not change with has not changed.
         step: how many iterations are made.
         iterations: how many there are to be; None where that is not known.
-        loss: of the last one; None before it.
+        loss: of the last one, which JSON has as null if it is not finite; None before it.
         rate: micro-batches per second in it.
         servers: of the job.
         live: how many of them are in the view.
@@ -231,7 +231,7 @@ class WatchedRun:
             sum(not each.left for each in history.deaths),
             sum(each.left for each in history.deaths),
             total_text(history.costs, history.time_unit) if history.costs.change else "",
-            tuple(self._news(moment, event) for moment, event in history.timed),
+            self._events(),
             self._places(),
             any(each.server in self._unprotected for each in servers if each.state == "live"),
             self._stuck,
@@ -244,14 +244,15 @@ class WatchedRun:
         """The last iterations, laid out; nothing before there is a recording."""
         job = self._job() if self._head else None
         spans = [*self._spans]
-        line = Timeline(self.folder.name, "us", "measured", (), (), ())
+        name = printable(self.folder.name)
+        line = Timeline(name, "us", "measured", (), (), ())
         if self._head is not None and spans:
             line = timeline_of([self._head, *self._others, *spans]).last(SHOWN)
             # A recording's title says which of its processes wrote it.
-            line = msgspec.structs.replace(line, title=self.folder.name)
+            line = msgspec.structs.replace(line, title=name)
             if job is not None:
                 line = msgspec.structs.replace(line, samples=held_memory(line, job))
-        [panel] = make_panels([Subject(self.folder.name, None, line, job=job)], "stage")
+        [panel] = make_panels([Subject(name, None, line, job=job)], "stage")
         if not spans:
             return panel
         # Times of the log count from the run's begin, and those of the time line from its own.
@@ -259,12 +260,18 @@ class WatchedRun:
         chart = msgspec.structs.replace(panel.chart, facts=(*panel.chart.facts, fact))
         return msgspec.structs.replace(panel, chart=chart)
 
-    def _news(self, moment: float, event: RunEvent) -> NewsItem:
+    def _events(self) -> tuple[NewsItem, ...]:
+        timed = self._history.timed
+        steps = {event.view.epoch: event.view.step for _, event in timed if isinstance(event, Change)}
+        return tuple(self._news(moment, event, steps) for moment, event in timed)
+
+    def _news(self, moment: float, event: RunEvent, steps: Mapping[int, int]) -> NewsItem:
+        """What is told of an event; ``steps`` has the iteration with which each view but the first begins."""
         history, kind, step = self._history, "other", 0
         match event:
             case DeathLine():
                 kind = "leaving" if event.left else "failure"
-                step = next((each.view.step + 1 for each in history.changes if each.view.epoch == event.epoch), 0)
+                step = steps.get(event.epoch, -1) + 1
             case Change():
                 kind, step = ("recovery" if event.deaths else "return"), event.view.step + 1
             case ViewRecovery():

@@ -112,6 +112,15 @@ def test_what_is_no_recording_is_named(tmp_path, events):
         list(RecordingFollower(tmp_path).look())
 
 
+@pytest.mark.parametrize("more", ["", ',"new":1'], ids=["the same fields", "a new field"])
+def test_a_recording_of_another_version_is_named(tmp_path, events, more):
+    append(events / "W0_0.jsonl", said("one"))
+    content = encode_lines([HEAD]).replace(b'"version":1', b'"version":2' + more.encode())
+    (events / "W0_1.jsonl").write_bytes(content)
+    with pytest.raises(PlanFileError, match=r"W0_1.*version 2, and this release reads version 1"):
+        list(RecordingFollower(tmp_path).look())
+
+
 @pytest.mark.parametrize("piece", [1, 90, 400, 1 << 20])
 def test_a_long_run_is_read_in_pieces_and_of_its_instructions_the_last(tmp_path, events, monkeypatch, piece):
     monkeypatch.setattr(following, "PIECE", piece)

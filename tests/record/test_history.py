@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.recordings import write_events
+from recycle.record.costs import IterationTimes
 from recycle.record.history import Change, History, ViewRecovery, history_of
 from recycle.record.reading import load_lines, next_epoch
 from recycle.record.recording import (
@@ -227,3 +228,21 @@ def test_iterations_are_compared_with_those_of_as_many_micro_batches():
     assert (same.measured(1), same.cost(1).slower) == (0.5, 3 * 4e6)
     grown = run(1, 1, 1, 1, 1, 4, 4, 4)
     assert (grown.measured(1), grown.cost(1).slower) == (None, None)
+
+
+def test_of_earlier_views_only_those_are_gone_through_of_which_iterations_are_made_again(monkeypatch):
+    lines = [view(0, FOUR, 0)]
+    for epoch in range(1, 20):
+        lines += [IterationLine("W0_0", step, 1.0, [], 1, epoch - 1) for step in (2 * epoch - 2, 2 * epoch - 1)]
+        # Before the last view two iterations are lost, and before each other one none.
+        lines.append(view(epoch, FOUR, 2 * epoch - 2 if epoch == 19 else 2 * epoch, joined=["W1_1"]))
+        lines += [recovery(server, epoch, (1.0,) * 6, 2 * epoch) for server in FOUR[:3]]
+    history, gone_through, kept = history_of(lines), [], IterationTimes.kept
+
+    def noting(times, each, *rest):
+        gone_through.append(each.epoch)
+        return kept(times, each, *rest)
+
+    monkeypatch.setattr(IterationTimes, "kept", noting)
+    assert [change.recovery.lost for change in history.changes] == [0.0] * 18 + [2e6]
+    assert gone_through == [18]

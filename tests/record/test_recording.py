@@ -55,6 +55,7 @@ def test_a_last_line_without_an_end_is_left_out(run, tmp_path):
         (HEAD + b"nonsense\n", "line 2"),
         (b'{"type":"sample","server":"W0_0","time":0,"memory":1}\n' + HEAD, "begins with a line of type run"),
         (HEAD.replace(b'"version":1', b'"version":9'), "version 9"),
+        (HEAD.replace(b'"version":1', b'"version":9,"new":1'), "version 9"),
         (HEAD.replace(b"recycle run", b"another"), "another"),
         (HEAD + b'{"type":"sample","server":"W0","time":0,"memory":1}\n', "server 'W0'"),
         (

@@ -1,10 +1,13 @@
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recycle.record.recording import DeathLine, EvaluationLine, IterationLine, ViewLine
+from recycle.record.recording import DeathLine, EvaluationLine, IterationLine, Line, ViewLine
 from recycle.record.totals import StepTotal, Totals
 
 STAGES = 2
@@ -39,27 +42,53 @@ def test_losses_that_several_servers_tell_count_once():
     assert seen[0].held_out
 
 
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_is_read_back_and_makes_that_of_its_step_nan(loss):
+    lines = [TWO, iteration("W0_0", 0), iteration("W0_1", 0, [1.0, math.inf, loss]), EvaluationLine("W0_1", 1, [loss])]
+    for each in (lines, [msgspec.json.decode(msgspec.json.encode(line), type=Line) for line in lines]):
+        seen = told(each)
+        assert [(total.step, total.held_out) for total in seen] == [(0, False), (1, True)]
+        assert all(math.isnan(total.loss) for total in seen)
+
+
 def test_a_step_that_was_finished_needs_no_word_of_the_dead():
     lines = [TWO, iteration("W0_1", 0, [5.0]), DeathLine("W0_0", 0, 1.0, "died", "agent", 1)]
     assert told(lines) == []
     assert told([*lines, view(1, ["W1_0", "W0_1"], step=1)]) == [StepTotal(0, 5.0, 1.0)]
 
 
-def test_at_the_end_a_step_whose_losses_nobody_can_tell_is_left_out():
+def test_a_step_whose_losses_nobody_can_tell_is_left_out():
     seen = []
     totals = Totals(seen.append)
     for line in (
         TWO,
         iteration("W0_0", 0),
         view(1, ["W0_0", "W1_1"], step=1),
-        iteration("W0_0", 1, epoch=1),
         iteration("W1_1", 1, [3.0], epoch=1),
         iteration("W1_1", 2, [2.0], epoch=1),
+        iteration("W0_0", 1, epoch=1),
     ):
+        assert seen == []
         totals.add(line)
-    assert seen == []
+    assert seen == [StepTotal(1, 3.0, 1.0)]
     totals.finish()
     assert seen == [StepTotal(1, 3.0, 1.0), StepTotal(2, 2.0, 1.0)]
+
+
+def test_where_a_line_is_missing_the_step_is_passed_on_when_all_have_reported_a_later_one():
+    lines = [TWO, iteration("W0_1", 0, [5.0]), iteration("W0_1", 1, [6.0])]
+    assert told(lines) == []
+    assert told([*lines, iteration("W0_0", 1)]) == [StepTotal(0, 5.0, 1.0), StepTotal(1, 6.0, 1.0)]
+
+
+def test_steps_that_nobody_makes_are_left_out():
+    # Megatron skips an iteration; it goes on from a checkpoint behind all that was recorded.
+    lines = [TWO]
+    for epoch, step in ((0, 0), (0, 2), (1, 10**15), (1, 10**15 + 1)):
+        if step == 10**15:
+            lines.append(view(1, ["W0_0", "W0_1"], step, restore="checkpoint"))
+        lines += [iteration("W0_0", step, epoch=epoch), iteration("W0_1", step, [float(step)], epoch)]
+    assert [each.step for each in told(lines)] == [0, 2, 10**15, 10**15 + 1]
 
 
 def test_steps_behind_a_checkpoint_are_passed_on_again_and_say_so():
@@ -149,12 +178,23 @@ def stories(draw):
     return story
 
 
+def may_come(server, streams, members):
+    """Whether a server's next word may come: of a later view once those have said all that are not in it."""
+    line = streams[server][0]
+    return isinstance(line, ViewLine) or all(
+        each in members[line.epoch] or stream[0].epoch >= line.epoch for each, stream in streams.items()
+    )
+
+
 @given(story=stories(), chance=st.randoms(use_true_random=False))
 def test_every_step_is_passed_on_once_in_order_however_the_servers_words_mix(story, chance):
-    streams = [list(stream) for stream in story.streams.values()]
-    lines = [story.streams["launcher"][0]]
-    while streams := [stream for stream in streams if stream]:
-        lines.append(chance.choice(streams).pop(0))
+    streams = {server: list(stream) for server, stream in story.streams.items()}
+    views = streams["launcher"]
+    members = {line.epoch: {"launcher", *line.servers} for line in views}
+    lines = [views[0]]
+    while streams := {server: stream for server, stream in streams.items() if stream}:
+        server = chance.choice([each for each in streams if may_come(each, streams, members)])
+        lines.append(streams[server].pop(0))
     seen = told(lines)
     training = [each for each in seen if not each.held_out]
     assert [(each.step, each.loss) for each in training] == story.expected

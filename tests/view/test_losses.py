@@ -1,3 +1,4 @@
+import math
 from xml.etree import ElementTree as Xml
 
 from recycle.view.losses import LossDifference, Mark, compare_losses, draw_losses
@@ -62,3 +63,12 @@ def test_the_largest_difference_is_relative_and_over_the_steps_that_both_have():
     assert compare_losses(reference, reference) == LossDifference(3, 0.0, 1)
     assert compare_losses([(4, 1.0)], reference) is None
     assert compare_losses([(1, 0.0)], [(1, 0.0)]) == LossDifference(1, 0.0, 1)
+    assert compare_losses([(1, math.nan)], [(1, math.nan)]) == LossDifference(1, 0.0, 1)
+    assert compare_losses([(1, 9.0), (2, math.nan)], reference) == LossDifference(2, math.inf, 2)
+    assert compare_losses(reference, [(1, 9.0), (3, math.nan)]) == LossDifference(2, math.inf, 3)
+
+
+def test_what_is_not_finite_is_left_out():
+    curve = [(0, 4.0), (1, math.nan), (2, 2.0), (3, math.inf)]
+    assert draw_losses("some", {"a": curve}) == draw_losses("some", {"a": [(0, 4.0), (2, 2.0)]})
+    Xml.fromstring(draw_losses("none", {"a": [(0, math.nan)]}))

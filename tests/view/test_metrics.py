@@ -71,7 +71,7 @@ def test_while_a_recording_cannot_be_read_there_is_a_page_and_no_figures(server,
 
 def test_a_stage_with_one_live_server_is_counted(tmp_path):
     save_plan(paper_plan(failed=()), tmp_path / PLAN)
-    lines = [RunLine("a run", 1, "paper, trained", "us", "measured")]
+    lines = [RunLine("recycle run", 1, "paper, trained", "us", "measured")]
     for epoch, (dead, last) in enumerate((("W0_2 W1_1", 0), ("W0_2 W1_2", 1))):
         live = [str(each) for each in paper_job().servers() if str(each) not in dead.split()]
         lines.append(ViewLine(epoch, epoch, live, [], 0, "two are dead", "memory", 40, 0.8, "the catalogue"))
@@ -84,7 +84,7 @@ def test_a_run_is_unprotected_as_long_as_a_live_server_has_no_store(tmp_path):
     everybody = [str(each) for each in paper_job().servers()]
     told = {
         "launcher": [
-            RunLine("a run", 1, "paper, trained", "us", "measured"),
+            RunLine("recycle run", 1, "paper, trained", "us", "measured"),
             ViewLine(0, 0, everybody, [], 0, "the run begins", "memory", 40, 0.8, "the catalogue"),
         ]
     }
@@ -106,7 +106,7 @@ def test_a_run_is_unprotected_as_long_as_a_live_server_has_no_store(tmp_path):
 
 
 def test_servers_in_a_standstill_and_iterations_that_are_to_be_made_are_counted(tmp_path):
-    head = RunLine("a run", 1, "paper, trained", "us", "measured")
+    head = RunLine("recycle run", 1, "paper, trained", "us", "measured")
     process = ProcessLine("W0_1", os.getpid(), "another host", iterations=60)
     stuck = [InstantLine("standstill", 1.0, server, "a stack") for server in ("W0_1", "W1_1")]
     write_events(tmp_path, {"W0_1": [head, process, stuck[0]], "W1_1": [head, stuck[1]]})

@@ -295,6 +295,26 @@ def test_what_is_said_already_stays_when_a_run_goes_on(shown, run):
     assert shown.execute_script("return document.querySelectorAll('#curves svg .failure').length") == 4
 
 
+@pytest.mark.parametrize("spoilt", [(b"1.0",), (b"4.0", b"3.0", b"2.0", b"1.0")], ids=["the last", "all"])
+def test_losses_that_are_not_finite_leave_the_rest_of_the_page_as_it_is(browser, run, spoilt):
+    for file in (run / "events").iterdir():
+        content = file.read_bytes()
+        for loss in spoilt:
+            content = content.replace(b'"losses":[' + loss, b'"losses":[null')
+        file.write_bytes(content)
+    with served(watch_run(run)) as server:
+        browser.get(server.url)
+        wait_until(lambda: browser.find_elements("css selector", "#curves polyline"))
+        assert "loss not finite" in browser.find_element("id", "figures").text
+        loss, throughput = (each.text for each in browser.find_elements("css selector", "#curves svg"))
+        assert ("never finite" in loss) == (len(spoilt) == 4)
+        assert ("iteration 3" in loss) == (len(spoilt) == 1)
+        assert "iteration 4" in throughput
+        assert "W1_2 died" in browser.find_element("id", "news").text
+        assert browser.get_log("browser") == []
+        browser.get("about:blank")
+
+
 def test_before_a_run_begins_no_place_is_empty_without_a_word(browser, tmp_path):
     with served(watch_run(tmp_path / "none yet")) as server:
         browser.get(server.url)

@@ -1,13 +1,15 @@
 """The verbs ``show`` and ``explain`` as a user calls them."""
 
 import json
+import os
 
 import msgspec
 import pytest
 
 from harness.recordings import save_recording
+from recycle.cli.watch import secret_of, try_plans, watch_run
 from recycle.job import Server
-from recycle.plan.document import save_plan
+from recycle.plan.document import load_plan, save_plan
 from recycle.plan.instruction import Op
 from tests.view.conftest import SCHEDULES
 from tests.view.disturbed import write_disturbed
@@ -38,6 +40,23 @@ def test_the_default_is_a_drawing_in_the_terminal(run, golden):
     status, out, err = run("show", STAGGERED)
     assert (status, err) == (0, "")
     assert "W1_2 x dead: 1 3 5 on W0_2; 0 2 4 on W2_2" in out
+
+
+def test_what_has_a_name_that_is_no_utf_8_is_shown(run, tmp_path):
+    plan = tmp_path / os.fsdecode(b"pl\xffan.json")
+    save_plan(load_plan(STAGGERED), plan)
+    folder = write_disturbed(tmp_path / os.fsdecode(b"ru\xffn"))
+    for path, name in ((plan, "pl\ufffdan"), (folder, "ru\ufffdn")):
+        status, out, err = run("show", path, "--against", path, "--json")
+        assert (status, err, [each["name"] for each in json.loads(out)]) == (0, "", [name] * 2)
+        files = [tmp_path / f"a.{kind}" for kind in ("svg", "html", "json")]
+        options = zip(("--svg", "--html", "--trace"), files, strict=True)
+        assert run("show", path, "--against", path, *(each for pair in options for each in pair))[0] == 0
+        assert all(name.encode() in file.read_bytes() for file in files[1:])
+    assert run("show", folder, "--losses", tmp_path / "losses.svg")[0] == 0
+    for routes in (watch_run(folder), try_plans(plan)):
+        assert b"\xef\xbf\xbd" in routes["/"].answer({})
+    assert len({secret_of(plan), secret_of(folder)}) == 2
 
 
 def test_every_file_is_written(run, tmp_path):

@@ -33,6 +33,15 @@ def test_losses_stand_where_their_iterations_end(run):
     assert throughput.values == pytest.approx([1 / 0.03] * 4)
 
 
+def test_a_loss_that_is_not_finite_is_left_out_of_its_curve_alone(run):
+    for file in (run / "events").iterdir():
+        file.write_bytes(file.read_bytes().replace(b'"losses":[3.0', b'"losses":[null'))
+    [panel] = make_panels([load_subject(run)], "stage")
+    loss, throughput = panel.story.curves
+    assert (loss.values, loss.steps, len(loss.times)) == ((4.0, 2.0, 1.0), (0, 2, 3), 3)
+    assert throughput.steps == (0, 1, 2, 3)
+
+
 def test_a_run_that_has_its_plan_knows_what_it_may_hold(run):
     save_plan(paper_plan(), run / "plan.json")
     [panel] = make_panels([load_subject(run)], "stage")

@@ -15,6 +15,7 @@ from recycle.placement import PlacedPipeline, PlacedServer
 from recycle.plan.document import save_plan
 from recycle.plan.mode import Mode
 from recycle.planner.make import make_plan
+from recycle.record.history import History
 from recycle.record.processes import numbering
 from recycle.record.reading import load_lines
 from recycle.record.recording import CopyLine, DeathLine, EndedLine, IterationLine, ProcessLine, ViewLine
@@ -325,3 +326,19 @@ def test_one_bad_read_loses_nothing(planned, whole, spoilt):
     _, (last,) = watched(planned, whole, 1)
     state = look(run)
     assert (state.step, state.losses, state.events) == (last.step, last.losses, last.events)
+
+
+def test_the_changes_of_a_run_are_gone_through_as_often_for_many_deaths_as_for_one(tmp_path, monkeypatch):
+    (tmp_path / "events").mkdir()
+    gone_through, changes = [], History.changes
+    monkeypatch.setattr(History, "changes", property(lambda self: gone_through.append(self) or changes.fget(self)))
+    run, counts = WatchedRun(tmp_path), []
+    for epoch in range(5):
+        view = ViewLine(epoch, epoch, ["W0_0"], [], 10 * epoch, "because", "memory", 9, 1.0, "")
+        death = DeathLine("W1_0", epoch, float(epoch), "died", "agent", epoch)
+        append(tmp_path / "events" / "W0_0.jsonl", view, *([death] if epoch else []))
+        gone_through.clear()
+        state = look(run)
+        counts.append(len(gone_through))
+    assert len(set(counts)) == 1
+    assert [each.step for each in state.events if each.kind == "failure"] == [11, 21, 31, 41]

@@ -61,6 +61,7 @@ export function tryPlans(dead, servers, show) {
     say('planning ...');
     return ask(`plan?dead=${next.join(',')}`).then((answer) => {
       if (keep) before.push(chosen);
+      else if (before.at(-1) === next) before.pop();
       chosen = next;
       undo.disabled = !before.length;
       const query = chosen.length ? `?dead=${chosen.join(',')}` : location.pathname;
@@ -83,7 +84,7 @@ export function tryPlans(dead, servers, show) {
     return made;
   };
   button('go', 'try-go', () => flip(field.value));
-  const undo = button('undo', 'try-undo', () => go(before.pop(), false));
+  const undo = button('undo', 'try-undo', () => go(before.at(-1), false));
   button('all alive', 'try-all', () => go([], true));
   undo.disabled = true;
   if (chosen.length) go(chosen, false);
@@ -126,7 +127,7 @@ function writeFigures(figures, state) {
   const planned = state.iterations === null ? '' : ` of ${state.iterations}`;
   const said = [
     ['iteration', `${state.step || 'none yet'}${planned}`],
-    ...(state.loss === null ? [] : [['loss', state.loss.toFixed(4)]]),
+    ...(state.step ? [['loss', state.loss === null ? 'not finite' : state.loss.toFixed(4)]] : []),
     ...(state.rate === null ? [] : [['throughput', `${state.rate.toPrecision(3)} micro-batches/s`]]),
     ['servers', sayLive(state)],
     ['failures', state.failures],
@@ -226,8 +227,11 @@ function sayServers(place, all) {
   }
 }
 
-// A curve with its least and greatest value, its first and last iteration, and a mark at each failure.
-function drawCurve(name, unit, steps, values, failures) {
+// A curve with its least and greatest value, its first and last iteration, and a mark at each failure. A value that is
+// not finite is null in JSON, and left out.
+function drawCurve(name, unit, allSteps, allValues, failures) {
+  const steps = allSteps.filter((_, place) => allValues[place] !== null);
+  const values = allValues.filter((value) => value !== null);
   const picture = document.createElementNS(SVG, 'svg');
   const add = (tag, attributes, text = '') => {
     const place = document.createElementNS(SVG, tag);
@@ -243,12 +247,12 @@ function drawCurve(name, unit, steps, values, failures) {
   const last = steps.at(-1) ?? 0;
   const said = values.length
     ? `${label}: ${short(values.at(-1))} in iteration ${last}, between ${short(least)} and ${short(most)} since iteration ${steps[0]}`
-    : `${label}: none yet`;
+    : `${label}: ${allValues.length ? 'never finite' : 'none yet'}`;
   for (const [key, value] of Object.entries({ width: WIDE, height: HIGH, role: 'img', 'aria-label': said })) picture.setAttribute(key, value);
   add('title', {}, said);
   write(label, 0, 11);
   if (!values.length) {
-    write('no iteration is finished yet', WIDE / 2, HIGH / 2 + 8, 'middle');
+    write(allValues.length ? 'never finite' : 'no iteration is finished yet', WIDE / 2, HIGH / 2 + 8, 'middle');
     return picture;
   }
   if (most > least) write(short(most), LEFT - 4, LABEL + 8, 'end');
@@ -259,7 +263,7 @@ function drawCurve(name, unit, steps, values, failures) {
   const marked = failures.filter((step) => step >= steps[0]);
   if (marked.length) write('dashed: failures', WIDE - 2, 11, 'end');
   for (const step of marked) {
-    const x = across(step > last ? values.length - 1 : steps.indexOf(step));
+    const x = across(step > last ? values.length - 1 : steps.findIndex((each) => each >= step));
     add('line', { class: 'failure', x1: x, x2: x, y1: LABEL, y2: HIGH - BELOW });
   }
   const down = (value) => (HIGH - BELOW - ((HIGH - LABEL - BELOW - 3) * (value - least)) / (most - least || 1)).toFixed(1);

@@ -85,6 +85,7 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
 
     Raises:
         UserError: a value that is needed is missing or wrong.
+        JobError: the job is too large to be planned.
     """
     # If no script is named, all words are its arguments.
     script = next((place for place, word in enumerate(words) if word.endswith(".py")), -1)
@@ -126,6 +127,7 @@ def read_arguments(arguments: Sequence[str], ranks: int | None, before: Sequence
     micro_batches = _micro_batches(settings, servers * server_ranks.pipelines)
     virtual = settings.virtual_pipeline_model_parallel_size or 1
     shape = Shape(servers, settings.pipeline_model_parallel_size, micro_batches, virtual)
+    shape.require_size()
     per_host = settings.nproc_per_node
     return CommandLine(
         settings,

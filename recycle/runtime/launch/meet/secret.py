@@ -121,7 +121,8 @@ def token_of(secret: str, nonce: str) -> str:
         secret: of the processes' start.
         nonce: a number for each run, that anybody may read.
     """
-    return hmac.digest(secret.encode(), nonce.encode(), hashlib.sha256).hex()
+    # Paths are in some, which may be no UTF-8.
+    return hmac.digest(secret.encode(), nonce.encode(errors="surrogateescape"), hashlib.sha256).hex()
 
 
 _OTHERWISE = f"name a file with a secret in {TOKEN_FILE}"
