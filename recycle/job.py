@@ -21,10 +21,6 @@ LARGEST_JOB = 10_000_000
 LARGEST_COUNT = 10**6
 """Servers and instructions have numbers of six digits at most."""
 
-_NUMBER = "(0|[1-9][0-9]{0,5})"
-_SERVER = re.compile(f"W{_NUMBER}_{_NUMBER}")
-"""A server's only name: with zeros before its numbers, a file could have it twice."""
-
 _PHASES = 3
 _SLACK = 4
 """So many times what a file holds its job may say, which the checker then tells in detail."""
@@ -51,7 +47,7 @@ class Server(NamedTuple):
         Raises:
             JobError: the text is not a server's name.
         """
-        match = _SERVER.fullmatch(text)
+        match = re.fullmatch(r"W([0-9]{1,6})_([0-9]{1,6})", text)
         if match is None:
             raise JobError(f"server {text!r}: a server is written W<pipeline>_<stage>, for example W1_2")
         return cls(int(match[1]), int(match[2]))

@@ -100,6 +100,12 @@ def test_what_changes_no_result_is_left_out_and_not_refused(run, ran):
     assert report["unread"] == []
 
 
+def test_options_alone_may_have_a_value_that_is_called_like_a_script(ran):
+    out = ran("doctor", "--ranks", 24, "--", *GOOD[1:], "--async-save", "--tokenizer-model", "t.py")
+    assert "left out   --async-save: checkpoints are written before training goes on" in out
+    assert "unread" not in out
+
+
 def test_batches_that_grow_are_planned_for(run, ran):
     words = ("doctor", "--ranks", 24, *GOOD, *GROWING, 6, 6, 100)
     assert "batches that grow from 2 to 6 micro-batches per pipeline" in " ".join(ran(*words).split())

@@ -26,7 +26,7 @@ def test_server_names_are_the_papers():
     assert Server.parse("W1_2") == Server(1, 2)
 
 
-@pytest.mark.parametrize("text", ["", "W1", "w1_2", "W-1_2", "W1_2 ", "W1_2x", "1_2", "W01_2", "W1_00"])
+@pytest.mark.parametrize("text", ["", "W1", "w1_2", "W-1_2", "W1_2 ", "W1_2x", "1_2"])
 def test_other_names_are_refused(text):
     with pytest.raises(JobError, match="written W<pipeline>_<stage>"):
         Server.parse(text)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from recycle.errors import UserError
-from recycle.megatron.flag.command.command_line import RAMP_UP, CommandLine
+from recycle.megatron.flag.command.command_line import RAMP_UP, CommandLine, script_place
 from recycle.megatron.flag.command.flags import STORE
 from recycle.megatron.flag.command.megatron_options import Unread, find_unread
 from recycle.megatron.flag.command.on_cpu import ON_CPU, settings_for_cpu
@@ -228,7 +228,7 @@ def split_at_script(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]
     Raises:
         UserError: no script is named behind what starts it, so that its options cannot be told from that one's.
     """
-    place = next((place for place, word in enumerate(words) if word.endswith(".py")), None)
+    place = script_place(words)
     if place is None and not words[0].startswith("-"):
         raise UserError(
             f"{words[0]}: no script's file (.py) is named behind it: name the file in the place of -m MODULE or of a "

@@ -98,13 +98,16 @@ def decode_plan(content: bytes, source: str, only: Server | None = None, packed:
         document.job.require_servers([*roles, *roles.values()])
     except JobError as error:
         raise PlanFileError(f"{source}: {error} - at `$.failed` or `$.roles`") from error
-    programs = {}
+    programs, seen = {}, set()
     for name, texts in document.programs.items():
         try:
             server = Server.parse(name)
             document.job.require_servers([server])
         except JobError as error:
             raise PlanFileError(f"{source}: {error} - at `$.programs`") from error
+        if server in seen:
+            raise PlanFileError(f"{source}: {name}: {server} has another program - at `$.programs`")
+        seen.add(server)
         if only is None or server == only:
             programs[server] = parse_program(texts, f"{source}: $.programs.{name}")
     shared = {each: getattr(document, each) for each in SHARED}

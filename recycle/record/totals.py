@@ -43,13 +43,10 @@ class Totals:
 
     A step counts in the newest view that begins at it or before it: what an older view had begun of it is thrown away.
     It is passed on when all servers of that view have reported it. Where a newer view has begun behind it, it is known
-    to be finished, and its losses are enough: some of its servers may be dead. Once all servers of the newest view have
-    reported a later step in it, nothing more of this one comes: its losses are passed on if they are known, and a step
-    that was skipped, or whose losses were lost with their servers or lines, is left out.
+    to be finished, and its losses are enough: some of its servers may be dead.
 
     The events of one server come in order. Between servers, and between them and views, there is no order, except that
-    the first view comes before everything else, and what a dead server reported comes before what later views report.
-    Views and evaluations may be reported more than once.
+    the first view comes before everything else. Views and evaluations may be reported more than once.
 
     Args:
         receivers: what is called with every total.
@@ -87,11 +84,26 @@ class Totals:
                 return
         self._advance()
 
+    def skip(self) -> None:
+        """All that was reported before now has come: pass on what is known of steps of which nothing more will come.
+
+        Those are the steps before one that all servers of the newest view have reported in it. A step that was skipped,
+        or whose losses were lost with their servers or lines, is left out.
+        """
+        newest = max(self._views, default=-1)
+        last = [self._last.get(server, (-1, -1)) for server in self._views[newest].servers] if self._views else []
+        if last and all(epoch == newest for epoch, _ in last):
+            self._pass_over(min(step for _, step in last))
+
     def finish(self) -> None:
         """There will be no more events: pass on what is known, without steps whose losses died with their servers."""
-        for step in sorted({step for _, step in self._reported}):
+        self._pass_over(math.inf)
+
+    def _pass_over(self, behind: float) -> None:
+        """Nothing more comes of the steps before one."""
+        for step in sorted({step for _, step in self._reported if step <= behind}):
             self._next = max(self._next, step)
-            self._advance(finished=True)
+            self._advance(behind)
 
     def _begin(self, view: ViewLine) -> None:
         if view.epoch in self._views:
@@ -110,36 +122,23 @@ class Totals:
             view.step >= line.step for epoch, view in self._views.items() if epoch > line.epoch
         )
 
-    def _advance(self, *, finished: bool = False) -> None:
+    def _advance(self, behind: float = -1) -> None:
         while self._views:
             self._pass_on_evaluations()
-            step, newest = self._next, max(self._views)
-            epoch = max((each for each, view in self._views.items() if view.step <= step), default=newest)
+            step = self._next
+            epoch = max((each for each, view in self._views.items() if view.step <= step), default=max(self._views))
             reported = self._reported.get((epoch, step), {})
             losses = next((each.losses for each in reported.values() if each.losses), None)
-            later = self._later_step()
-            is_over = finished or later is not None or epoch < newest
-            if losses is not None and (is_over or reported.keys() >= set(self._views[epoch].servers)):
-                seconds = max(each.seconds for each in reported.values())
-                size = max(each.micro_batches for each in reported.values())
-                self._pass_on(StepTotal(step, _mean(losses), seconds, step < self._furthest, size))
-                self._next += 1
-                self._furthest = max(self._furthest, self._next)
-            elif later is not None:
-                epoch, self._next = newest, later
-            else:
+            is_over = step < behind or epoch < max(self._views)
+            if losses is None or not (is_over or reported.keys() >= set(self._views[epoch].servers)):
                 return
-            for older in [key for key in self._reported if key[0] <= epoch and key[1] < self._next]:
+            seconds = max(each.seconds for each in reported.values())
+            size = max(each.micro_batches for each in reported.values())
+            self._pass_on(StepTotal(step, _mean(losses), seconds, step < self._furthest, size))
+            for older in [key for key in self._reported if key[0] <= epoch and key[1] <= step]:
                 del self._reported[older]
-
-    def _later_step(self) -> int | None:
-        """The first later step that is reported, if all servers of the newest view are behind the present one in it."""
-        newest = max(self._views)
-        for server in self._views[newest].servers:
-            epoch, step = self._last.get(server, (-1, -1))
-            if epoch != newest or step <= self._next:
-                return None
-        return min((step for _, step in self._reported if step > self._next), default=None)
+            self._next += 1
+            self._furthest = max(self._furthest, self._next)
 
     def _pass_on_evaluations(self) -> None:
         for step in sorted(each for each in self._evaluations if each <= self._next):

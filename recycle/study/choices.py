@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
+from contextlib import suppress
 
 import msgspec
 
+from recycle.errors import JobError
 from recycle.job import Job
 from recycle.placing.layers import layers_of
 from recycle.planner.assemble import unlimited_baseline
@@ -104,9 +106,11 @@ def _shapes(job: Job, layers: int) -> Iterator[Job]:
         depth, micro_batches = servers / pipelines, total / pipelines
         whole = all(number >= 1 and number == int(number) for number in (pipelines, depth, micro_batches))
         if whole and layers % depth == 0 and layers % job.depth == 0:
-            other = _with_shape(job, layers, int(pipelines), int(depth), int(micro_batches))
-            if other is not None:
-                yield other
+            # Layers may be too many to be moved one by one, or their costs too large for a job.
+            with suppress(JobError):
+                other = _with_shape(job, layers, int(pipelines), int(depth), int(micro_batches))
+                if other is not None:
+                    yield other
 
 
 def _with_shape(job: Job, layers: int, pipelines: int, depth: int, micro_batches: int) -> Job | None:

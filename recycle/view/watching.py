@@ -186,6 +186,7 @@ class WatchedRun:
         try:
             for come in self._follower.pieces():
                 self._take_all(come)
+            self._totals.skip()
         except OtherRunError:
             self._begin()
             self._version += 1

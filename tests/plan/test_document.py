@@ -65,7 +65,7 @@ def test_a_file_has_a_line_for_each_server_and_opens_as_json():
         (["failed"], ["nobody"], "server 'nobody'"),
         (["roles"], {"W0_0": "W9_0"}, "server W9_0"),
         (["programs", "W9_9"], [], r"server W9_9.*\$.programs"),
-        (["programs", "W00_0"], ["0F9.9"], r"server 'W00_0'.*\$.programs"),
+        (["programs", "W00_0"], ["0F9.9"], r"W00_0: .*another program.*\$.programs"),
         (["programs", "W0_0", 3], "0F0", r"\$.programs.W0_0\[3\]: instruction '0F0'"),
         (["programs", "W0_0", 3], 7, r"Expected `str`.*\$.programs"),
         (["provenance", "status"], "sure", r"\$.provenance.status"),

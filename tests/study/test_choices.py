@@ -77,3 +77,12 @@ def test_a_shape_without_the_memory_for_a_micro_batch_is_left_out():
     ground = Ground(msgspec.structs.replace(job, stages=stages), 10.0, 16, 1e-6)
     found = weigh_choices(StudySetting(ground, FailureHistory.random(1e6, 8, 1e4), (), 1))
     assert list(of(found, SHAPE)) == ["1 x 8 x 16", "2 x 4 x 8"]
+
+
+@pytest.mark.parametrize(("layers", "cost"), [(3200, 1), (32, 2 * 10**11)])
+def test_a_job_whose_layers_cannot_be_moved_has_no_other_shapes(layers, cost):
+    job = paper_job(pipelines=2, stages=4, micro_batches=8, released=0)
+    stages = tuple(msgspec.structs.replace(each, forward=cost) for each in job.stages)
+    ground = Ground(msgspec.structs.replace(job, stages=stages), 10.0, layers, 1e-6)
+    found = weigh_choices(StudySetting(ground, FailureHistory.random(1e6, 8, 1e4), (), 1))
+    assert list(of(found, SHAPE)) == ["2 x 4 x 8"]

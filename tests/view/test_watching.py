@@ -65,6 +65,21 @@ def watched(folder, files, *shares):
     return run, states
 
 
+def test_the_iterations_before_a_return_are_shown_to_those_who_look_late(planned):
+    """The file of a server's first life is read behind that of its second one."""
+    servers = ["W0_0", "W0_1"]
+    head, *_ = load_lines(write_disturbed(planned / "other"))
+    (planned / "events").mkdir()
+    views = [ViewLine(each, float(each), servers, [], 2 * each, "", "memory", 22, 1.0, "") for each in range(2)]
+    lives = {"W0_0": range(4), "W0_1": range(2), "W0_1#1": range(2, 4)}
+    for name, steps in lives.items():
+        losses = [1.0] if name.startswith("W0_1") else []
+        made = [IterationLine(name.partition("#")[0], step, 1.0, losses, 1, step // 2) for step in steps]
+        append(planned / "events" / f"{name}.jsonl", head, *views, *made)
+    assert look(WatchedRun(planned)).step == 4
+    assert look(WatchedRun(planned)).steps == (1, 2, 3, 4)
+
+
 def test_before_anything_is_written_nothing_is_said(tmp_path):
     run = WatchedRun(tmp_path)
     state = look(run)

@@ -112,7 +112,7 @@ def train(
     # The run's own folder may be one that its user has opened to others.
     own_folder(run.checkpoints)
     if run.resume_from is not None and not checkpoints(run.checkpoints):
-        adopt(run.resume_from, run.checkpoints)
+        adopt(run.resume_from, run.checkpoints, find_fault)
     newest = find_newest(run, text.fingerprint, watch) if run.goes_on else None
     if not run.goes_on:
         refuse_to_overwrite(run.folder)

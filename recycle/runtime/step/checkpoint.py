@@ -7,7 +7,7 @@ its own when everything is on disk; what was there before stays until then.
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -139,25 +139,31 @@ def give_up(root: Path) -> None:
 def set_aside(folder: Path) -> Path:
     """Rename a damaged checkpoint, so that it is none any more; gives where it is now."""
     aside = folder.with_name(f"damaged-{folder.name}")
-    taken = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}{_PARTIAL}")
-    with suppress(FileNotFoundError):  # another process of the run may have done it, at this moment
+    taken = folder.with_name(f"{aside.name}.{secrets.token_hex(4)}")
+    try:
         folder.rename(taken)
-        shutil.rmtree(aside, ignore_errors=True)  # an earlier one of the same step
+    except FileNotFoundError:  # another process of the run has done it, at this moment
+        return aside
+    shutil.rmtree(aside, ignore_errors=True)  # an earlier one of the same step
+    try:
         taken.rename(aside)
+    except OSError:  # what cannot be removed keeps that name
+        return taken
     return aside
 
 
-def adopt(source: Path, root: Path) -> None:
+def adopt(source: Path, root: Path, find_fault: Callable[[Path], str] = find_damage) -> None:
     """Take over a checkpoint of another run; its files are linked where that is possible, and copied otherwise.
 
     Args:
         source: a checkpoint, or the folder of a run, of which the newest whole one is taken.
         root: where the checkpoints of this run are.
+        find_fault: says why no run can go on from a checkpoint; empty if one can.
 
     Raises:
         UserError: there is none, or it cannot be copied.
     """
-    whole = [each for each in candidates(source) if not find_damage(each)]
+    whole = [each for each in candidates(source) if not find_fault(each)]
     if not whole:
         raise no_source(source)
     step = manifest_of(whole[-1]).step

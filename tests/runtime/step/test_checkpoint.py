@@ -204,6 +204,28 @@ def test_what_two_processes_set_aside_at_once_is_there_as_one_has_set_it_aside(t
         assert (aside / MANIFEST).is_file()
 
 
+def test_where_an_earlier_one_cannot_be_removed_the_damaged_one_is_still_set_aside(tmp_path, monkeypatch):
+    write(tmp_path, 3)
+    first = set_aside(folder_of(tmp_path, 3))
+    write(tmp_path, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        second = set_aside(folder_of(tmp_path, 3))
+    give_up(tmp_path)
+    assert first != second
+    assert sorted(tmp_path.iterdir()) == [first, second]
+    assert all((each / MANIFEST).is_file() for each in (first, second))
+
+
+def test_of_another_run_the_newest_checkpoint_is_taken_over_that_has_no_fault(tmp_path):
+    other, mine = tmp_path / "other", tmp_path / "mine"
+    mine.mkdir()
+    for step in (3, 4):
+        write(other, step)
+    adopt(other, mine, lambda folder: "it lies" if folder == folder_of(other, 4) else "")
+    assert steps(mine) == [3]
+
+
 @pytest.mark.parametrize("name", ["step-00000003", "the best one"])
 def test_a_checkpoint_can_be_named_itself(tmp_path, name):
     other, mine = tmp_path / "other", tmp_path / "mine"

@@ -9,6 +9,7 @@ from recycle.errors import UserError
 from recycle.megatron.flag.command.exit_signal import exit_signal
 from recycle.megatron.flag.command.flags import Flags, find_flags, parse_known
 from recycle.megatron.flag.command.megatron_options import leave_out, megatron_parser, option_named, options_of
+from recycle.megatron.flag.command.on_cpu import ON_CPU
 from recycle.megatron.flag.command.planning import Shape
 from recycle.megatron.flag.command.server_ranks import PIPELINES_LAST, ServerRanks, unprotected
 from recycle.megatron.flag.command.sizes import require_sizes, take_pattern, virtual_stages
@@ -87,9 +88,16 @@ def read_command_line(words: Sequence[str], ranks: int | None) -> CommandLine:
         UserError: a value that is needed is missing or wrong.
         JobError: the job is too large to be planned.
     """
-    # If no script is named, all words are its arguments.
-    script = next((place for place, word in enumerate(words) if word.endswith(".py")), -1)
-    return read_arguments(words[script + 1 :], ranks, words[: script + 1])
+    place = script_place(words)
+    first = 0 if place is None else place + 1
+    return read_arguments(words[first:], ranks, words[:first])
+
+
+def script_place(words: Sequence[str]) -> int | None:
+    """Where a command line names the script; None if it is a script's arguments alone, or names none."""
+    if words and words[0].startswith("-") and words[0] != ON_CPU:
+        return None
+    return next((place for place, word in enumerate(words) if word.endswith(".py")), None)
 
 
 def read_arguments(arguments: Sequence[str], ranks: int | None, before: Sequence[str] = ()) -> CommandLine:
