@@ -218,11 +218,11 @@ def test_where_an_earlier_one_cannot_be_removed_the_damaged_one_is_still_set_asi
 
 
 def test_of_another_run_the_newest_checkpoint_is_taken_over_that_has_no_fault(tmp_path):
-    other, mine = tmp_path / "other", tmp_path / "mine"
+    other, mine = tmp_path / "other" / "checkpoints", tmp_path / "mine"
     mine.mkdir()
     for step in (3, 4):
         write(other, step)
-    adopt(other, mine, lambda folder: "it lies" if folder == folder_of(other, 4) else "")
+    adopt(tmp_path / "other", mine, lambda folder: "it lies" if folder == folder_of(other, 4) else "")
     assert steps(mine) == [3]
 
 
