@@ -21,6 +21,7 @@ from recycle.runtime.launch.meet.greetings import Hello, absent, other_secret, w
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
 from recycle.runtime.launch.meet.secret import corner_of
 from recycle.runtime.launch.meet.start import Start
+from recycle.threads import NoneLeft
 
 RELEASE = {"recycle": "1", "torch": "2"}
 
@@ -151,6 +152,15 @@ def test_an_error_before_the_run_is_told_to_those_who_wait_for_it(store):
         raise UserError("model.toml: cannot be read")
     other.end()
     assert other.error == "model.toml: cannot be read"
+
+
+@pytest.mark.parametrize(("rank", "count"), [(0, 2), (2, 3)])
+def test_that_the_system_gives_no_process_is_told_to_those_who_wait_for_the_run(store, rank, count):
+    other, process = Other(store, count=count), meeting(store, rank, count=count, served=True)
+    with pytest.raises(UserError, match="no more processes"), process.telling_others():
+        raise NoneLeft("processes")
+    other.end()
+    assert "the system gives no more processes: raise ulimit -u" in other.error
 
 
 def test_who_is_ended_at_once_in_the_midst_of_a_run_does_not_say_that_there_is_none(store):

@@ -41,6 +41,7 @@ from recycle.runtime.launch.meet.hosted import LOOK, await_store
 from recycle.runtime.launch.meet.secret import corner_of, token_of
 from recycle.runtime.launch.meet.start import Start
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.threads import NoneLeft
 
 FAREWELL, GRACE = 3.0, 1.0
 """Seconds for which those who came to the end of the run are waited for there, and all others: these were lost before,
@@ -392,7 +393,8 @@ class Rendezvous:
     def telling_others(self) -> Iterator[None]:
         """If an error ends this process before there is a run, tell it to all others that wait for one."""
         try:
-            yield
+            with _named_shortage():
+                yield
         except NotAdmitted:
             raise
         except UserError as error:
@@ -463,3 +465,12 @@ class Rendezvous:
 
     def _read(self, keys: Sequence[str]) -> list[bytes | None]:
         return self._reach().get_many([self._at(key) for key in keys])
+
+
+@contextmanager
+def _named_shortage() -> Iterator[None]:
+    """What the system has not got ends this process as an error that the others are told."""
+    try:
+        yield
+    except NoneLeft as error:
+        raise RunError(str(error)) from error
