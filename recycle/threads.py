@@ -20,7 +20,6 @@ PATIENCE = 20.0
 """Seconds for which a thread is waited for: others end meanwhile. A member that waits longer counts as dead."""
 
 _PAUSE = 0.05
-_REMEDY = "raise ulimit -u, and the limit of processes of the container (pids.max)"
 
 
 class NoneLeft(OSError):
@@ -28,10 +27,16 @@ class NoneLeft(OSError):
 
     Args:
         kind: of what.
+        number: of the system's error, which says what it lacks.
     """
 
-    def __init__(self, kind: str) -> None:
-        super().__init__(errno.EAGAIN, f"the system gives no more {kind}: {_REMEDY}")
+    def __init__(self, kind: str, number: int = errno.EAGAIN) -> None:
+        if number == errno.ENOMEM:
+            text = f"the system has no memory for more {kind}: free some, or let it promise more (vm.overcommit_ratio)"
+        else:
+            remedy = "raise ulimit -u, and the limit of processes of the container (pids.max)"
+            text = f"the system gives no more {kind}: {remedy}"
+        super().__init__(number, text)
 
     def __str__(self) -> str:
         return str(self.strerror)

@@ -1,5 +1,7 @@
 """What a process does that gets no threads, and no processes."""
 
+import errno
+import os
 import threading
 import time
 
@@ -36,6 +38,18 @@ def test_who_gets_no_thread_and_no_process_says_what_to_do():
         assert needing_threads(3)(threading.active_count)() == 1
 
     launch(1, body)
+
+
+def test_a_process_for_which_there_is_no_memory_is_no_matter_of_the_limit_of_processes(monkeypatch):
+    def refuse():
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    with pytest.raises(
+        NoneLeft, match=r"^the system has no memory for more processes: free some, .*overcommit"
+    ) as lack:
+        fork_below(lambda: None)
+    assert lack.value.errno == errno.ENOMEM
 
 
 def test_calls_of_two_threads_wait_for_each_other():

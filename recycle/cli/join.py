@@ -27,7 +27,9 @@ LATE = "the run has come to its end without this server, which was too late for 
 @click.command("join", cls=Verb)
 @click.argument("folder", metavar="RUN", type=InputPath())
 @click.option(
-    "--server", type=SERVER, help="Which dead server to replace, for example W1_2; by default, the first one."
+    "--server",
+    type=SERVER,
+    help="Which dead server to replace, for example W1_2; by default, the first one that no other process brings back.",
 )
 @click.option(
     "--address",

@@ -8,6 +8,7 @@ import torch
 
 from recycle.record.recorder import HostClock, HostMoment
 from recycle.runtime.errors import RunError
+from recycle.runtime.launcher_variables import number_in
 
 DeviceKind = Literal["cpu", "cuda"]
 
@@ -184,9 +185,12 @@ def place_among_gpus(number: int) -> int:
 
     Args:
         number: see ``take_device``.
+
+    Raises:
+        RunError: what the launcher says is no number.
     """
-    said = next((os.environ[name] for name in LOCAL_RANKS if name in os.environ), None)
-    return (number if said is None else int(said)) % torch.cuda.device_count()
+    name = next((each for each in LOCAL_RANKS if each in os.environ), None)
+    return (number if name is None else number_in(os.environ, name)) % torch.cuda.device_count()
 
 
 def state_of_generators() -> Sequence[torch.Tensor]:

@@ -320,6 +320,37 @@ def test_every_life_of_a_server_has_its_own_number(store: Store, board: Board) -
     assert board.joining.new_incarnation(Server(1, 3)) == 1
 
 
+def test_a_server_that_nobody_else_brings_back_comes_before_one_that_is_on_its_way(store: Store, board: Board) -> None:
+    joining, (first, second) = board.joining, (Server(1, 0), Server(1, 1))
+    board.verdicts.propose(verdict(0, 0, A, B, Member(first, 0), Member(second, 0)))
+    for each in first, second:
+        board.failures.publish_death(Death(str(Member(each, 0)), "died", "agent", 0.0))
+    # The second one is started again by its agent, and that life crashes.
+    crashed = joining.next_life(Member(second, 0))
+    came = joining.come([first, second])
+    assert came == Member(first, 1)
+    assert joining.come([first]) > came
+    board.failures.publish_death(Death(str(crashed), "died", "agent", 0.0))
+    assert joining.come([first, second]) == Member(second, 2)
+    # In the view, it is on its way no more, and may die and come again.
+    board.verdicts.propose(verdict(1, 0, A, B, Member(first, 2), Member(second, 2)))
+    assert joining.come([second, first]) == Member(second, 3)
+
+
+def test_servers_that_are_brought_back_at_the_same_moment_are_different_ones(board: Board, monkeypatch) -> None:
+    vacant = [Server(1, stage) for stage in range(3)]
+    board.verdicts.propose(verdict(0))
+    # Each looks before any of the others has its number.
+    monkeypatch.setattr(SealedStore, "counted", lambda *_: 0)
+    assert [board.joining.come(vacant).server for _ in vacant] == vacant
+
+
+def test_the_number_of_a_living_member_is_kept_in_a_new_store_and_none_is_left_out(board: Board) -> None:
+    for _ in range(2):
+        board.joining.keep_count(Member(A.server, 3))
+    assert board.joining.new_incarnation(A.server) == 4
+
+
 def test_a_store_that_has_counted_no_lives_gives_none_again(store: Store) -> None:
     board = Board(store, TOKEN)
     living = Member(Server(1, 2), 3)

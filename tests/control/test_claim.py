@@ -16,6 +16,7 @@ from recycle.control.store.etcd_cluster import EtcdCluster
 from recycle.control.store.etcd_store import EtcdStore
 from recycle.runtime.launch.meet.claiming import claimed
 from recycle.runtime.launch.meet.start import Start
+from recycle.threads import NoneLeft
 
 SILENCE = 3.0
 RENEWAL = 0.1
@@ -175,6 +176,18 @@ def test_etcd_that_is_lost_while_a_run_starts_is_one_line(keys: EtcdCluster, mon
             patch.setattr(EtcdStore, method, lost)
             with pytest.raises(ControlError, match="store: etcd does not answer"):
                 attempt()
+
+
+def test_a_claim_for_whose_renewal_there_is_no_process_is_one_line_and_leaves_nothing(
+    keys: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise NoneLeft("processes")
+
+    monkeypatch.setattr(claims, "fork_below", refuse)
+    with pytest.raises(ControlError, match=r"^the system gives no more processes: raise ulimit -u"):
+        HeldClaim(keys, "mine", SILENCE)
+    assert EtcdStore(keys).newest_change() == 0
 
 
 def test_of_another_releases_claim_it_is_said_or_it_is_taken_over(

@@ -80,6 +80,9 @@ def test_processes_share_gpus_in_turns_unless_their_launcher_says_otherwise(monk
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert take_device("cuda", 0).index == 1
     assert len(taken) == 5
+    monkeypatch.setenv("LOCAL_RANK", "-1")
+    with pytest.raises(RunError, match="LOCAL_RANK is '-1', and must be a number: set it as torchrun or srun does"):
+        take_device("cuda", 0)
     assert take_device("cpu", 5) == torch.device("cpu")
 
 

@@ -78,6 +78,7 @@ def test_who_does_not_belong_is_refused(tmp_path, text, monkeypatch):
 
         attempt(run)
         attempt(run, Server(0, 0))
+        attempt(run, Server(9, 9))
         attempt(msgspec.structs.replace(run, model=msgspec.structs.replace(MODEL, dropout=0.2)))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("recycle.megatron.gpt.run_settings.__version__", "0.0")
@@ -92,9 +93,10 @@ def test_who_does_not_belong_is_refused(tmp_path, text, monkeypatch):
     folder = tmp_path / "run"
     act = Once(lambda event: isinstance(event, IterationLine) and event.step == 2, refuse)
     run = Trained(folder, on_event=act, iterations=12, text=text)
-    alive, named, model, version, catalogue, token = refused
+    alive, named, none, model, version, catalogue, token = refused
     assert alive == "any server cannot join: it is not dead; the view of the run has it"
     assert named == "W0_0 cannot join: it is not dead; the view of the run has it"
+    assert none.startswith("server W9_9: this job has pipelines 0 to ")
     assert "dropout is '0.2', and that of the run is '0.1'" in model
     assert "recycle is '0.0', and that of the run is" in version
     assert re.search(r": catalogue is '\w+', and that of the run is 'not given'", catalogue)

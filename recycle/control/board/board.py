@@ -274,9 +274,30 @@ class JoinBoard(BoardPart):
             life = Member(life.server, self._sealed.count(keys.incarnation(life.server), life.incarnation))
         return life.incarnation
 
+    def come(self, servers: Sequence[Server]) -> Member:
+        """A new life of one of some dead servers: of the first one that nobody else brings back, if there is one.
+
+        Args:
+            servers: any of which may come back.
+        """
+        for server in servers:
+            if self._is_coming(Member(server, self._sealed.counted(keys.incarnation(server)))):
+                continue
+            life = Member(server, self.new_incarnation(server))
+            # Another process may have looked at the same moment, and have the number before this one.
+            if not self._is_coming(life._replace(incarnation=life.incarnation - 1)):
+                return life
+        return Member(servers[0], self.new_incarnation(servers[0]))
+
+    def _is_coming(self, life: Member) -> bool:
+        """Whether a life of a server that was given is on its way into the run."""
+        return life > self._in_view(life.server) and self._sealed.read(keys.death(life), Death) is None
+
     def keep_count(self, member: Member) -> None:
         """See that no later life of a member's server has its number: a new store has counted none before it."""
-        self._life_after(member)
+        key = keys.incarnation(member.server)
+        if self._sealed.counted(key) < member.incarnation:
+            self._sealed.count(key, member.incarnation - 1)
 
     def next_life(self, member: Member) -> Member:
         """The life in which a dead member's server comes back; who asks first decides that it does."""

@@ -1,6 +1,7 @@
 """Processes that are forked from another one, and do not outlive it."""
 
 import ctypes
+import errno
 import os
 import signal
 from collections.abc import Callable
@@ -24,11 +25,7 @@ def fork_below(body: Callable[[], int | None]) -> int:
     Raises:
         NoneLeft: the system gives no process.
     """
-    own = os.getpid()
-    try:
-        process = os.fork()
-    except OSError as error:
-        raise NoneLeft("processes") from error
+    own, process = os.getpid(), fork()
     if process:
         return process
     status = 1
@@ -38,6 +35,18 @@ def fork_below(body: Callable[[], int | None]) -> int:
     finally:
         # Not the usual way out: destroying process groups whose other ends are gone can take seconds.
         os._exit(status)
+
+
+def fork() -> int:
+    """The same as ``os.fork``, with a remedy where that fails.
+
+    Raises:
+        NoneLeft: the system gives no process.
+    """
+    try:
+        return os.fork()
+    except OSError as error:
+        raise NoneLeft("processes", error.errno or errno.EAGAIN) from error
 
 
 def die_with(parent: int) -> None:

@@ -21,6 +21,7 @@ from recycle.control.membership.errors import ControlError, StoreLost, StoreSile
 from recycle.control.store.etcd_cluster import MARK, EtcdCluster
 from recycle.control.store.etcd_gateway import PATIENCE
 from recycle.control.store.etcd_store import EtcdStore
+from recycle.threads import NoneLeft
 
 RENEWAL = 1.0
 """Seconds between two renewals of a claim."""
@@ -63,7 +64,7 @@ class HeldClaim:
         returned: whether that had begun already.
 
     Raises:
-        ControlError: a run of that name goes on, or etcd cannot be used.
+        ControlError: a run of that name goes on, etcd cannot be used, or the system gives no process.
     """
 
     def __init__(
@@ -80,7 +81,12 @@ class HeldClaim:
         claim = _take(cluster, own, silence, returns=returns)
         self.returned = claim.scope != own.scope
         self.cluster = msgspec.structs.replace(cluster, scope=claim.scope)
-        self._process = fork_below(partial(_renew, cluster, claim))
+        try:
+            self._process = fork_below(partial(_renew, cluster, claim))
+        except NoneLeft as error:
+            if not self.returned:
+                forget(self.cluster)  # so that the others of this start wait no longer
+            raise ControlError(str(error)) from error
 
     def release(self, *, over: bool = True) -> None:
         """At the end of this process: renew the claim no more.

@@ -109,6 +109,11 @@ class SealedStore:
                 return given.number
             stored = found
 
+    def counted(self, key: str) -> int:
+        """The last number that ``count`` has given; 0 before the first one."""
+        last = self.read(key, _Given)
+        return 0 if last is None else last.number
+
     def write_all_once(self, contents: Mapping[str, _T]) -> list[_T]:
         """The same for some keys, in one request where the store can."""
         stored = self.plain.keep_first({key: self.seal(key, each) for key, each in contents.items()})

@@ -140,16 +140,17 @@ def join_run(run: Run, server: Server | None, planning: Planning, address: str |
     difference = differs(run.fingerprint(text.fingerprint, planning.catalogue), description.fingerprint)
     if difference:
         raise ControlError(f"{run.folder}: {difference}: a server that joins must train the same model in the same way")
+    if server is not None:
+        run.plan.job.require_servers([server])
     # Where all servers of a stage are dead, the view that has them is followed by one with those who join.
     alive = {each.server for each in verdict.view.members if board.failures.death(each) is None}
     vacant = [each for each in run.plan.job.servers() if each not in alive]
     if not vacant or (server is not None and server not in vacant):
         raise ControlError(f"{server or 'any server'} cannot join: it is not dead; the view of the run has it")
-    server = server or vacant[0]
-    member = Member(server, board.joining.new_incarnation(server))
+    member = board.joining.come(vacant if server is None else [server])
     del board
     if run.redundancy is not None:
-        settle(keeper_setting(run, KeeperSlot(door.token, host, resumes=True)), endpoint, server, alive)
+        settle(keeper_setting(run, KeeperSlot(door.token, host, resumes=True)), endpoint, member.server, alive)
     access = RunAccess(endpoint, launcher_at(door.host, door.watch, door.token))
     status = serve_all_ranks(
         run.ranks,

@@ -18,12 +18,26 @@ from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.messages import Death, Verdict
 from recycle.control.membership.view import Member, View
 from recycle.job import Server
-from recycle.runtime.launch.process.outcome import end_with_run, goes_on, was_kept
+from recycle.runtime.errors import RunError
+from recycle.runtime.launch.process.outcome import before_run, end_with_run, goes_on, was_kept
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.threads import NoneLeft
 
 MEMBERS = tuple(Member(Server(pipeline, stage), 0) for pipeline in range(2) for stage in range(2))
 
 DEAD, FINISHED, BEHIND, GOING = "dead", "finished", "finished in the view before", "on its way"
+
+
+@pytest.mark.parametrize(
+    ("cause", "text"),
+    [
+        (StoreLost("gone"), "the run cannot begin: gone; see what is said there, and start all again"),
+        (NoneLeft("processes"), "the system gives no more processes: raise ulimit -u"),
+    ],
+)
+def test_what_a_run_lacks_before_it_begins_is_one_line(cause, text):
+    with pytest.raises(RunError, match=f"^{text}"), before_run():
+        raise cause
 
 
 def test_a_run_that_has_never_begun_was_not_kept():

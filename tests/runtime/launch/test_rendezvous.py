@@ -2,12 +2,14 @@
 
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.agent.server.api import _TERMINAL_STATE_SYNC_ID
 from torch.distributed.elastic.utils.store import barrier
 
+from harness.memory_store import MemoryStore
 from harness.ports import free_port
 from harness.started import wait_until
 from recycle.control.board.joinfile import digest_of
@@ -19,6 +21,7 @@ from recycle.runtime.launch.meet.greetings import Hello, absent, other_secret, w
 from recycle.runtime.launch.meet.rendezvous import Rendezvous
 from recycle.runtime.launch.meet.secret import corner_of
 from recycle.runtime.launch.meet.start import Start
+from recycle.threads import NoneLeft
 
 RELEASE = {"recycle": "1", "torch": "2"}
 
@@ -151,6 +154,15 @@ def test_an_error_before_the_run_is_told_to_those_who_wait_for_it(store):
     assert other.error == "model.toml: cannot be read"
 
 
+@pytest.mark.parametrize(("rank", "count"), [(0, 2), (2, 3)])
+def test_that_the_system_gives_no_process_is_told_to_those_who_wait_for_the_run(store, rank, count):
+    other, process = Other(store, count=count), meeting(store, rank, count=count, served=True)
+    with pytest.raises(UserError, match="no more processes"), process.telling_others():
+        raise NoneLeft("processes")
+    other.end()
+    assert "the system gives no more processes: raise ulimit -u" in other.error
+
+
 def test_who_is_ended_at_once_in_the_midst_of_a_run_does_not_say_that_there_is_none(store):
     first, other = meeting(store, 0, served=True), Other(store)
     let_in(first, other)
@@ -252,6 +264,45 @@ def test_a_first_process_that_comes_again_with_another_secret_changes_nothing_of
 def test_who_does_not_come_is_named(store):
     with pytest.raises(UserError, match=r"process 1 of 2 has not come within 0\.5 s"):
         meeting(store, 0, 0.5).receive()
+
+
+def test_no_run_begins_with_a_process_that_has_given_up(store):
+    reason = "the first process, on 127.0.0.1, has not begun a run within 0.1 s"
+    with pytest.raises(UserError, match=reason):
+        meeting(store, 1, 0.1).attend()
+    with pytest.raises(UserError, match=f"process 1, on .*, takes no part: {reason}"):
+        meeting(store, 0).receive()
+
+
+def test_the_others_wait_until_the_first_process_has_named_who_is_missing(store):
+    first = meeting(store, 0, 1.5, count=3)
+    first.greet()
+    other = Other(store, patience=0.1, count=3)
+    with pytest.raises(UserError, match=r"process 2 of 3 has not come within 1\.5 s"):
+        first.receive()
+    other.end()
+    assert "process 2 of 3 has not come within 1.5 s" in other.error
+
+
+def test_the_first_process_waits_for_all_others_together_as_long_as_for_one(monkeypatch):
+    store, clock, due = MemoryStore(), [0.0], {1: 90.0, 2: 150.0}
+
+    def wait(_, key, timeout):
+        if store.get(key) is None:
+            clock[0] += timeout
+        for rank in [rank for rank, time in due.items() if time <= clock[0]]:
+            del due[rank]
+            meeting(0, rank, count=3).greet()
+        return store.get(key)
+
+    def sleep(seconds):
+        clock[0] += seconds
+
+    monkeypatch.setattr(MemoryStore, "wait", wait)
+    monkeypatch.setattr(meetings, "await_store", lambda *_: store)
+    monkeypatch.setattr(meetings, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    with pytest.raises(UserError, match="process 2 of 3 has not come within 100 s"):
+        meeting(0, 0, 100.0, count=3).receive()
 
 
 def test_who_waits_says_for_whom(store, monkeypatch):

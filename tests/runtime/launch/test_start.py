@@ -49,6 +49,10 @@ def test_each_way_to_start_processes_is_known(environment, expected):
     ("environment", "reason"),
     [
         (BY_HAND | {"RANK": "first"}, "RANK is 'first', and must be a number"),
+        (BY_HAND | {"RANK": "-1"}, "RANK is '-1', and must be a number"),
+        (BY_HAND | {"RANK": "4"}, "RANK is 4, and must be less than WORLD_SIZE, 4: set both"),
+        (BY_HAND | {"RANK": "0", "WORLD_SIZE": "0"}, "RANK is 0, and must be less than WORLD_SIZE, 0: set both"),
+        (TASK | {"SLURM_PROCID": "4"}, "SLURM_PROCID is 4, and must be less than SLURM_STEP_NUM_TASKS, 4: set both"),
         (BY_HAND | {"MASTER_PORT": "-1"}, "MASTER_PORT is '-1', and must be a number"),
         (BY_HAND | TORCHRUN | {"TORCHELASTIC_MAX_RESTARTS": "3"}, "torchrun --max-restarts 3: it would kill all"),
         (TASK, "SLURM_JOB_NODELIST and MASTER_ADDR are not set"),

@@ -41,6 +41,7 @@ from recycle.runtime.launch.meet.hosted import LOOK, await_store
 from recycle.runtime.launch.meet.secret import corner_of, token_of
 from recycle.runtime.launch.meet.start import Start
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.threads import NoneLeft
 
 FAREWELL, GRACE = 3.0, 1.0
 """Seconds for which those who came to the end of the run are waited for there, and all others: these were lost before,
@@ -49,6 +50,9 @@ and who still runs looks for the end twice in that time."""
 TOLD = 10.0
 """Seconds for which the first process waits for those who are on their way, where there is no run, and for those who
 wait for the end of one without a server in it: its store may end with it."""
+
+BEHIND = 30.0
+"""Seconds for which the others wait longer than the first process: it knows which of them has not come, and says so."""
 
 TELLING = 20.0
 """Seconds for which a process that cannot take part looks for somebody to tell."""
@@ -132,8 +136,10 @@ class Rendezvous:
             RunError: they cannot train together, or one has not come. All who came are told.
         """
         self.greet()
-        awaiting = WaitingNotice(self.say)
-        self.hellos = [self._await_hello(rank, awaiting) for rank in range(self.start.count)]
+        awaiting, deadline = WaitingNotice(self.say), time.monotonic() + self._patience
+        self.hellos = [self._await_hello(rank, awaiting, deadline) for rank in range(self.start.count)]
+        # One that has come may have given up since.
+        self._heed()
         refusal = why_not(self.hellos)
         if refusal:
             self.refuse(refusal)
@@ -197,8 +203,8 @@ class Rendezvous:
         for _ in range(nodes):
             _barrier_nonblocking(store, start.nodes, _TERMINAL_STATE_SYNC_ID)
 
-    def _await_hello(self, rank: int, awaiting: WaitingNotice) -> Hello:
-        found = self._wait(f"hello/{rank}", awaiting)
+    def _await_hello(self, rank: int, awaiting: WaitingNotice, deadline: float) -> Hello:
+        found = self._wait(f"hello/{rank}", awaiting, deadline)
         if found is None:
             refusal = f"{self._absent(f' within {self._patience:g} s')}; see what their hosts say, and start all again"
             self.refuse(refusal, patient=False)
@@ -245,12 +251,14 @@ class Rendezvous:
         self.is_late = found is not None and not read_welcome(found).refusal
         if found is None:
             self.greet()
-            found = self._wait("admission", WaitingNotice(self.say))
+            found = self._await_admission()
         if found is None:
-            raise RunError(
+            reason = (
                 f"the first process, on {self.start.host}, has not begun a run within {self._patience:g} s: see what "
                 f"it says, and start all again{self._with_other_secret()}"
             )
+            self._withdraw(reason)
+            raise RunError(reason)
         admission = read_welcome(found)
         if admission.refusal:
             raise self._refused(admission.refusal)
@@ -262,6 +270,13 @@ class Rendezvous:
         if self.is_late:
             self.greet()
         return admission
+
+    def _await_admission(self) -> bytes | None:
+        """What the first process says in the end, which waits for all others from when it comes."""
+        awaiting = WaitingNotice(self.say)
+        if self._wait("hello/0", awaiting) is None:
+            return None
+        return self._wait("admission", awaiting, time.monotonic() + self._patience + BEHIND)
 
     def stay(self) -> None:
         """Say that this process waits for the end of the run, though its server is dead.
@@ -378,7 +393,8 @@ class Rendezvous:
     def telling_others(self) -> Iterator[None]:
         """If an error ends this process before there is a run, tell it to all others that wait for one."""
         try:
-            yield
+            with _named_shortage():
+                yield
         except NotAdmitted:
             raise
         except UserError as error:
@@ -400,8 +416,9 @@ class Rendezvous:
     def _write(self, key: str, content: object) -> None:
         self._reach().write(self._at(key), msgspec.json.encode(content))
 
-    def _wait(self, key: str, awaiting: WaitingNotice) -> bytes | None:
-        store, deadline = self._reach(), time.monotonic() + self._patience
+    def _wait(self, key: str, awaiting: WaitingNotice, deadline: float | None = None) -> bytes | None:
+        store = self._reach()
+        deadline = time.monotonic() + self._patience if deadline is None else deadline
         # In short waits, between which a signal is heard.
         while store.wait(self._at(key), min(1.0, self._patience)) is None:
             self._heed()
@@ -448,3 +465,12 @@ class Rendezvous:
 
     def _read(self, keys: Sequence[str]) -> list[bytes | None]:
         return self._reach().get_many([self._at(key) for key in keys])
+
+
+@contextmanager
+def _named_shortage() -> Iterator[None]:
+    """What the system has not got ends this process as an error that the others are told."""
+    try:
+        yield
+    except NoneLeft as error:
+        raise RunError(str(error)) from error

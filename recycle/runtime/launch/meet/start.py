@@ -24,8 +24,8 @@ from recycle.control.membership.addresses import (
     own_addresses,
     source_towards,
 )
-from recycle.digits import parse_whole
 from recycle.runtime.errors import RunError
+from recycle.runtime.launcher_variables import number_in
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun gives to each process, and who starts them by hand has to."""
@@ -106,7 +106,7 @@ def find_start(environment: Mapping[str, str]) -> Start | None:
         RunError: it contradicts itself, or torchrun was told to start processes again, or to take in others.
     """
     if all(name in environment for name in VARIABLES):
-        rank, count = _numbers(environment, "RANK", "WORLD_SIZE")
+        rank, count = _rank_among(environment, "RANK", "WORLD_SIZE")
         restarts = environment.get("TORCHELASTIC_MAX_RESTARTS", "0")
         if restarts != "0":
             raise RunError(
@@ -140,7 +140,7 @@ def variables_of_task(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _from_slurm(environment: Mapping[str, str]) -> Start:
-    rank, count = _numbers(environment, *SLURM_VARIABLES)
+    rank, count = _rank_among(environment, *SLURM_VARIABLES)
     nodes = environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_JOB_NODELIST", ""))
     host = environment.get("MASTER_ADDR") or first_of(nodes)
     if not host:
@@ -272,13 +272,13 @@ def _address_for_others(what: str, host: NamedHost, ask: str) -> str:
     return chosen
 
 
+def _rank_among(environment: Mapping[str, str], name: str, of_all: str) -> tuple[int, int]:
+    """The rank of this process, and how many there are."""
+    rank, count = _numbers(environment, name, of_all)
+    if rank >= count:
+        raise RunError(f"{name} is {rank}, and must be less than {of_all}, {count}: set both as torchrun or srun does")
+    return rank, count
+
+
 def _numbers(environment: Mapping[str, str], *names: str) -> list[int]:
-    found = []
-    for name in names:
-        try:
-            found.append(parse_whole(environment[name]))
-        except ValueError as error:
-            raise RunError(
-                f"{name} is {environment[name]!r}, and must be a number: set it as torchrun or srun does"
-            ) from error
-    return found
+    return [number_in(environment, name) for name in names]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from recycle.control.host.children import ignore_signals
+from recycle.control.host.children import fork, ignore_signals
 from recycle.runtime.keep.checkpoint_writer import CheckpointWriter
 from recycle.runtime.launch.process.title import set_title
 from recycle.state import keeper
@@ -32,7 +32,7 @@ def fork_keeper(listeners: Sequence[socket.socket], token: str, limit: int, with
         within: the folder in which it may write versions to disk; None where nobody asks for it.
     """
     try:
-        pid = os.fork()
+        pid = fork()
         if pid == 0:
             try:
                 if os.fork() == 0:

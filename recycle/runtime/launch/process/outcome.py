@@ -12,6 +12,7 @@ from recycle.control.membership.view import Member
 from recycle.job import Server
 from recycle.runtime.errors import RunError
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.threads import NoneLeft
 
 PATIENCE = 5.0
 """Seconds until a store that cannot be reached counts as lost."""
@@ -19,15 +20,17 @@ PATIENCE = 5.0
 
 @contextmanager
 def before_run() -> Iterator[None]:
-    """Where the store is lost before there is a run, there will be none.
+    """Where the store is lost before there is a run, or the system gives no process, there will be none.
 
     Raises:
-        RunError: it is lost.
+        RunError: it is lost, or none is given.
     """
     try:
         yield
     except StoreLost as error:
         raise RunError(f"the run cannot begin: {error}; see what is said there, and start all again") from error
+    except NoneLeft as error:
+        raise RunError(str(error)) from error
 
 
 def was_kept(board: Board) -> bool | None:
