@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from harness.examples import paper_job
+from harness.memory_store import MemoryStore
 from harness.processes import is_running, send_signal
 from harness.started import wait_until
 from recycle.control.board.board import Board, JoinBoard
@@ -33,6 +34,8 @@ from recycle.runtime.launch.supervise.setting import Setting
 from recycle.runtime.launch.supervise.supervisor import Supervisor
 from recycle.runtime.launch.supervise.watches import ElsewhereWatch
 from recycle.runtime.net.endpoint import Endpoint
+from recycle.state.directory import KeeperDirectory, KeeperHome
+from recycle.state.redundancy import Redundancy
 
 JOB = paper_job(pipelines=2, stages=1, micro_batches=2, released=0)
 OURS = (Member(Server(0, 0), 0), Member(Server(1, 0), 0))
@@ -165,6 +168,31 @@ def test_no_number_of_a_life_is_given_again_after_a_loss_of_the_store(tmp_path, 
     assert launched._supervisor._connect().joining.new_incarnation(server) > 1
     launched.kill(OURS[1])
     assert launched.end() is not None
+
+
+def test_a_host_that_has_joined_since_the_run_began_is_still_in_the_directory_of_a_new_store(launched):
+    def is_described():
+        with suppress(StoreLost):
+            return supervisor._store_pid != lost and supervisor._connect().description() is not None
+        return False
+
+    supervisor, lost = launched._supervisor, launched._supervisor._store_pid
+    first, now = (
+        KeeperDirectory((KeeperHome(host, "10.0.0.1", 2000),), Redundancy(1, 1), {"W0_0": 0, "W1_0": 0})
+        for host in ("lost", "joined")
+    )
+    before = MemoryStore()
+    now.tell(before, supervisor._token)
+    supervisor._keeper.directory, supervisor._began = first, time.monotonic()
+    send_signal(lost, signal.SIGKILL)
+    wait_until(is_described)
+    store = supervisor._setting.endpoint(supervisor._port, supervisor._token).connect()
+    # As members do, which do not write over what they find.
+    Board(store, supervisor._token).tell_again(Board(before, supervisor._token).probe())
+    found = KeeperDirectory.read(store, supervisor._token)
+    launched.kill_all()
+    assert launched.end() is not None
+    assert found == now
 
 
 def test_a_store_that_was_stopped_for_a_while_is_found_again(tmp_path, monkeypatch):

@@ -256,7 +256,8 @@ class Supervisor:
         setting = self._setting
         store = setting.endpoint(self._port, self._token).connect()
         self._board = Board(store, self._token)
-        if self._keeper.directory is not None:
+        # Once the run has begun, hosts may have taken the places of others. Members know, and tell it again.
+        if self._keeper.directory is not None and not self._began:
             self._keeper.directory.tell(store, self._token)
         self._board.describe(Description(setting.fingerprint, setting.job))
         for member in members_of(self._agents):
