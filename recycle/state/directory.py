@@ -99,16 +99,16 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         changed = sealed.seal(keys.KEEPERS, msgspec.structs.replace(self, homes=homes))
         return store.compare_set(keys.KEEPERS, now, changed) == changed
 
-    def vacant(self, server: Server, alive: Collection[Server]) -> Sequence[int]:
-        """The hosts none of whose servers is alive, that of a server first.
+    def vacant(self, server: Server, taken: Collection[str]) -> Sequence[int]:
+        """The hosts on which no server lives, that of a server at the start of the run first.
 
         Args:
             server: which.
-            alive: the servers that are.
+            taken: the addresses of hosts on which servers live, wherever these were at the start.
         """
-        used = {self.on[str(each)] for each in alive if str(each) in self.on}
+        free = [place for place, home in enumerate(self.homes) if home.address not in taken]
         own = self.on.get(str(server))
-        return sorted({*range(len(self.homes))} - used, key=lambda place: place != own)
+        return sorted(free, key=lambda place: place != own)
 
     def place(self) -> tuple[tuple[int, ...], ...]:
         """Which hosts hold each host's parts, in the order of the pieces: itself first.

@@ -143,8 +143,9 @@ def join_run(run: Run, server: Server | None, planning: Planning, address: str |
     if server is not None:
         run.plan.job.require_servers([server])
     # Where all servers of a stage are dead, the view that has them is followed by one with those who join.
-    alive = {each.server for each in verdict.view.members if board.failures.death(each) is None}
-    vacant = [each for each in run.plan.job.servers() if each not in alive]
+    alive = [each for each in verdict.view.members if board.failures.death(each) is None]
+    living = {each.server for each in alive}
+    vacant = [each for each in run.plan.job.servers() if each not in living]
     if not vacant or (server is not None and server not in vacant):
         raise ControlError(f"{server or 'any server'} cannot join: it is not dead; the view of the run has it")
     member = board.joining.come(vacant if server is None else [server])

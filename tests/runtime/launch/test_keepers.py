@@ -4,11 +4,16 @@ import threading
 from itertools import count
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from harness.memory_store import MemoryStore
 from harness.ports import free_port
+from recycle.control.board.board import Board
 from recycle.control.board.joinfile import new_token
+from recycle.control.board.parts import Whereabouts
+from recycle.control.membership.participant import Participant
+from recycle.control.membership.view import Member
 from recycle.job import Server
 from recycle.runtime.launch.meet import keepers
 from recycle.runtime.launch.meet.keepers import KeeperSetting, KeeperSlot, settle
@@ -19,10 +24,11 @@ from recycle.state.ladder import StatePart
 from recycle.state.redundancy import Redundancy
 from tests.state.test_keeper import put
 
-HERE, LOST = "127.0.0.1", "127.0.0.2"
+HERE, LOST, ALIVE = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 # The door of a host's keeper is one for all that run on it.
 TOKEN = new_token()
 SERVER = Server(1, 0)
+OTHER = Member(Server(0, 0), 0)
 
 
 @pytest.fixture
@@ -41,14 +47,15 @@ def join(store, slot):
     """A server that joins on this host has its keeper settled; another one of its stage trains on another host."""
     endpoint = SimpleNamespace(token=TOKEN, address=HERE, connect=store.clone)
     offered = slot.offer.memory
-    settle(KeeperSetting(Redundancy(1, 1), lambda _: offered, slot, lambda _: ""), endpoint, SERVER, {Server(0, 0)})
+    settle(KeeperSetting(Redundancy(1, 1), lambda _: offered, slot, lambda _: ""), endpoint, SERVER, [OTHER])
 
 
 def run_of(address):
     """The store of a run, one host of which is gone, with its keeper."""
     store = MemoryStore()
-    homes = KeeperHome("alive", "127.0.0.3", free_port()), KeeperHome("lost", address, free_port())
+    homes = KeeperHome("alive", ALIVE, free_port()), KeeperHome("lost", address, free_port())
     KeeperDirectory(homes, Redundancy(1, 1), {"W0_0": 0, "W1_0": 1}).tell(store, TOKEN)
+    Board(store, TOKEN).links.settle(Participant(OTHER), Whereabouts("alive", "alive", ALIVE))
     return store
 
 
@@ -90,3 +97,13 @@ def test_a_host_that_keeps_all_that_it_has_left_is_not_refused_because_that_chan
     join(store, slot)
     assert [limit for _, limit in forked] == [slot.offer.memory]
     assert KeeperDirectory.read(store, TOKEN).homes[1].address == HERE
+
+
+def test_a_lost_host_is_replaced_though_one_of_its_servers_has_come_back_on_another_one(forked):
+    store, slot = run_of(LOST), KeeperSlot("", HERE, resumes=False)
+    directory = KeeperDirectory.read(store, TOKEN)
+    # Of the lost host's servers, the other one lives on the host that is left.
+    msgspec.structs.replace(directory, on={"W1_1": 0, "W1_0": 1, "W0_0": 1}).tell(store, TOKEN)
+    join(store, slot)
+    assert [home.address for home in KeeperDirectory.read(store, TOKEN).homes] == [ALIVE, HERE]
+    assert len(forked) == 1

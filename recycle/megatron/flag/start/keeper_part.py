@@ -147,7 +147,7 @@ class KeeperPart:
         board = endpoint.board()
         verdict = board.verdicts.last()
         members = () if verdict is None else verdict.view.members
-        settle(setting, endpoint, server, {each.server for each in members if board.failures.death(each) is None})
+        settle(setting, endpoint, server, [each for each in members if board.failures.death(each) is None])
 
     def dismiss(self, endpoint: Endpoint) -> None:
         """At the end of this process: its host's keeper goes, unless others go on or can, or nobody can say."""

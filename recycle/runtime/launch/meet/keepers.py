@@ -7,9 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from recycle.control.board.board import Board
 from recycle.control.membership.errors import StoreLost
 from recycle.control.membership.participant import Participant
-from recycle.control.membership.view import ServerRank, View
+from recycle.control.membership.view import Member, ServerRank, View
 from recycle.job import Server
 from recycle.record.recording import CopyLine, InstantLine
 from recycle.record.reporting import Reporter
@@ -178,7 +179,7 @@ def serve_from(setting: KeeperSetting, endpoint: Endpoint) -> None:
     slot.channel = hold(token, limit)
 
 
-def settle(setting: KeeperSetting, endpoint: Endpoint, server: Server, alive: Collection[Server]) -> None:
+def settle(setting: KeeperSetting, endpoint: Endpoint, server: Server, alive: Collection[Member]) -> None:
     """Have a keeper on the host of a server that joins, in the place of its own that is gone, or of another host's.
 
     The calling process must have no other threads, because it may fork.
@@ -187,16 +188,19 @@ def settle(setting: KeeperSetting, endpoint: Endpoint, server: Server, alive: Co
         setting: how the run keeps its state.
         endpoint: of the run's store, and this host.
         server: which joins.
-        alive: the servers that are.
+        alive: the members that are.
 
     Raises:
         RunError: this host has not got the memory.
         StoreLost: there is no store.
     """
     token, slot, store = endpoint.token, setting.slot, endpoint.connect()
+    # The ranks of a server share a host.
+    there = Board(store, token).links.whereabouts(map(Participant, alive))
+    taken = {each.address for each in there.values()}
     while (directory := KeeperDirectory.read(store, token)) is not None:
         own = [place for place, home in enumerate(directory.homes) if home.address == endpoint.address]
-        places = own or directory.vacant(server, alive)
+        places = own or directory.vacant(server, taken)
         place = next((each for each in places if _is_gone(directory.homes[each], endpoint)), None)
         if place is None or slot.listener is None:
             break
