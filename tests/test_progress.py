@@ -86,3 +86,15 @@ def test_what_is_only_for_looking_at_can_fail_and_begins_again(tmp_path):
     assert (tmp_path / "nice-name" / first.name).read_bytes() == before
     events = [each.summary.value[0].simple_value for each in EventFileLoader(str(first)).Load() if each.summary.value]
     assert len(events) == 2
+
+
+def test_the_curves_go_on_behind_an_iteration_whose_losses_were_lost_with_their_servers(tmp_path):
+    run = Run(small(2, 2, 2), ModelOptions(2, 32, 2, 16), 8, tmp_path)
+    with shown_run.shown(run, Console(file=io.StringIO())) as watch:
+        watch(RUN[0])
+        for step, losses in enumerate(([], [1.0], [1.0])):
+            for server in FOUR:
+                watch(iteration(server, step, losses))
+        (file,) = (tmp_path / "tensorboard").glob("events.out.tfevents.*")
+        loaded = EventFileLoader(str(file)).Load()
+        assert {each.step for each in loaded if each.summary.value} == {1, 2}

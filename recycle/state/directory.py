@@ -99,6 +99,11 @@ class KeeperDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         changed = sealed.seal(keys.KEEPERS, msgspec.structs.replace(self, homes=homes))
         return store.compare_set(keys.KEEPERS, now, changed) == changed
 
+    def address_of(self, server: Server) -> str:
+        """Of the host on which a server began; empty if it did not begin with the run."""
+        place = self.on.get(str(server))
+        return "" if place is None else self.homes[place].address
+
     def vacant(self, server: Server, taken: Collection[str]) -> Sequence[int]:
         """The hosts on which no server lives, that of a server at the start of the run first.
 

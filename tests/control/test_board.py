@@ -343,6 +343,20 @@ def test_servers_that_are_brought_back_at_the_same_moment_are_different_ones(boa
     # Each looks before any of the others has its number.
     monkeypatch.setattr(SealedStore, "counted", lambda *_: 0)
     assert [board.joining.come(vacant).server for _ in vacant] == vacant
+    monkeypatch.undo()
+    # Nothing comes of the numbers with which they have made way, once those before them are in the view.
+    joined = [Member(each, 1) for each in vacant]
+    board.verdicts.propose(verdict(1, 0, A, B, *joined))
+    for each in joined:
+        board.failures.publish_death(Death(str(each), "died", "agent", 0.0))
+    assert [board.joining.come(vacant).server for _ in vacant] == vacant
+
+
+def test_a_life_that_has_given_up_is_on_its_way_no_more(board: Board) -> None:
+    first, second = Server(1, 0), Server(1, 1)
+    board.verdicts.propose(verdict(0))
+    board.joining.withdraw(board.joining.come([first]))
+    assert board.joining.come([first, second]) == Member(first, 2)
 
 
 def test_the_number_of_a_living_member_is_kept_in_a_new_store_and_none_is_left_out(board: Board) -> None:

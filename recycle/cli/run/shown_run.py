@@ -15,7 +15,7 @@ from recycle.files import write_whole
 from recycle.plan.plan import Plan
 from recycle.record.best_effort import BestEffort
 from recycle.record.history import History
-from recycle.record.recording import InstantLine, Line, ViewLine
+from recycle.record.recording import InstantLine, IterationLine, Line, ViewLine
 from recycle.record.totals import StepTotal
 from recycle.view.history import measured_text, summarise, tell
 from recycle.view.losses import draw_losses
@@ -93,6 +93,9 @@ def shown(run: "Run", console: "Console") -> Iterator[Callable[[Line], None]]:
         def watch(event: Line) -> None:
             progress.note(event)
             totals.add(event)
+            if isinstance(event, IterationLine) and event.losses:
+                # What servers tell here comes as they tell it. The losses of a step may be lost with their servers.
+                totals.skip()
 
         try:
             yield watch

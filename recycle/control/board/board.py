@@ -281,17 +281,24 @@ class JoinBoard(BoardPart):
             servers: any of which may come back.
         """
         for server in servers:
-            if self._is_coming(Member(server, self._sealed.counted(keys.incarnation(server)))):
+            if self._is_coming(server, self._sealed.counted(keys.incarnation(server))):
                 continue
             life = Member(server, self.new_incarnation(server))
-            # Another process may have looked at the same moment, and have the number before this one.
-            if not self._is_coming(life._replace(incarnation=life.incarnation - 1)):
+            # Another process may have looked at the same moment, and have a number before this one.
+            if not self._is_coming(server, life.incarnation - 1):
                 return life
+            self.withdraw(life)
         return Member(servers[0], self.new_incarnation(servers[0]))
 
-    def _is_coming(self, life: Member) -> bool:
-        """Whether a life of a server that was given is on its way into the run."""
-        return life > self._in_view(life.server) and self._sealed.read(keys.death(life), Death) is None
+    def withdraw(self, life: Member) -> None:
+        """Say of a life that was given that nothing comes of it."""
+        death = Death(str(life), "has given up before it joined", "itself", time.monotonic())
+        self._sealed.write_once(keys.death(life), death)
+
+    def _is_coming(self, server: Server, last: int) -> bool:
+        """Whether one of the lives of a server that were given, up to a number, is on its way into the run."""
+        given = range(self._in_view(server).incarnation + 1, last + 1)
+        return any(self._sealed.read(keys.death(Member(server, each)), Death) is None for each in given)
 
     def keep_count(self, member: Member) -> None:
         """See that no later life of a member's server has its number: a new store has counted none before it."""

@@ -13,7 +13,7 @@ from recycle.control.membership.errors import ControlError, StoreLost
 from recycle.control.membership.messages import differs
 from recycle.control.membership.participant import participants_of
 from recycle.control.membership.view import Member, ServerRank, View
-from recycle.errors import EndedBySignal
+from recycle.errors import EndedBySignal, UserError
 from recycle.faults.menu import Faults
 from recycle.job import Server
 from recycle.megatron.gpt.forward import load_text
@@ -151,7 +151,11 @@ def join_run(run: Run, server: Server | None, planning: Planning, address: str |
     member = board.joining.come(vacant if server is None else [server])
     del board
     if run.redundancy is not None:
-        settle(keeper_setting(run, KeeperSlot(door.token, host, resumes=True)), endpoint, member.server, alive)
+        try:
+            settle(keeper_setting(run, KeeperSlot(door.token, host, resumes=True)), endpoint, member.server, alive)
+        except UserError:
+            endpoint.board().joining.withdraw(member)
+            raise
     access = RunAccess(endpoint, launcher_at(door.host, door.watch, door.token))
     status = serve_all_ranks(
         run.ranks,

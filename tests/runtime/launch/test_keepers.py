@@ -107,3 +107,13 @@ def test_a_lost_host_is_replaced_though_one_of_its_servers_has_come_back_on_anot
     join(store, slot)
     assert [home.address for home in KeeperDirectory.read(store, TOKEN).homes] == [ALIVE, HERE]
     assert len(forked) == 1
+
+
+def test_in_a_store_that_does_not_know_where_servers_are_their_first_hosts_are_taken(forked):
+    store, slot = run_of(LOST), KeeperSlot("", HERE, resumes=False)
+    found = KeeperDirectory.read(store, TOKEN)
+    mended = MemoryStore()
+    found.tell(mended, TOKEN)
+    # Neither keeper can be reached from here.
+    join(mended, slot)
+    assert [home.address for home in KeeperDirectory.read(mended, TOKEN).homes] == [ALIVE, HERE]

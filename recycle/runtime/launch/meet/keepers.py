@@ -197,8 +197,10 @@ def settle(setting: KeeperSetting, endpoint: Endpoint, server: Server, alive: Co
     token, slot, store = endpoint.token, setting.slot, endpoint.connect()
     # The ranks of a server share a host.
     there = Board(store, token).links.whereabouts(map(Participant, alive))
-    taken = {each.address for each in there.values()}
     while (directory := KeeperDirectory.read(store, token)) is not None:
+        # A store that has taken the place of a lost one has not been told where all are.
+        began = [directory.address_of(each.server) for each in alive if Participant(each) not in there]
+        taken = {*began, *(each.address for each in there.values())}
         own = [place for place, home in enumerate(directory.homes) if home.address == endpoint.address]
         places = own or directory.vacant(server, taken)
         place = next((each for each in places if _is_gone(directory.homes[each], endpoint)), None)

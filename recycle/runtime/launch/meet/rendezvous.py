@@ -254,8 +254,8 @@ class Rendezvous:
             found = self._await_admission()
         if found is None:
             reason = (
-                f"the first process, on {self.start.host}, has not begun a run within {self._patience:g} s: see what "
-                f"it says, and start all again{self._with_other_secret()}"
+                f"the first process, on {self.start.host}, has not begun a run: see what it says, and start all again"
+                f"{self._with_other_secret()}"
             )
             self._withdraw(reason)
             raise RunError(reason)
