@@ -90,8 +90,10 @@ class Totals:
         Those are the steps before one that all servers of the newest view have reported in it. A step that was skipped,
         or whose losses were lost with their servers or lines, is left out.
         """
-        newest = max(self._views, default=-1)
-        last = [self._last.get(server, (-1, -1)) for server in self._views[newest].servers] if self._views else []
+        if not self._views:
+            return
+        newest = max(self._views)
+        last = [self._last.get(server, (-1, -1)) for server in self._views[newest].servers]
         if last and all(epoch == newest for epoch, _ in last):
             self._pass_over(min(step for _, step in last))
 
